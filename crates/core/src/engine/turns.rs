@@ -1,0 +1,97 @@
+//! Whose turn it is.
+//!
+//! Lanes take turns in the order in which they became free, but for the one that ended last, which goes on for a burst.
+//! Keyless messages have every other turn while they have a place in flight, so that neither side waits for the other.
+
+use std::cmp::Reverse;
+
+use super::{Engine, Ready};
+use crate::lane::{LANES_CAP, LaneId, LaneState};
+
+impl Engine {
+    /// Takes the head of a free lane, if there is any; the lane is then busy with it.
+    #[inline]
+    pub fn next_ready(&mut self, now: u64) -> Option<Ready> {
+        self.keyless_turn = !self.keyless_turn && (self.keyless.depth > 0 || !self.keyless_ready.is_empty());
+        if self.keyless_turn
+            && let Some(ready) = self.next_keyless(now)
+        {
+            return Some(ready);
+        }
+        let id = match self.hot.take() {
+            Some(hot) => hot,
+            None => {
+                self.burst = 0;
+                match self.ready.pop_front() {
+                    Some(id) => id,
+                    None => return self.next_keyless(now),
+                }
+            }
+        };
+        Some(self.start(id, now))
+    }
+
+    fn next_keyless(&mut self, now: u64) -> Option<Ready> {
+        if self.keyless_running >= self.settings.keyless_max {
+            return None;
+        }
+        if let Some(id) = self.keyless_ready.pop_front() {
+            return Some(self.start(id, now));
+        }
+        if self.anonymous() >= LANES_CAP {
+            return None;
+        }
+        let delivery = self.queues.pop_front(&mut self.keyless)?;
+        let lane = self.began(None, delivery.partition(), now);
+        Some(Ready { lane, delivery, attempt: 1 })
+    }
+
+    fn start(&mut self, id: LaneId, now: u64) -> Ready {
+        let lane = self.lanes.get_mut(id.number()).expect("lists name live lanes only");
+        let delivery = self.queues.pop_front(&mut lane.queue).expect("a ready lane has a head");
+        let attempt = self.failures.get(lane.failure).map_or(0, |failure| failure.failures) + 1;
+        self.enter(id.number(), LaneState::Busy, now);
+        Ready { lane: id, delivery, attempt }
+    }
+
+    /// Takes back what `next_ready` gave and nobody could run: it is the next to be given.
+    pub fn put_back(&mut self, ready: Ready, now: u64) {
+        let number = ready.lane.number();
+        let Some(lane) = self.in_state(ready.lane, LaneState::Busy) else {
+            return;
+        };
+        let keyed = lane.keyed;
+        let lane = self.lanes.get_mut(number).expect("found above");
+        self.queues.push_front(&mut lane.queue, ready.delivery);
+        self.enter(number, LaneState::Ready, now);
+        if keyed {
+            self.ready.push_front(ready.lane);
+        } else {
+            self.keyless_ready.push_front(ready.lane);
+        }
+    }
+
+    /// Frees the lanes whose retry is due. Returns how many.
+    pub fn wake_due(&mut self, now: u64) -> usize {
+        let mut woken = 0;
+        while self.next_due().is_some_and(|at_ms| at_ms <= now) {
+            let Some(Reverse((_, id))) = self.due.pop() else {
+                break;
+            };
+            self.enter(id.number(), LaneState::Ready, now);
+            let lane = self.lanes.get(id.number()).expect("lists name live lanes only");
+            if lane.keyed {
+                self.ready.push_back(id);
+            } else {
+                self.keyless_ready.push_back(id);
+            }
+            woken += 1;
+        }
+        woken
+    }
+
+    /// When the next retry is due.
+    pub fn next_due(&self) -> Option<u64> {
+        self.due.peek().map(|Reverse((at_ms, _))| *at_ms)
+    }
+}

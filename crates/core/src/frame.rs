@@ -1,0 +1,203 @@
+//! A message as bytes.
+//!
+//! A [`Draft`] borrows what a producer gives; [`Frames`] is an arena of encoded drafts, each with its partition: what
+//! a broker is asked to append. Reading frames back is [`crate::delivery`]'s part.
+//!
+//! Layout of a frame, little endian:
+//!
+//! ```text
+//!  0  u32  length      of all that follows this field
+//!  4  u32  delta       position minus the base of its batch; written by the broker
+//!  8  u8   flags       1 key, 2 version, 4 no payload (a null, not an empty one), 8 own append time
+//!  9  u8   zero
+//! 10  u16  id bytes
+//! 12  u16  key bytes
+//! 14  u16  headers
+//! 16  u32  header bytes
+//! 20  u64  produced at, ms since 1970
+//! 28  u64  version     only with flag 2
+//!     u64  appended at only with flag 8
+//!     id, key, headers (u16 name bytes, u32 value bytes, name, value)*, payload
+//! ```
+//!
+//! A flag that is not known here was written by a newer version: the frame is refused, never half read.
+
+use bytes::{BufMut, BytesMut};
+
+/// A key is at most this long (MSG-3).
+pub const KEY_BYTES_MAX: usize = 4096;
+/// An id is at most this long: long enough for any URL-shaped id, short enough for a header.
+pub const ID_BYTES_MAX: usize = 1024;
+/// Headers of one message; more is a mistake, and each costs a parse at delivery.
+pub const HEADERS_MAX: usize = 256;
+/// Bytes of all headers of one message.
+pub const HEADER_BYTES_MAX: usize = 64 * 1024;
+/// Positions stay below 2^53, so that every JSON reader can hold one (MSG-3).
+pub const POSITION_MAX: u64 = 1 << 53;
+
+pub(crate) const FIXED: usize = 28;
+/// The smallest frame: fixed part and an id of one byte.
+pub(crate) const FRAME_BYTES_MIN: usize = FIXED + 1;
+pub(crate) const HAS_KEY: u8 = 1;
+pub(crate) const HAS_VERSION: u8 = 2;
+pub(crate) const NO_PAYLOAD: u8 = 4;
+pub(crate) const HAS_APPENDED: u8 = 8;
+
+/// A message about to be encoded. Borrows everything.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Draft<'a> {
+    /// The caller's id, or one made for it. Never empty.
+    pub id: &'a str,
+    /// The key, if it has one; an empty key is a key.
+    pub key: Option<&'a [u8]>,
+    /// The payload; `None` is a null, which is not the same as an empty one.
+    pub payload: Option<&'a [u8]>,
+    /// Headers in order.
+    pub headers: &'a [(&'a str, &'a [u8])],
+    /// The caller's version of the key, if it numbers them.
+    pub version: Option<u64>,
+    /// When it was made, ms since 1970.
+    pub produced_ms: u64,
+    /// Append time, where it differs from its batch's (foreign Kafka records).
+    pub appended_ms: Option<u64>,
+}
+
+/// Why a message cannot be encoded, or a frame cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FrameError {
+    /// The id is empty or too long.
+    #[error("the id has {0} bytes; it must have 1 to {ID_BYTES_MAX}")]
+    Id(usize),
+    /// The key is too long.
+    #[error("the key has {0} bytes; at most {KEY_BYTES_MAX} are taken")]
+    Key(usize),
+    /// Too many headers, or too large.
+    #[error("{0} headers with {1} bytes; at most {HEADERS_MAX} with {HEADER_BYTES_MAX} bytes are taken")]
+    Headers(usize, usize),
+    /// A frame ends early or contradicts itself.
+    #[error("a frame of {0} bytes is damaged: {1}")]
+    Damaged(usize, &'static str),
+    /// A newer version wrote it.
+    #[error("a frame has flags {0:#04x}, which this version does not know")]
+    Newer(u8),
+}
+
+impl Draft<'_> {
+    fn check(&self) -> Result<usize, FrameError> {
+        if self.id.is_empty() || self.id.len() > ID_BYTES_MAX {
+            return Err(FrameError::Id(self.id.len()));
+        }
+        if let Some(key) = self.key
+            && key.len() > KEY_BYTES_MAX
+        {
+            return Err(FrameError::Key(key.len()));
+        }
+        let header_bytes = self.headers.iter().map(|(name, value)| 6 + name.len() + value.len()).sum();
+        let name_too_long = self.headers.iter().any(|(name, _)| name.len() > usize::from(u16::MAX));
+        if self.headers.len() > HEADERS_MAX || header_bytes > HEADER_BYTES_MAX || name_too_long {
+            return Err(FrameError::Headers(self.headers.len(), header_bytes));
+        }
+        Ok(header_bytes)
+    }
+
+    /// Appends this message's frame to `arena`.
+    pub fn encode(&self, arena: &mut BytesMut) -> Result<(), FrameError> {
+        let header_bytes = self.check()?;
+        let key = self.key.unwrap_or_default();
+        let payload = self.payload.unwrap_or_default();
+        let optional = 8 * (usize::from(self.version.is_some()) + usize::from(self.appended_ms.is_some()));
+        let total = FIXED + optional + self.id.len() + key.len() + header_bytes + payload.len();
+        if u32::try_from(total).is_err() {
+            return Err(FrameError::Damaged(total, "longer than 4 GiB"));
+        }
+        arena.reserve(total);
+        arena.put_u32_le((total - 4) as u32);
+        arena.put_u32_le(0);
+        let flag = |bit: u8, set: bool| if set { bit } else { 0 };
+        arena.put_u8(
+            flag(HAS_KEY, self.key.is_some())
+                | flag(HAS_VERSION, self.version.is_some())
+                | flag(NO_PAYLOAD, self.payload.is_none())
+                | flag(HAS_APPENDED, self.appended_ms.is_some()),
+        );
+        arena.put_u8(0);
+        arena.put_u16_le(self.id.len() as u16);
+        arena.put_u16_le(key.len() as u16);
+        arena.put_u16_le(self.headers.len() as u16);
+        arena.put_u32_le(header_bytes as u32);
+        arena.put_u64_le(self.produced_ms);
+        if let Some(version) = self.version {
+            arena.put_u64_le(version);
+        }
+        if let Some(appended_ms) = self.appended_ms {
+            arena.put_u64_le(appended_ms);
+        }
+        arena.put_slice(self.id.as_bytes());
+        arena.put_slice(key);
+        for (name, value) in self.headers {
+            arena.put_u16_le(name.len() as u16);
+            arena.put_u32_le(value.len() as u32);
+            arena.put_slice(name.as_bytes());
+            arena.put_slice(value);
+        }
+        arena.put_slice(payload);
+        Ok(())
+    }
+}
+
+/// Encoded messages on their way to a broker, in one arena, each with the partition it goes to.
+#[derive(Debug, Clone, Default)]
+pub struct Frames {
+    arena: BytesMut,
+    entries: Vec<FrameAt>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct FrameAt {
+    partition: u32,
+    start: usize,
+    end: usize,
+}
+
+impl Frames {
+    /// An empty arena with room for `bytes`.
+    pub fn with_capacity(messages: usize, bytes: usize) -> Frames {
+        Frames { arena: BytesMut::with_capacity(bytes), entries: Vec::with_capacity(messages) }
+    }
+
+    /// Encodes one more message, bound for `partition`. On an error nothing was added.
+    pub fn push(&mut self, partition: u32, draft: &Draft<'_>) -> Result<(), FrameError> {
+        let start = self.arena.len();
+        draft.encode(&mut self.arena)?;
+        self.entries.push(FrameAt { partition, start, end: self.arena.len() });
+        Ok(())
+    }
+
+    /// How many messages are in it.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// True if nothing was pushed.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Bytes of all frames.
+    pub fn bytes(&self) -> usize {
+        self.arena.len()
+    }
+
+    /// The frames in the order they were pushed: partition and bytes, the delta still zero.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, &[u8])> {
+        self.entries.iter().map(|at| (at.partition, &self.arena[at.start..at.end]))
+    }
+}
+
+/// Copies a frame to the end of `out` with its delta filled in, as a broker does when it lays out a batch.
+pub fn put_frame(out: &mut Vec<u8>, frame: &[u8], delta: u32) {
+    let at = out.len();
+    out.extend_from_slice(frame);
+    out[at + 4..at + 8].copy_from_slice(&delta.to_le_bytes());
+}

@@ -1,0 +1,135 @@
+//! 64 neighbouring positions of a ledger, and the collecting of what can be named.
+//!
+//! A position has two bits:
+//!
+//! ```text
+//! finished named
+//!    0       0    unfinished, or not yet read
+//!    1       0    finished here, to be named
+//!    0       1    a gap that the reader has passed, to be named
+//!    1       1    named, or on record from before
+//! ```
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::ranges::Ranges;
+
+/// Positions of a block: a word, so that positions far apart cost 24 bytes each, and dense ones 3 bits.
+pub(super) const BLOCK: u64 = 64;
+
+#[derive(Debug, Clone)]
+pub(super) struct Block {
+    pub(super) number: u64,
+    finished: u64,
+    named: u64,
+}
+
+impl Block {
+    /// A block whose first message is at `position`: what is below it there was passed before, and is among the gaps.
+    #[inline]
+    pub(super) fn new(position: u64) -> Block {
+        let below = (1 << (position % BLOCK)) - 1;
+        Block { number: position / BLOCK, finished: below, named: below }
+    }
+
+    /// Closes a range of positions of this block, which is not empty.
+    pub(super) fn close(&mut self, range: Range<u64>, on_record: bool) {
+        let bits = (u64::MAX >> (BLOCK - (range.end - range.start))) << (range.start % BLOCK);
+        self.named |= bits;
+        if on_record {
+            self.finished |= bits;
+        }
+    }
+
+    /// Finishes a position; on record already, or to be named. False if it was not unfinished.
+    #[inline]
+    pub(super) fn finish(&mut self, position: u64, on_record: bool) -> bool {
+        let bit = 1 << (position % BLOCK);
+        if (self.finished | self.named) & bit != 0 {
+            return false;
+        }
+        self.finished |= bit;
+        if on_record {
+            self.named |= bit;
+        }
+        true
+    }
+
+    /// Names what can be named. False if there was no room for more ranges.
+    pub(super) fn name(&mut self, naming: &mut Naming, gaps: &mut VecDeque<Range<u64>>) -> bool {
+        let mut bits = self.finished ^ self.named;
+        while bits != 0 {
+            let from = bits.trailing_zeros();
+            let length = (bits >> from).trailing_ones();
+            let run = (u64::MAX >> (64 - length)) << from;
+            let first = self.number * BLOCK + u64::from(from);
+            if !naming.gaps_below(first, gaps) || !naming.add(first..first + u64::from(length)) {
+                return false;
+            }
+            naming.messages += (self.finished & run).count_ones() as usize;
+            self.finished |= run;
+            self.named |= run;
+            bits &= !run;
+        }
+        true
+    }
+
+    pub(super) fn first_unnamed(&self) -> Option<u64> {
+        self.first_zero(self.finished & self.named)
+    }
+
+    /// The first position that is unfinished or not yet read.
+    pub(super) fn first_unfinished(&self) -> Option<u64> {
+        self.first_zero(self.finished | self.named)
+    }
+
+    fn first_zero(&self, bits: u64) -> Option<u64> {
+        (bits != u64::MAX).then(|| self.number * BLOCK + u64::from(bits.trailing_ones()))
+    }
+
+    /// True once every position of the block is named.
+    #[inline]
+    pub(super) fn is_named(&self) -> bool {
+        self.finished & self.named == u64::MAX
+    }
+}
+
+/// Ranges being collected, ascending.
+pub(super) struct Naming {
+    pub(super) ranges: Ranges,
+    ranges_max: usize,
+    /// Messages in them; the rest are gaps.
+    pub(super) messages: usize,
+    /// Where the last range ends.
+    pub(super) end: u64,
+}
+
+impl Naming {
+    pub(super) fn new(ranges_max: usize) -> Naming {
+        Naming { ranges: Ranges::new(), ranges_max: ranges_max.max(1), messages: 0, end: 0 }
+    }
+
+    /// Adds a range, unless there is no room for one more.
+    fn add(&mut self, range: Range<u64>) -> bool {
+        let joins = range.start == self.end && !self.ranges.is_empty();
+        if !joins && self.ranges.len() == self.ranges_max {
+            return false;
+        }
+        self.end = range.end;
+        self.ranges.insert(range);
+        true
+    }
+
+    /// Moves gaps below `position` over. False if there was no room.
+    pub(super) fn gaps_below(&mut self, position: u64, gaps: &mut VecDeque<Range<u64>>) -> bool {
+        while gaps.front().is_some_and(|gap| gap.start < position) {
+            let gap = gaps.front().cloned().expect("just seen");
+            if !self.add(gap) {
+                return false;
+            }
+            gaps.pop_front();
+        }
+        true
+    }
+}

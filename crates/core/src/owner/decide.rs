@@ -1,0 +1,287 @@
+//! What an owner does next: the second half of [`Owner::step`].
+//!
+//! In comes the owner as [`super`] left it; out comes one action. Reading comes before writing: what is decided is
+//! decided on all that was asked to be read.
+
+use super::{Action, Flight, Owner, Patience, Phase};
+use crate::journal::{Facts, Fence, Record};
+use crate::setup::Committed;
+use crate::stop::{StepBack, Stop};
+
+impl Owner {
+    pub(super) fn decide(&mut self) -> Action {
+        // Before reading and writing, which may be what does not end.
+        if self.now_ms >= self.drained_by_ms() {
+            self.step_back(StepBack::DrainTimedOut);
+        }
+        if let Some(action) = self.said.pop_front() {
+            return action;
+        }
+        if self.must_read() {
+            return Action::Read { from: self.replay.next() };
+        }
+        let until_ms = self.advance();
+        if let Some(action) = self.said.pop_front() {
+            return action;
+        }
+        if self.must_read() {
+            return Action::Read { from: self.replay.next() };
+        }
+        match &mut self.flight {
+            Some(Flight { record, sent, .. }) if !*sent && !self.appending => {
+                (*sent, self.appending, self.written_ms) = (true, true, self.now_ms);
+                let fact = matches!(**record, Record::Facts(_) | Record::Snapshot(_));
+                let expect = (fact && self.setup.conditional).then_some(self.replay.next());
+                Action::Append { record: record.clone(), expect }
+            }
+            _ => Action::Wait { until_ms: until_ms.min(self.drained_by_ms()) },
+        }
+    }
+
+    fn must_read(&self) -> bool {
+        self.phase != Phase::Stopped
+            && (self.read_end || self.read_past.is_some_and(|past| self.next() <= past))
+    }
+
+    /// Goes on as far as it can without anything happening, and says when time alone would change something.
+    fn advance(&mut self) -> u64 {
+        match self.phase {
+            Phase::Claiming | Phase::Fencing | Phase::Stopped => u64::MAX,
+            Phase::Waiting { position, .. } => self.advance_waiting(position),
+            Phase::Opening { epoch, recorded } => self.advance_opening(epoch, recorded),
+            Phase::Owning { epoch, .. } => self.advance_owning(epoch),
+            Phase::Draining { epoch, quiet, parted, .. } => self.advance_draining(epoch, quiet, parted),
+            Phase::SteppedBack { until_ms, confirmed } => {
+                if confirmed && self.now_ms >= until_ms {
+                    self.claim_anew();
+                }
+                if confirmed { until_ms } else { u64::MAX }
+            }
+        }
+    }
+
+    /// The claim stands, and is the newest.
+    pub(super) fn wait_for_release(&mut self) {
+        let Some(position) = self.state().and_then(|state| state.claim.as_ref()).map(|claim| claim.position)
+        else {
+            return;
+        };
+        self.flight = None;
+        self.phase = Phase::Waiting {
+            position,
+            since_ms: self.now_ms,
+            heard_ms: self.now_ms,
+            heard: false,
+            patience: Patience::Left,
+        };
+    }
+
+    pub(super) fn patience_until_ms(&self) -> u64 {
+        let (setup, bounds) = (&self.setup, &self.setup.bounds);
+        match self.phase {
+            Phase::Waiting { since_ms, heard_ms, .. } => (heard_ms + bounds.silence_ms)
+                .min(since_ms.saturating_add(setup.handler_timeout_ms).saturating_add(bounds.grace_ms)),
+            _ => u64::MAX,
+        }
+    }
+
+    pub(super) fn set_patience(&mut self, left: Patience) {
+        if let Phase::Waiting { patience, .. } = &mut self.phase {
+            *patience = left;
+        }
+    }
+
+    fn advance_waiting(&mut self, position: u64) -> u64 {
+        if self.flight.is_some() {
+            return u64::MAX;
+        }
+        if self.committed.is_none() {
+            self.said.push_back(Action::ReadCommit);
+            return u64::MAX;
+        }
+        let Some(state) = self.replay.state() else {
+            return u64::MAX;
+        };
+        if let Some(recorded) = &state.source {
+            let found = self.setup.source;
+            if recorded.incarnation != found.incarnation {
+                self.stop(Stop::OtherSource { recorded: recorded.incarnation, found: found.incarnation });
+                return u64::MAX;
+            }
+            if recorded.partitions != found.partitions {
+                self.stop(Stop::OtherPartitions { recorded: recorded.partitions, found: found.partitions });
+                return u64::MAX;
+            }
+        }
+        let free = state.epoch.as_ref().is_none_or(|epoch| {
+            epoch.released || self.proven_dead == Some(epoch.instance) || !self.rules.wait_for_released()
+        });
+        let patience = match self.phase {
+            Phase::Waiting { patience, .. } => patience,
+            _ => Patience::Left,
+        };
+        if !free && patience != Patience::Gone {
+            let until_ms = self.patience_until_ms();
+            if self.now_ms >= until_ms {
+                self.set_patience(Patience::LastLook);
+                self.read_end = true;
+            }
+            return until_ms;
+        }
+        match state.journal {
+            None => {
+                let journal = self.random_id(u64::MAX >> 2);
+                self.fly(Record::Identity { journal });
+            }
+            Some(journal) => {
+                let fence =
+                    Fence { claim: self.claim, claim_position: position, journal, source: self.setup.source };
+                self.phase = Phase::Fencing;
+                self.fly(Record::Fence(fence));
+            }
+        }
+        u64::MAX
+    }
+
+    /// The fence counts.
+    pub(super) fn open(&mut self, epoch: u64) {
+        self.flight = None;
+        // An operator's reset may have been carried out by an owner in between: only what is committed now is obeyed.
+        self.committed = None;
+        self.phase = Phase::Opening { epoch, recorded: false };
+    }
+
+    fn advance_opening(&mut self, epoch: u64, recorded: bool) -> u64 {
+        if self.flight.is_some() {
+            return u64::MAX;
+        }
+        let Some(committed) = self.committed else {
+            self.said.push_back(Action::ReadCommit);
+            return u64::MAX;
+        };
+        let started = self.state().is_some_and(|state| state.started);
+        let position = match committed {
+            Committed::Operator(position) => Some(position),
+            _ if !started => Some(self.setup.start),
+            _ => None,
+        };
+        if let (Some(position), false) = (position, recorded) {
+            let mut facts = self.facts(epoch);
+            if started {
+                facts.reset = Some(position);
+            } else {
+                facts.start = Some(position);
+            }
+            self.fly(Record::Facts(facts));
+        } else if self.revoked || !self.newest_is_mine() {
+            // Nothing has started, so there is nothing to end.
+            self.phase = Phase::Draining { epoch, since_ms: self.now_ms, quiet: true, parted: false };
+            return self.advance();
+        } else {
+            self.phase = Phase::Owning { epoch, since_ms: self.now_ms };
+            self.said.push_back(Action::Start { epoch });
+        }
+        u64::MAX
+    }
+
+    fn advance_owning(&mut self, epoch: u64) -> u64 {
+        if self.flight.is_some() {
+            return u64::MAX;
+        }
+        let bounds = &self.setup.bounds;
+        let due_ms = self.ready.due_ms(bounds).unwrap_or(u64::MAX);
+        if due_ms <= self.now_ms {
+            let facts = self.next_facts(epoch);
+            self.fly(Record::Facts(facts));
+        } else if self.replay.snapshot_due(bounds.snapshot_after_bytes) {
+            self.fly_snapshot(epoch);
+        }
+        due_ms
+    }
+
+    /// Starts nothing more.
+    pub(super) fn drain(&mut self, epoch: u64) {
+        self.note_calm();
+        self.phase = Phase::Draining { epoch, since_ms: self.now_ms, quiet: false, parted: false };
+        self.said.push_back(Action::Drain);
+    }
+
+    /// When a drain is given up: `released` must not say that nothing runs while a handler does, and a journal that
+    /// takes no more records must not keep the partition. Handlers have ended by their time-out; that this is heard
+    /// and recorded takes a while too, and the next owner waits as long.
+    fn drained_by_ms(&self) -> u64 {
+        match self.phase {
+            Phase::Draining { since_ms, quiet, .. } => {
+                let grace_ms = self.setup.bounds.grace_ms / if quiet { 1 } else { 2 };
+                since_ms.saturating_add(self.setup.handler_timeout_ms).saturating_add(grace_ms)
+            }
+            _ => u64::MAX,
+        }
+    }
+
+    fn advance_draining(&mut self, epoch: u64, quiet: bool, parted: bool) -> u64 {
+        if self.flight.is_some() {
+            return u64::MAX;
+        }
+        let parts = !parted && self.setup.bounds.snapshot_after_bytes != u64::MAX;
+        let write_ms = self.written_ms + self.setup.bounds.drain_write_ms;
+        if !self.ready.is_empty() {
+            let mut facts = self.next_facts(epoch);
+            facts.released = quiet && self.ready.is_empty() && !parts;
+            self.fly(Record::Facts(facts));
+        } else if quiet && parts {
+            // The next owner reads one snapshot, and nothing of what led to it.
+            if let Phase::Draining { parted, .. } = &mut self.phase {
+                *parted = true;
+            }
+            if self.replay.grown() {
+                self.fly_snapshot(epoch);
+            }
+            return self.advance();
+        } else if quiet {
+            let facts = Facts { released: true, ..self.facts(epoch) };
+            self.fly(Record::Facts(facts));
+        } else if self.now_ms >= write_ms {
+            // Whoever waits would take silence for death.
+            let facts = self.facts(epoch);
+            self.fly(Record::Facts(facts));
+        }
+        write_ms
+    }
+
+    fn facts(&self, epoch: u64) -> Facts {
+        Facts { epoch, seq: self.next_seq(), ..Facts::default() }
+    }
+
+    fn next_facts(&mut self, epoch: u64) -> Facts {
+        let (done, dead) = self.ready.take(self.rules, &self.setup.bounds);
+        Facts { done, dead, ..self.facts(epoch) }
+    }
+
+    fn fly_snapshot(&mut self, epoch: u64) {
+        let seq = self.next_seq();
+        if let Some(record) = self.replay.snapshot(epoch, seq, self.setup.bounds.snapshot_bytes_max) {
+            self.fly(record);
+        }
+    }
+
+    fn next_seq(&self) -> u64 {
+        let epoch = self.replay.state().and_then(|state| state.epoch.as_ref());
+        epoch.map_or(1, |epoch| epoch.seq.saturating_add(1))
+    }
+
+    /// Sets all clocks to zero, so that states that differ in time alone are one. For exploring.
+    #[cfg(feature = "flaws")]
+    pub fn rewind(&mut self) {
+        (self.now_ms, self.written_ms, self.step_backs) = (0, 0, 0);
+        self.ready.rewind();
+        match &mut self.phase {
+            Phase::Waiting { since_ms, heard_ms, heard, .. } => {
+                (*since_ms, *heard_ms, *heard) = (0, 0, false)
+            }
+            Phase::Owning { since_ms, .. } | Phase::Draining { since_ms, .. } => *since_ms = 0,
+            Phase::SteppedBack { until_ms, .. } => *until_ms = 0,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What an owner is told before it begins: who it is, what it reads, its bounds, and the broker's commit.
+//!
+//! The broker's commit only mirrors the journal (COM-3). Its metadata says whose it is, so that a journal that was
+//! lost or replaced is noticed, and an operator's reset is told apart from our own commit.
+
+use bytes::Bytes;
+
+use crate::journal::Source;
+use crate::rice::RANGE_BYTES_MAX;
+
+/// The largest facts record: small beside any broker's limit, and seconds of completions fit into it.
+pub const RECORD_BYTES_MAX: usize = 64 << 10;
+/// What a dead letter's entry takes at most: six numbers of ten bytes, a hash, and nine single bytes.
+pub const DEAD_BYTES_MAX: usize = 80;
+
+/// What an owner is told once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Setup {
+    /// The random id of this process (`Membership::instance`).
+    pub instance: u128,
+    /// Who it is, for people.
+    pub node: String,
+    /// Random, new for each owner: claim ids, a new journal's id and waits are made of it.
+    pub seed: u128,
+    /// The journal can append on condition; success is then its own read-back.
+    pub conditional: bool,
+    /// The source as it is now.
+    pub source: Source,
+    /// Where a new group starts.
+    pub start: u64,
+    /// How long a handler may run.
+    pub handler_timeout_ms: u64,
+    /// Sizes and times.
+    pub bounds: Bounds,
+}
+
+/// Sizes and times. Tests make them small; users have no reason to change them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Bounds {
+    /// Completions wait this long for others (COM-2).
+    pub batch_ms: u64,
+    /// So many completions wait for no others (COM-2).
+    pub batch_settlements: u64,
+    /// Ranges in one record.
+    pub ranges_per_record: usize,
+    /// Dead letters in one record.
+    pub dead_per_record: usize,
+    /// A snapshot is due when the journal has grown by more than this; `u64::MAX`: never.
+    pub snapshot_after_bytes: u64,
+    /// A larger state is not written as a snapshot. To be set below the broker's limit of a journal record.
+    pub snapshot_bytes_max: usize,
+    /// A running owner that is silent for so long is given up (BRK-7).
+    pub silence_ms: u64,
+    /// A running owner that is not silent is given up so long after the handler time-out (BRK-7).
+    pub grace_ms: u64,
+    /// A draining owner writes at least so often; below a third of `silence_ms`, since a write takes time too.
+    pub drain_write_ms: u64,
+    /// The first wait before claiming again; doubles each time.
+    pub step_back_ms: u64,
+    /// The longest wait before claiming again.
+    pub step_back_ms_max: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds {
+            batch_ms: 1_000,
+            batch_settlements: 1_000,
+            ranges_per_record: 2_000,
+            dead_per_record: 200,
+            snapshot_after_bytes: 256 << 10,
+            snapshot_bytes_max: 900 << 10,
+            silence_ms: 3_000,
+            grace_ms: 5_000,
+            drain_write_ms: 700,
+            step_back_ms: 100,
+            step_back_ms_max: 10_000,
+        }
+    }
+}
+
+const _: () = assert!(
+    2_001 * RANGE_BYTES_MAX + 200 * DEAD_BYTES_MAX + 100 <= RECORD_BYTES_MAX,
+    "the default bounds keep every record below its largest size"
+);
+
+/// What the broker says is committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Committed {
+    /// Nothing, or the broker does not keep metadata, so that nothing can be told from it.
+    Unknown,
+    /// A mirror of a journal.
+    Mirror(Mirror),
+    /// A commit without our metadata, on a broker that keeps it: an operator's reset to this position.
+    Operator(u64),
+}
+
+/// Whose mirror a commit is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Mirror {
+    /// The journal's id.
+    pub journal: u128,
+    /// The epoch that it was written in.
+    pub epoch: u64,
+}
+
+impl Committed {
+    /// Reads a commit as the broker returns it: position and metadata.
+    pub fn read(commit: Option<(u64, &[u8])>, keeps_metadata: bool) -> Committed {
+        match commit {
+            Some((position, metadata)) => match parse_commit_metadata(metadata) {
+                Some(mirror) => Committed::Mirror(mirror),
+                None if keeps_metadata => Committed::Operator(position),
+                None => Committed::Unknown,
+            },
+            None => Committed::Unknown,
+        }
+    }
+}
+
+/// What a commit carries beside its position: text, since some brokers keep nothing else.
+pub fn commit_metadata(journal: u128, epoch: u64) -> Bytes {
+    format!("keylane1:{journal:032x}:{epoch}").into()
+}
+
+/// Reads what [`commit_metadata`] wrote; `None` if it is not ours.
+pub fn parse_commit_metadata(metadata: &[u8]) -> Option<Mirror> {
+    let (journal, epoch) = std::str::from_utf8(metadata).ok()?.strip_prefix("keylane1:")?.split_once(':')?;
+    Some(Mirror { journal: u128::from_str_radix(journal, 16).ok()?, epoch: epoch.parse().ok()? })
+}

@@ -1,0 +1,183 @@
+//! Single rules, by example.
+
+use keylane_core::{Engine, LaneState, Order, Ready, Settings, Verdict};
+
+use crate::world::delivery;
+
+fn engine(order: Order) -> Engine {
+    Engine::new(Settings { order, keyless_max: 2, ..Settings::default() })
+}
+
+/// Reads a message of a key as a shard does; true if its attempt is now under way, under the id given back.
+fn read(
+    engine: &mut Engine,
+    key: usize,
+    partition: u32,
+    position: u64,
+    now: u64,
+) -> Option<keylane_core::LaneId> {
+    let message = delivery(key, partition, position);
+    let hash = engine.lane_hash(&message);
+    match engine.verdict(hash) {
+        Verdict::Run => Some(engine.began(hash, partition, now)),
+        Verdict::Queue => {
+            engine.queue(hash, message, now);
+            None
+        }
+        Verdict::Full => panic!("no room"),
+    }
+}
+
+/// ORD-5: the lane goes, and the message that arrives at that very moment gets a new one.
+#[test]
+fn a_message_that_arrives_as_its_lane_ends_is_not_lost() {
+    let mut engine = engine(Order::Key);
+    let old = read(&mut engine, 5, 0, 1, 0).expect("runs");
+    assert!(engine.done(old, 0));
+    assert_eq!(engine.sweep(299_999, 10), 0, "not yet");
+    assert_eq!(engine.sweep(300_000, 10), 1);
+    let new = read(&mut engine, 5, 0, 2, 300_000).expect("runs");
+    assert_ne!(old, new);
+    assert_eq!(read(&mut engine, 5, 0, 3, 300_000), None, "waits its turn");
+    assert!(!engine.done(old, 300_000), "the old lane's id names nothing");
+    assert!(engine.done(new, 300_000));
+    let next = engine.next_ready(300_000).expect("its turn");
+    assert_eq!(next.delivery.position(), 3);
+}
+
+/// ORD-5: a lane that works every now and then stays, however old its entry among the idle is.
+#[test]
+fn a_lane_in_use_is_not_swept() {
+    let mut engine = engine(Order::Key);
+    for now in (0..3_000_000).step_by(100_000) {
+        let lane = read(&mut engine, 5, 0, now, now).expect("runs");
+        assert!(engine.done(lane, now));
+        assert_eq!(engine.sweep(now + 99_999, 10), 0);
+    }
+    assert_eq!(engine.counts().lanes, 1);
+}
+
+/// ORD-2, RTY-2: a lane that waits for a retry, or for its dead letter to count, stops nobody else.
+#[test]
+fn lanes_do_not_wait_for_each_other() {
+    let mut engine = engine(Order::Key);
+    let failing = read(&mut engine, 5, 0, 1, 0).expect("runs");
+    let rejecting = read(&mut engine, 6, 0, 2, 0).expect("runs");
+    for position in 3..9 {
+        assert_eq!(read(&mut engine, 5 + position as usize % 2, 0, position, 0), None);
+    }
+    assert!(engine.failed(failing, delivery(5, 0, 1), "broken".into(), None, 0).is_some());
+    assert!(engine.rejected(rejecting, 0));
+    assert!(engine.next_ready(0).is_none(), "both keys wait");
+    let other = read(&mut engine, 7, 0, 9, 0).expect("another key runs");
+    assert!(engine.done(other, 0));
+    assert!(engine.buried(rejecting, 1));
+    let next = engine.next_ready(1).expect("its dead letter counts");
+    assert_eq!(next.delivery.key(), Some(b"6".as_slice()));
+}
+
+/// ORD-2: a hot lane goes on while it is near, and cannot keep the others from their turn.
+#[test]
+fn a_hot_lane_drains_in_bursts() {
+    let mut engine = engine(Order::Key);
+    let hot = read(&mut engine, 5, 0, 1, 0).expect("runs");
+    let cold = read(&mut engine, 6, 0, 2, 0).expect("runs");
+    (3..900).for_each(|position| assert_eq!(read(&mut engine, 5, 0, position, 0), None));
+    assert_eq!(read(&mut engine, 6, 0, 900, 0), None);
+    assert!(engine.done(hot, 0) && engine.done(cold, 0));
+    let mut cold_at = None;
+    let mut turns = 0;
+    while let Some(Ready { lane, delivery, .. }) = engine.next_ready(0) {
+        if delivery.key() == Some(b"6") {
+            cold_at = Some(turns);
+        }
+        assert!(engine.done(lane, 0));
+        turns += 1;
+    }
+    assert_eq!(turns, 898);
+    assert!(cold_at.is_some_and(|at| (100..200).contains(&at)), "{cold_at:?}");
+}
+
+/// MSG-2: hanging keyless messages take their share and no more; keys run on, and what waited runs when one ends.
+#[test]
+fn hanging_keyless_messages_do_not_starve_keys() {
+    let mut engine = engine(Order::Key);
+    let first = read(&mut engine, 0, 0, 1, 0).expect("runs at once");
+    assert!(read(&mut engine, 0, 0, 2, 0).is_some());
+    assert_eq!(read(&mut engine, 0, 0, 3, 0), None, "the share is taken");
+    assert!(engine.next_ready(0).is_none());
+    assert!(read(&mut engine, 5, 0, 4, 0).is_some(), "a key runs");
+    assert!(engine.done(first, 0));
+    assert_eq!(engine.next_ready(0).map(|ready| ready.delivery.position()), Some(3));
+}
+
+/// ORD-1, ORD-9: a lane belongs to one partition: the same key in another is another lane, and stays when the first is
+/// dropped.
+#[test]
+fn lanes_of_two_partitions_are_never_one() {
+    let mut engine = engine(Order::Key);
+    let zero = read(&mut engine, 5, 0, 1, 0).expect("runs");
+    let one = read(&mut engine, 5, 1, 1, 0).expect("runs beside it");
+    engine.drop_partition(0);
+    assert!(!engine.done(zero, 0));
+    assert!(engine.done(one, 0));
+}
+
+/// ORD-2: two keys with one hash wait for each other, and both run, in order.
+#[test]
+fn keys_that_collide_share_a_lane() {
+    let mut engine = engine(Order::Key);
+    let hash = engine.lane_hash(&delivery(5, 0, 1));
+    let lane = engine.began(hash, 0, 0);
+    assert_eq!(engine.verdict(hash), Verdict::Queue);
+    engine.queue(hash, delivery(6, 0, 2), 0);
+    engine.queue(hash, delivery(5, 0, 3), 0);
+    assert!(engine.done(lane, 0));
+    for position in [2, 3] {
+        let ready = engine.next_ready(0).expect("its turn");
+        assert_eq!(ready.delivery.position(), position);
+        assert!(engine.done(ready.lane, 0));
+    }
+}
+
+/// RTY-2: four calls, then stuck at the head of its lane, tried again for ever, and shown with its error.
+#[test]
+fn a_message_whose_retries_are_spent_stays_its_lanes_head() {
+    let mut engine = engine(Order::Key);
+    let mut lane = read(&mut engine, 5, 0, 1, 0).expect("runs");
+    assert_eq!(read(&mut engine, 5, 0, 2, 0), None);
+    let mut now = 0;
+    for attempt in 1..20 {
+        let retry = engine.failed(lane, delivery(5, 0, 1), format!("error {attempt}").into(), None, now);
+        let retry = retry.expect("the lane is there");
+        assert_eq!((retry.attempt, retry.stuck), (attempt + 1, attempt > 3));
+        assert_eq!(engine.counts().stuck, usize::from(attempt > 3));
+        let view = engine.views().next().expect("one lane");
+        assert_eq!((view.state, view.position, view.depth), (LaneState::Waiting, Some(1), 2));
+        assert_eq!((view.why, view.due_ms), (Some(format!("error {attempt}").as_str()), Some(retry.at_ms)));
+        assert_eq!(engine.wake_due(retry.at_ms - 1), 0);
+        now = retry.at_ms;
+        assert_eq!((engine.next_due(), engine.wake_due(now)), (Some(now), 1));
+        let ready = engine.next_ready(now).expect("due");
+        assert_eq!((ready.delivery.position(), ready.attempt), (1, attempt + 1));
+        lane = ready.lane;
+    }
+    assert!(engine.done(lane, now));
+    let next = engine.next_ready(now).expect("its successor");
+    assert_eq!((next.delivery.position(), next.attempt, engine.counts().stuck), (2, 1, 0));
+}
+
+/// PRF-5: lane, table and lists take at most 90 bytes a key, and go when the keys have rested.
+#[test]
+fn a_million_lanes_cost_90_bytes_each_and_go_when_idle() {
+    let mut engine = engine(Order::Key);
+    let start = engine.memory_bytes();
+    let lanes: Vec<_> = (10..1_000_010).map(|key| read(&mut engine, key, 0, 1, 0).expect("runs")).collect();
+    lanes.into_iter().for_each(|lane| assert!(engine.done(lane, 0)));
+    assert_eq!(engine.counts().idle, 1_000_000);
+    let bytes = engine.memory_bytes() - start;
+    assert!(bytes <= 90_000_000, "{bytes} bytes for a million lanes");
+    while engine.sweep(300_000, 500) > 0 {}
+    assert_eq!(engine.counts().lanes, 0);
+    assert!(engine.memory_bytes() - start < 1 << 20, "{} bytes left", engine.memory_bytes());
+}

@@ -1,0 +1,641 @@
+//! A shard that drives an engine as the runtime does, beside a model that is too simple to be wrong.
+//!
+//! Time moves by at least 1 ms with every call, so that "longest idle" has one answer.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::BytesMut;
+use keylane_core::{
+    Counts, Delivery, Draft, Engine, LaneHash, LaneId, LaneState, Order, Ready, RetryPolicy, Settings,
+    Verdict,
+};
+
+/// How an attempt ends, or that it does not yet.
+#[derive(Debug, Clone, Copy)]
+pub enum End {
+    Done,
+    Pending,
+    Failed(Option<u64>),
+    Rejected,
+}
+
+#[derive(Debug, Clone)]
+pub enum Step {
+    /// The next message of a key (the first few have none) is read; without a permit it is queued, not run.
+    Arrive {
+        key: usize,
+        end: End,
+        permit: bool,
+    },
+    /// The next ready message is taken, and put back without a permit.
+    Turn {
+        end: End,
+        permit: bool,
+    },
+    /// An attempt under way ends.
+    End {
+        which: usize,
+        end: End,
+    },
+    /// A dead letter counts.
+    Buried {
+        which: usize,
+    },
+    Time(u64),
+    Sweep(usize),
+    Drop(u32),
+    Drain(u32),
+    /// Somebody uses the id of a lane that is gone.
+    Stale {
+        which: usize,
+    },
+}
+
+pub fn small(order: Order) -> Settings {
+    Settings {
+        order,
+        lane_capacity: 3,
+        lane_idle_ms: 50,
+        lanes_max: 4,
+        keyless_max: 2,
+        retry: RetryPolicy { retries: 2, base_ms: 10, max_ms: 100 },
+        seed: 7,
+    }
+}
+
+const KEYLESS: usize = 2;
+
+/// A delivery of a key: the first few have none. Keys are spread over two partitions.
+pub fn delivery(key: usize, partition: u32, position: u64) -> Delivery {
+    let name = key.to_string();
+    let draft = Draft {
+        id: "id",
+        key: (key >= KEYLESS).then_some(name.as_bytes()),
+        payload: Some(b"payload"),
+        ..Draft::default()
+    };
+    let mut arena = BytesMut::new();
+    draft.encode(&mut arena).expect("within bounds");
+    Delivery::parse(arena.freeze(), position, partition, 1, 0).expect("just encoded")
+}
+
+/// What orders a message: a key of a partition, the whole partition, or nothing.
+type Lane = Option<(u32, usize)>;
+
+#[derive(Debug, Clone)]
+struct Message {
+    lane: Lane,
+    delivery: Delivery,
+    failures: u32,
+    due: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum State {
+    Idle(u64),
+    Ready,
+    Busy,
+    Waiting,
+    Burying,
+}
+
+struct Flight {
+    id: LaneId,
+    message: Message,
+    draining: bool,
+}
+
+pub struct World {
+    engine: Engine,
+    /// Only what is promised is checked, not every count and view: to see which promise a flaw breaks.
+    promises_only: bool,
+    settings: Settings,
+    now: u64,
+    positions: [u64; 2],
+    lanes: BTreeMap<(u32, usize), (State, VecDeque<Message>)>,
+    keyless: VecDeque<Message>,
+    keyless_failed: Vec<(State, Message)>,
+    flights: Vec<Flight>,
+    burying: Vec<Flight>,
+    stale: Vec<Flight>,
+    /// What was read and found no room: its partition is not read.
+    kept: BTreeMap<u32, Message>,
+    /// All that was taken in and is not decided.
+    undecided: BTreeSet<(Lane, u32, u64)>,
+}
+
+impl World {
+    pub fn new(settings: Settings) -> World {
+        World::around(Engine::new(settings), settings)
+    }
+
+    #[cfg(feature = "flaws")]
+    pub fn with_flaws(settings: Settings, flaws: keylane_core::engine::Flaws) -> World {
+        World { promises_only: true, ..World::around(Engine::with_flaws(settings, flaws), settings) }
+    }
+
+    fn around(engine: Engine, settings: Settings) -> World {
+        World {
+            engine,
+            promises_only: false,
+            settings,
+            now: 1000,
+            positions: [0; 2],
+            lanes: BTreeMap::new(),
+            keyless: VecDeque::new(),
+            keyless_failed: Vec::new(),
+            flights: Vec::new(),
+            burying: Vec::new(),
+            stale: Vec::new(),
+            kept: BTreeMap::new(),
+            undecided: BTreeSet::new(),
+        }
+    }
+
+    pub fn step(&mut self, step: &Step) -> Result<(), String> {
+        self.now += 1;
+        match *step {
+            Step::Arrive { key, end, permit } => self.arrive(key, end, permit)?,
+            Step::Turn { end, permit } => {
+                self.turn(end, permit)?;
+            }
+            Step::End { which, end } => {
+                if !self.flights.is_empty() {
+                    let flight = self.flights.swap_remove(which % self.flights.len());
+                    self.end(flight, end)?;
+                }
+            }
+            Step::Buried { which } => {
+                if !self.burying.is_empty() {
+                    let flight = self.burying.swap_remove(which % self.burying.len());
+                    check(self.engine.buried(flight.id, self.now), "buried was refused")?;
+                    self.decided(&flight.message)?;
+                    self.rests(flight.message.lane);
+                }
+            }
+            Step::Time(ms) => self.pass(ms)?,
+            Step::Sweep(max) => self.sweep(max)?,
+            Step::Drop(partition) => self.leave(partition, false)?,
+            Step::Drain(partition) => self.leave(partition, true)?,
+            Step::Stale { which } => self.use_stale(which)?,
+        }
+        self.compare()
+    }
+
+    /// Ends everything that can end: then nothing may be left, and lanes go.
+    pub fn quiesce(&mut self) -> Result<(), String> {
+        for _ in 0..10_000 {
+            self.now += 1;
+            if let Some(flight) = self.flights.pop() {
+                self.end(flight, End::Done)?;
+            } else if !self.burying.is_empty() {
+                self.step(&Step::Buried { which: 0 })?;
+            } else if !self.turn(End::Done, true)? {
+                self.pass(50)?;
+                self.retry_kept(End::Done, true)?;
+                if self.undecided.is_empty() {
+                    break;
+                }
+            }
+            self.compare()?;
+        }
+        if let Some(lost) = self.undecided.first() {
+            return Err(format!("{lost:?} is lost"));
+        }
+        self.pass(self.settings.lane_idle_ms)?;
+        while self.engine.sweep(self.now, 100) > 0 {}
+        let counts = self.engine.counts();
+        if counts == Counts::default() { Ok(()) } else { Err(format!("not empty in the end: {counts:?}")) }
+    }
+
+    fn arrive(&mut self, key: usize, end: End, permit: bool) -> Result<(), String> {
+        let partition = (key % 2) as u32;
+        self.retry_kept(end, permit)?;
+        if self.kept.contains_key(&partition) {
+            return Ok(());
+        }
+        let position = &mut self.positions[partition as usize];
+        *position += 1;
+        let lane = match self.settings.order {
+            Order::Key if key >= KEYLESS => Some((partition, key)),
+            Order::Partition => Some((partition, 0)),
+            Order::Key | Order::None => None,
+        };
+        let message = Message { lane, delivery: delivery(key, partition, *position), failures: 0, due: 0 };
+        self.undecided.insert((lane, partition, *position));
+        self.take_in(message, end, permit)
+    }
+
+    fn retry_kept(&mut self, end: End, permit: bool) -> Result<(), String> {
+        for partition in 0..2 {
+            let Some(message) = self.kept.get(&partition) else {
+                continue;
+            };
+            let hash = self.engine.lane_hash(&message.delivery);
+            if self.engine.has_room(hash) {
+                self.detail(self.engine.verdict(hash) != Verdict::Full, "room was promised")?;
+                let message = self.kept.remove(&partition).expect("just seen");
+                self.take_in(message, end, permit)?;
+                self.compare()?;
+            } else {
+                self.detail(!self.idle_to_half(message.lane), "half empty, and no room")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self, message: Message, end: End, permit: bool) -> Result<(), String> {
+        let hash = self.engine.lane_hash(&message.delivery);
+        check(hash.is_some() == message.lane.is_some(), "who has a lane")?;
+        let (real, want) = (self.engine.verdict(hash), self.verdict(message.lane));
+        self.detail(real == want, &format!("verdict {real:?}, should be {want:?}"))?;
+        match real {
+            Verdict::Full => {
+                self.kept.insert(message.delivery.partition(), message);
+            }
+            Verdict::Run if permit => return self.run_at_once(hash, message, end),
+            Verdict::Run | Verdict::Queue => {
+                self.engine.queue(hash, message.delivery.clone(), self.now);
+                match message.lane {
+                    None => self.keyless.push_back(message),
+                    Some(lane) => {
+                        let (state, queue) = self.lane(lane);
+                        queue.push_back(message);
+                        if matches!(state, State::Idle(_)) {
+                            *state = State::Ready;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// First poll inline: what is done at once leaves no trace.
+    fn run_at_once(&mut self, hash: Option<LaneHash>, message: Message, end: End) -> Result<(), String> {
+        self.starts(&message)?;
+        if matches!(end, End::Done) {
+            return self.decided(&message);
+        }
+        let id = self.engine.began(hash, message.delivery.partition(), self.now);
+        if let Some(lane) = message.lane {
+            self.lane(lane).0 = State::Busy;
+        }
+        self.end(Flight { id, message, draining: false }, end)
+    }
+
+    /// True if there was a message whose turn it was.
+    fn turn(&mut self, end: End, permit: bool) -> Result<bool, String> {
+        let Some(Ready { lane: id, delivery, attempt }) = self.engine.next_ready(self.now) else {
+            let ready = self.lanes.values().any(|(state, _)| *state == State::Ready);
+            self.detail(!ready, "a ready lane was passed over")?;
+            let keyless =
+                !self.keyless.is_empty() || self.keyless_failed.iter().any(|(s, _)| *s == State::Ready);
+            check(
+                !keyless || self.keyless_running() >= self.keyless_max(),
+                "a keyless message was passed over",
+            )?;
+            return Ok(false);
+        };
+        let message = self.take_ready(&delivery)?;
+        self.detail(
+            attempt == message.failures + 1,
+            &format!("attempt {attempt} after {} failures", message.failures),
+        )?;
+        if permit {
+            self.starts(&message)?;
+            self.end(Flight { id, message, draining: false }, end)?;
+            return Ok(true);
+        }
+        self.engine.put_back(Ready { lane: id, delivery, attempt }, self.now);
+        match message.lane {
+            None => self.keyless_failed.push((State::Ready, message)),
+            Some(lane) => {
+                let (state, queue) = self.lane(lane);
+                *state = State::Ready;
+                queue.push_front(message);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The message that the engine handed out, taken from where the model has it.
+    fn take_ready(&mut self, delivery: &Delivery) -> Result<Message, String> {
+        let is = |message: &Message| {
+            (message.delivery.partition(), message.delivery.position())
+                == (delivery.partition(), delivery.position())
+        };
+        if let Some(at) = self.keyless.iter().position(is) {
+            return Ok(self.keyless.remove(at).expect("just found"));
+        }
+        if let Some(at) = self.keyless_failed.iter().position(|(_, message)| is(message)) {
+            let (state, message) = self.keyless_failed.remove(at);
+            check(state == State::Ready, "ran before it was due")?;
+            return Ok(message);
+        }
+        for (state, queue) in self.lanes.values_mut() {
+            if *state == State::Ready
+                && let Some(at) = queue.iter().position(is)
+            {
+                *state = State::Busy;
+                return Ok(queue.remove(at).expect("just found"));
+            }
+        }
+        Err(format!("{} of {} ran before its turn", delivery.position(), delivery.partition()))
+    }
+
+    /// An attempt begins: is it this message's turn?
+    fn starts(&mut self, message: &Message) -> Result<(), String> {
+        check(message.due <= self.now, "ran before it was due")?;
+        if message.lane.is_none() {
+            return check(self.keyless_running() < self.keyless_max(), "too many keyless");
+        }
+        let mut busy = self.flights.iter().chain(&self.burying);
+        check(!busy.any(|flight| flight.message.lane == message.lane), "two of a key at once")?;
+        let position = message.delivery.position();
+        let first = self.undecided.iter().find(|(lane, ..)| *lane == message.lane).map(|(.., first)| *first);
+        check(first == Some(position), &format!("{position} ran before {first:?}"))
+    }
+
+    fn end(&mut self, flight: Flight, end: End) -> Result<(), String> {
+        let lane = flight.message.lane;
+        match end {
+            End::Pending => self.flights.push(flight),
+            End::Done => {
+                check(self.engine.done(flight.id, self.now), "done was refused")?;
+                self.decided(&flight.message)?;
+                self.rests(lane);
+            }
+            End::Rejected => {
+                check(self.engine.rejected(flight.id, self.now), "rejected was refused")?;
+                if let Some(lane) = lane {
+                    self.lane(lane).0 = State::Burying;
+                }
+                self.burying.push(flight);
+            }
+            End::Failed(after) => self.failed(flight, after)?,
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, flight: Flight, after: Option<u64>) -> Result<(), String> {
+        let Flight { id, mut message, draining } = flight;
+        let delivery = message.delivery.clone();
+        let retry = self.engine.failed(id, delivery, "broken".into(), after, self.now);
+        if draining {
+            check(retry.is_none(), "retried though it is given up")?;
+            self.decided(&message)?;
+            self.rests(message.lane);
+            return Ok(());
+        }
+        let retry = retry.ok_or("failed was refused")?;
+        message.failures += 1;
+        let at_least = if message.failures > 2 { 100 } else { 10 }.max(after.unwrap_or(0));
+        self.detail(retry.at_ms >= self.now + at_least, "retried too early")?;
+        self.detail(retry.stuck == (message.failures > 2), "stuck")?;
+        self.detail(retry.attempt == message.failures + 1, "attempts counted")?;
+        message.due = retry.at_ms;
+        match message.lane {
+            None => self.keyless_failed.push((State::Waiting, message)),
+            Some(lane) => {
+                let (state, queue) = self.lane(lane);
+                *state = State::Waiting;
+                queue.push_front(message);
+            }
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, ms: u64) -> Result<(), String> {
+        self.now += ms;
+        let now = self.now;
+        let mut due = 0;
+        let failed = self.keyless_failed.iter_mut().map(|(state, message)| (state, &*message));
+        let lanes = self.lanes.values_mut().filter_map(|(state, queue)| Some((state, queue.front()?)));
+        for (state, head) in failed.chain(lanes) {
+            if *state == State::Waiting && head.due <= now {
+                *state = State::Ready;
+                due += 1;
+            }
+        }
+        let woken = self.engine.wake_due(now);
+        self.detail(woken == due, "woken")?;
+        let failed = self.keyless_failed.iter().map(|(state, message)| (state, message));
+        let lanes = self.lanes.values().filter_map(|(state, queue)| Some((state, queue.front()?)));
+        let next = failed
+            .chain(lanes)
+            .filter(|(state, _)| **state == State::Waiting)
+            .map(|(_, head)| head.due)
+            .min();
+        self.detail(self.engine.next_due() == next, "next due")
+    }
+
+    /// It looks at `max` lanes at most, so it may take several calls; the longest idle go first.
+    fn sweep(&mut self, max: usize) -> Result<(), String> {
+        let gone = self.engine.sweep(self.now, max);
+        check(gone <= max, "swept more than asked")?;
+        for _ in 0..gone {
+            let (since, lane) = match self.longest_idle() {
+                Some(longest) => longest,
+                None if self.promises_only => break,
+                None => return Err("swept a lane that was not idle".into()),
+            };
+            self.detail(self.now - since >= self.settings.lane_idle_ms, "swept too early")?;
+            self.lanes.remove(&lane);
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, partition: u32, drain: bool) -> Result<(), String> {
+        let left = if drain {
+            self.engine.drain_partition(partition)
+        } else {
+            self.engine.drop_partition(partition)
+        };
+        let mut gone: Vec<Message> = Vec::new();
+        let here = |message: &Message| message.delivery.partition() == partition;
+        gone.extend(self.keyless.extract_if_here(here));
+        let (failed, others) =
+            std::mem::take(&mut self.keyless_failed).into_iter().partition(|(_, m)| here(m));
+        self.keyless_failed = others;
+        let failed: Vec<(State, Message)> = failed;
+        gone.extend(failed.into_iter().map(|(_, message)| message));
+        let mut running = 0;
+        for ((_, _), (_, queue)) in self.lanes.iter_mut().filter(|((of, _), _)| *of == partition) {
+            gone.extend(queue.drain(..));
+        }
+        self.lanes.retain(|(of, _), (state, _)| {
+            *of != partition || (drain && matches!(state, State::Busy | State::Burying))
+        });
+        for flights in [&mut self.flights, &mut self.burying] {
+            for mut flight in std::mem::take(flights) {
+                let of_it = here(&flight.message);
+                running += usize::from(of_it);
+                if of_it && !drain {
+                    gone.push(flight.message.clone());
+                    self.stale.push(flight);
+                } else {
+                    flight.draining |= of_it;
+                    flights.push(flight);
+                }
+            }
+        }
+        let queued = gone.len() - if drain { 0 } else { running };
+        let bytes: usize = gone.iter().take(queued).map(|message| message.delivery.size()).sum();
+        self.detail(
+            (left.messages, left.bytes, left.running) == (queued, bytes, running),
+            &format!("{left:?}"),
+        )?;
+        gone.extend(self.kept.remove(&partition));
+        gone.iter().try_for_each(|message| self.decided(message))
+    }
+
+    fn use_stale(&mut self, which: usize) -> Result<(), String> {
+        if self.stale.is_empty() {
+            return Ok(());
+        }
+        let Flight { id, message, .. } = &self.stale[which % self.stale.len()];
+        let delivery = message.delivery.clone();
+        check(!self.engine.done(*id, self.now), "done by a stale id")?;
+        check(!self.engine.rejected(*id, self.now), "rejected by a stale id")?;
+        check(!self.engine.buried(*id, self.now), "buried by a stale id")?;
+        let failed = self.engine.failed(*id, delivery.clone(), "late".into(), None, self.now);
+        check(failed.is_none(), "failed by a stale id")?;
+        self.engine.put_back(Ready { lane: *id, delivery, attempt: 1 }, self.now);
+        Ok(())
+    }
+
+    fn decided(&mut self, message: &Message) -> Result<(), String> {
+        let what = (message.lane, message.delivery.partition(), message.delivery.position());
+        check(self.undecided.remove(&what), "decided twice")
+    }
+
+    fn rests(&mut self, lane: Lane) {
+        let now = self.now;
+        if let Some(lane) = lane {
+            let (state, queue) = self.lane(lane);
+            *state = if queue.is_empty() { State::Idle(now) } else { State::Ready };
+        }
+    }
+
+    /// The model's lane, made if need be; the longest idle makes room for it.
+    fn lane(&mut self, lane: (u32, usize)) -> &mut (State, VecDeque<Message>) {
+        if !self.lanes.contains_key(&lane) && self.lanes.len() >= self.settings.lanes_max {
+            let oldest = self.longest_idle().map(|(_, oldest)| oldest);
+            assert!(oldest.is_some() || self.promises_only, "the verdict was not Full");
+            oldest.map(|oldest| self.lanes.remove(&oldest));
+        }
+        let now = self.now;
+        self.lanes.entry(lane).or_insert_with(|| (State::Idle(now), VecDeque::new()))
+    }
+
+    fn longest_idle(&self) -> Option<(u64, (u32, usize))> {
+        let idle = self.lanes.iter().filter_map(|(lane, (state, _))| match state {
+            State::Idle(since) => Some((*since, *lane)),
+            _ => None,
+        });
+        idle.min()
+    }
+
+    fn verdict(&self, lane: Lane) -> Verdict {
+        let capacity = self.settings.lane_capacity as usize;
+        let Some(lane) = lane else {
+            return match self.keyless.len() {
+                0 if self.keyless_running() < self.keyless_max() => Verdict::Run,
+                queued if queued < capacity => Verdict::Queue,
+                _ => Verdict::Full,
+            };
+        };
+        match self.lanes.get(&lane) {
+            Some((State::Idle(_), _)) => Verdict::Run,
+            Some((_, queue)) if queue.len() < capacity => Verdict::Queue,
+            None if self.lanes.len() < self.settings.lanes_max || self.longest_idle().is_some() => {
+                Verdict::Run
+            }
+            _ => Verdict::Full,
+        }
+    }
+
+    fn idle_to_half(&self, lane: Lane) -> bool {
+        let half = self.settings.lane_capacity as usize / 2;
+        match lane {
+            None => self.keyless.len() <= half,
+            Some(lane) => self.lanes.get(&lane).is_some_and(|(_, queue)| queue.len() <= half),
+        }
+    }
+
+    fn keyless_running(&self) -> usize {
+        self.flights.iter().filter(|flight| flight.message.lane.is_none()).count()
+    }
+
+    fn keyless_max(&self) -> usize {
+        if self.settings.order == Order::None { usize::MAX } else { self.settings.keyless_max }
+    }
+
+    /// What the model knows beyond what is promised.
+    fn detail(&self, holds: bool, what: &str) -> Result<(), String> {
+        check(holds || self.promises_only, what)
+    }
+
+    fn compare(&self) -> Result<(), String> {
+        if self.promises_only {
+            return Ok(());
+        }
+        let in_state = |wanted: fn(&State) -> bool| {
+            let failed = self.keyless_failed.iter().filter(|(state, _)| wanted(state)).count();
+            self.lanes.values().filter(|(state, _)| wanted(state)).count() + failed
+        };
+        let queued = || {
+            let failed = self.keyless_failed.iter().map(|(_, message)| message);
+            self.lanes.values().flat_map(|(_, queue)| queue).chain(&self.keyless).chain(failed)
+        };
+        let flights = self.flights.iter().map(|flight| &flight.message);
+        let want = Counts {
+            lanes: self.lanes.len(),
+            idle: in_state(|state| matches!(state, State::Idle(_))),
+            ready: in_state(|state| *state == State::Ready),
+            busy: self.flights.len(),
+            queued: queued().count(),
+            queued_bytes: queued().map(|message| message.delivery.size()).sum(),
+            waiting_retry: in_state(|state| *state == State::Waiting),
+            stuck: queued().chain(flights).filter(|message| message.failures > 2).count(),
+            burying: self.burying.len(),
+            keyless: self.keyless_running(),
+            keyless_queued: self.keyless.len(),
+        };
+        let real = self.engine.counts();
+        check(real == want, &format!("counts {real:?}, should be {want:?}"))?;
+        for view in self.engine.views().filter(|view| view.depth > 0) {
+            let shown = (view.position, view.depth as usize, view.why.is_some() == (view.attempt > 1));
+            let at_head = |(_, queue): &(State, VecDeque<Message>)| {
+                let head = queue.front().expect("only lanes that queue");
+                head.delivery.partition() == view.partition
+                    && head.delivery.key() == view.key
+                    && (Some(head.delivery.position()), queue.len(), true) == shown
+            };
+            let keyed = self.lanes.values().filter(|(_, queue)| !queue.is_empty()).any(at_head);
+            let keyless =
+                self.keyless_failed.iter().any(|(_, m)| Some(m.delivery.position()) == view.position);
+            check(keyed || keyless, &format!("view {view:?}"))?;
+            check(view.state != LaneState::Idle, "idle lanes are not shown")?;
+        }
+        Ok(())
+    }
+}
+
+fn check(holds: bool, what: &str) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(what.to_string()) }
+}
+
+trait ExtractHere {
+    fn extract_if_here(&mut self, here: impl Fn(&Message) -> bool) -> Vec<Message>;
+}
+
+impl ExtractHere for VecDeque<Message> {
+    fn extract_if_here(&mut self, here: impl Fn(&Message) -> bool) -> Vec<Message> {
+        let (gone, rest) = self.drain(..).partition(|message| here(message));
+        *self = rest;
+        let gone: VecDeque<Message> = gone;
+        gone.into()
+    }
+}

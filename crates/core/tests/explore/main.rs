@@ -1,0 +1,77 @@
+//! Every interleaving of small cases, driving core's own `apply` and `Owner` (PROTOCOL.md, "What was checked").
+//!
+//! Needs the feature `flaws`, and an optimised profile. `scopes.rs` has the cases; those of `make test` run one after
+//! another, so that they share the memory; the bigger ones are ignored here and run by `make explore`.
+
+mod scope;
+mod scopes;
+mod search;
+mod world;
+
+use scope::Scope;
+use search::{explore, wander};
+
+/// Explores a scope that keeps every rule.
+fn holds(scope: &Scope) {
+    let found = explore(scope);
+    println!("{}: {} worlds, {} steps deep", scope.name, found.worlds, found.depth);
+    if let Some((violation, path)) = found.violation {
+        panic!("{}: {violation}\n{}", scope.name, numbered(&path));
+    }
+}
+
+fn numbered(path: &[String]) -> String {
+    path.iter().enumerate().map(|(at, step)| format!("{:4} {step}\n", at + 1)).collect()
+}
+
+/// P1 to P5, P9, COM-1, COM-3, ORD-9, BRK-6, BRK-7, by the checks L, O, C, D, W, T, R.
+#[test]
+fn small_cases_keep_every_promise_in_every_interleaving() {
+    let only = std::env::var("SCOPE").unwrap_or_default();
+    scopes::small().iter().filter(|scope| scope.name.starts_with(&only)).for_each(holds);
+}
+
+/// The same, in combinations that take longer.
+#[test]
+#[ignore = "takes long; run by make explore"]
+fn larger_cases_keep_every_promise_in_every_interleaving() {
+    let only = std::env::var("SCOPE").unwrap_or_default();
+    scopes::large().iter().filter(|scope| scope.name.starts_with(&only)).for_each(holds);
+}
+
+/// Each rule that is left out yields what PROTOCOL.md says it does: so the explorer can find it, and the rule is needed.
+#[test]
+fn every_rule_left_out_is_missed() {
+    for (scope, violation_of) in scopes::flawed() {
+        let found = explore(&scope);
+        let Some((violation, path)) = found.violation else {
+            panic!("{}: no violation in {} worlds", scope.name, found.worlds);
+        };
+        println!("{} ({} steps): {violation}\n{}", scope.name, path.len(), numbered(&path));
+        assert!(violation.starts_with(violation_of), "{}: {violation}", scope.name);
+        let whole = Scope { rules: keylane_core::Rules::ALL, ..scope };
+        holds(&whole);
+    }
+}
+
+/// All faults at once, deep, along random paths. The seed is printed; `EXPLORE_SEED` and `EXPLORE_RUNS` choose others.
+#[test]
+fn random_deep_runs_keep_every_promise_and_end() {
+    let number = |name: &str, otherwise: u64| {
+        std::env::var(name).ok().map_or(otherwise, |text| text.parse().expect("a number"))
+    };
+    let (first, runs) = (number("EXPLORE_SEED", 1), number("EXPLORE_RUNS", 3_000));
+    println!("seeds {first} to {}", first + runs - 1);
+    let mut steps = 0;
+    for scope in scopes::deep() {
+        for seed in first..first + runs {
+            match wander(&scope, seed, 5_000) {
+                Ok(taken) => steps += taken,
+                Err((violation, path)) => {
+                    panic!("{}, EXPLORE_SEED={seed}: {violation}\n{}", scope.name, numbered(&path))
+                }
+            }
+        }
+    }
+    println!("{steps} steps");
+}

@@ -1,0 +1,563 @@
+//! An owner's life, step by step, on a journal in memory.
+
+#![allow(clippy::single_range_in_vec_init, reason = "a set of one range is a set too")]
+
+use std::sync::Arc;
+
+use keylane_core::journal::{Claim, DeadEffect, DeadEntry, DeadReason, Facts, Fence};
+use keylane_core::setup::Bounds;
+use keylane_core::{
+    Action, Appended, Committed, Input, Mirror, Owner, Ranges, Record, RecordError, Replay, Setup, Source,
+    State, StepBack, Stop, commit_metadata, parse_commit_metadata,
+};
+use proptest::prelude::*;
+
+const SOURCE: Source = Source { incarnation: 77, partitions: 4 };
+
+fn setup(instance: u128) -> Setup {
+    Setup {
+        instance,
+        node: format!("node-{instance}"),
+        seed: instance * 1_000,
+        conditional: false,
+        source: SOURCE,
+        start: 100,
+        handler_timeout_ms: 30_000,
+        bounds: Bounds::default(),
+    }
+}
+
+fn done(ranges: &[std::ops::Range<u64>]) -> Ranges {
+    ranges.iter().cloned().collect()
+}
+
+fn dead(position: u64, body: u64) -> DeadEntry {
+    DeadEntry {
+        position,
+        key_hash: None,
+        effect: DeadEffect::Passed,
+        reason: DeadReason::Rejected,
+        body,
+        report: None,
+        tries: 1,
+        due_ms: None,
+        priority: 0,
+        command: None,
+    }
+}
+
+/// A journal that takes every append at once.
+#[derive(Debug, Default)]
+struct Log {
+    start: u64,
+    records: Vec<Arc<Record>>,
+    committed: Option<Committed>,
+}
+
+impl Log {
+    fn end(&self) -> u64 {
+        self.records.len() as u64
+    }
+
+    fn append(&mut self, record: Record) {
+        self.records.push(Arc::new(record));
+    }
+
+    fn facts(&self) -> impl Iterator<Item = &Facts> {
+        self.records.iter().filter_map(|record| match &**record {
+            Record::Facts(facts) => Some(facts),
+            _ => None,
+        })
+    }
+
+    fn state(&self) -> State {
+        let mut replay = Replay::default();
+        for (position, record) in self.records.iter().enumerate() {
+            replay.read(position as u64, record, 0);
+        }
+        replay.state().expect("nothing was cut").clone()
+    }
+
+    /// Lets the owner act until it waits; returns what it said on the way, and until when it waits.
+    fn drive(&mut self, owner: &mut Owner, now_ms: u64, input: Input<'_>) -> (Vec<Action>, u64) {
+        let mut said = Vec::new();
+        let mut action = owner.step(input);
+        loop {
+            action = match action {
+                Action::Append { expect: Some(expect), .. } if expect != self.end() => {
+                    owner.step(Input::Appended(Appended::Moved))
+                }
+                Action::Append { record, expect } => {
+                    self.records.push(record.clone());
+                    said.push(Action::Append { record, expect });
+                    owner.step(Input::Appended(Appended::At(self.end() - 1)))
+                }
+                Action::Read { from } => self.feed(owner, from, now_ms),
+                Action::ReadCommit => {
+                    owner.step(Input::Committed(self.committed.unwrap_or(Committed::Unknown)))
+                }
+                Action::Wait { until_ms } => return (said, until_ms),
+                Action::Cut { below } => {
+                    self.start = below;
+                    said.push(action);
+                    owner.step(Input::Tick(now_ms))
+                }
+                action => {
+                    said.push(action);
+                    owner.step(Input::Tick(now_ms))
+                }
+            };
+        }
+    }
+
+    fn feed(&self, owner: &mut Owner, from: u64, now_ms: u64) -> Action {
+        let from = from.max(self.start);
+        if from == self.end() {
+            return owner.step(Input::CaughtUp { start: self.start, end: self.end(), now_ms });
+        }
+        let record = &self.records[from as usize];
+        let bytes = record.encode().len();
+        owner.step(Input::Read { position: from, record, bytes })
+    }
+
+    /// Lets the owner read what has landed.
+    fn read(&mut self, owner: &mut Owner, now_ms: u64) -> (Vec<Action>, u64) {
+        let mut said = Vec::new();
+        while owner.next() < self.end() {
+            let record = self.records[owner.next().max(self.start) as usize].clone();
+            let position = owner.next().max(self.start);
+            said.extend(self.drive(owner, now_ms, Input::Read { position, record: &record, bytes: 1 }).0);
+        }
+        let (more, until_ms) = self.drive(owner, now_ms, Input::Tick(now_ms));
+        said.extend(more);
+        (said, until_ms)
+    }
+
+    fn own(&mut self, setup: Setup) -> (Owner, u64) {
+        let mut owner = Owner::new(setup);
+        let (said, _) = self.drive(&mut owner, 0, Input::Tick(0));
+        let epoch = owner.epoch();
+        (owner, epoch.unwrap_or_else(|| panic!("does not start: {said:?}")))
+    }
+}
+
+fn claim(id: u128) -> Record {
+    Record::Claim(Claim { id, instance: id, node: String::new() })
+}
+
+fn stop_of(said: &[Action]) -> &Stop {
+    match said.last() {
+        Some(Action::Stop(why)) => why,
+        _ => panic!("does not stop: {said:?}"),
+    }
+}
+
+/// BRK-7, BRK-10: claim, identity, fence, where it starts; and only then does it start.
+#[test]
+fn the_first_owner_puts_on_record_where_it_starts() {
+    let mut log = Log::default();
+    let (owner, epoch) = log.own(setup(1));
+    assert_eq!(epoch, 2);
+    let state = owner.state().expect("read");
+    assert_eq!((state.settled.low(), state.started, state.source), (100, true, Some(SOURCE)));
+    assert_eq!(log.facts().map(|facts| facts.start).collect::<Vec<_>>(), [Some(100)]);
+}
+
+/// COM-3: an operator's reset is on record, and its commit replaced, before anything starts.
+#[test]
+fn an_operators_reset_is_obeyed_before_the_start() {
+    let mut log = Log::default();
+    let (mut owner, epoch) = log.own(setup(1));
+    log.drive(&mut owner, 0, Input::Finished { epoch, done: &done(&[100..150]), dead: &[dead(150, 0)] });
+    log.committed = Some(Committed::Operator(120));
+    let mut next = Owner::new(setup(2));
+    let (said, _) = log.drive(&mut next, 0, Input::PredecessorDead(1));
+    let at = said.iter().position(|action| matches!(action, Action::Counted { low: 120, .. }));
+    assert!(at.is_some() && matches!(said.last(), Some(Action::Start { .. })), "{said:?}");
+    let settled = &next.state().expect("read").settled;
+    assert!(settled.contains(119) && !settled.contains(120) && settled.contains(150));
+}
+
+/// COM-2: completions wait a second, or for 1,000; a dead letter waits for nothing.
+#[test]
+fn completions_are_batched_and_dead_letters_are_not() {
+    let mut log = Log::default();
+    let (mut owner, epoch) = log.own(setup(1));
+    let (said, until_ms) =
+        log.drive(&mut owner, 0, Input::Finished { epoch, done: &done(&[100..200]), dead: &[] });
+    assert_eq!((said, until_ms), (Vec::new(), 1_000));
+    let (said, _) = log.drive(&mut owner, 1_000, Input::Tick(1_000));
+    assert!(matches!(&said[..], [Action::Append { .. }, Action::Counted { low: 200, .. }]), "{said:?}");
+    let (said, _) =
+        log.drive(&mut owner, 1_000, Input::Finished { epoch, done: &done(&[200..1_200]), dead: &[] });
+    assert!(matches!(said.last(), Some(Action::Counted { low: 1_200, .. })), "{said:?}");
+    let (said, _) = log.drive(
+        &mut owner,
+        1_000,
+        Input::Finished { epoch, done: &Ranges::new(), dead: &[dead(1_200, 9)] },
+    );
+    assert!(matches!(said.last(), Some(Action::Counted { low: 1_201, .. })), "{said:?}");
+}
+
+/// COM-3: what does not fit into one record goes in ascending order, and no record is larger than its bound.
+#[test]
+fn what_does_not_fit_goes_in_ascending_records() {
+    let mut log = Log::default();
+    let (mut owner, epoch) = log.own(setup(1));
+    // The most expensive set there is: every run and every hole of another size.
+    let mut at = 100u64;
+    let mut ranges = Ranges::new();
+    for index in 0..5_000u64 {
+        let length = 1 + (index.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (20 + index % 40)) % (1 << 44);
+        ranges.insert(at..at + length);
+        at += 2 * length;
+    }
+    let letters: Vec<DeadEntry> = (0..500)
+        .map(|index| DeadEntry {
+            key_hash: Some(u64::MAX),
+            body: u64::MAX,
+            report: Some(u64::MAX),
+            tries: u32::MAX,
+            due_ms: Some(u64::MAX),
+            priority: 255,
+            command: Some(u64::MAX),
+            ..dead((1 << 63) + index, 0)
+        })
+        .collect();
+    log.drive(&mut owner, 0, Input::Finished { epoch, done: &ranges, dead: &letters });
+    log.drive(&mut owner, 2_000, Input::Tick(2_000));
+    let sent: Vec<&Facts> =
+        log.facts().filter(|facts| !facts.done.is_empty() || !facts.dead.is_empty()).collect();
+    assert!(sent.len() >= 3, "{}", sent.len());
+    let starts: Vec<u64> = sent.iter().filter_map(|facts| Some(facts.done.iter().next()?.start)).collect();
+    assert!(starts.is_sorted());
+    assert_eq!(sent.iter().flat_map(|facts| facts.done.iter()).collect::<Ranges>(), ranges);
+    assert_eq!(sent.iter().map(|facts| facts.dead.len()).sum::<usize>(), 500);
+    for record in &log.records {
+        assert!(record.encode().len() <= keylane_core::setup::RECORD_BYTES_MAX, "{}", record.encode().len());
+    }
+}
+
+/// BRK-7: an acknowledgement proves nothing.
+#[test]
+fn a_record_counts_only_once_it_is_read_back() {
+    let mut log = Log::default();
+    let (mut owner, epoch) = log.own(setup(1));
+    let action = owner.step(Input::Finished { epoch, done: &Ranges::new(), dead: &[dead(100, 0)] });
+    let Action::Append { record, expect: None } = action else { panic!("{action:?}") };
+    log.append(claim(9));
+    log.append(Record::Fence(Fence {
+        claim: 9,
+        claim_position: log.end() - 1,
+        journal: log.state().journal.expect("there is one"),
+        source: SOURCE,
+    }));
+    log.records.push(record);
+    assert!(matches!(owner.step(Input::Appended(Appended::At(log.end() - 1))), Action::Read { .. }));
+    let (said, _) = log.read(&mut owner, 0);
+    assert_eq!(said, [Action::Drain, Action::StepBack(StepBack::Fenced)]);
+}
+
+/// BRK-7: where appends are conditional, success is the read-back, and a refusal is followed by reading.
+#[test]
+fn a_conditional_append_is_its_own_read_back() {
+    let mut log = Log::default();
+    let (mut owner, epoch) = log.own(Setup { conditional: true, ..setup(1) });
+    let next = owner.next();
+    let action = owner.step(Input::Finished { epoch, done: &Ranges::new(), dead: &[dead(100, 0)] });
+    assert!(matches!(action, Action::Append { expect: Some(expect), .. } if expect == next));
+    assert!(matches!(owner.step(Input::Appended(Appended::Moved)), Action::Read { .. }));
+    let action = owner.step(Input::CaughtUp { start: 0, end: next, now_ms: 0 });
+    assert!(matches!(action, Action::Append { expect: Some(expect), .. } if expect == next));
+    let action = owner.step(Input::Appended(Appended::At(next)));
+    assert!(matches!(action, Action::Counted { low: 101, .. }), "{action:?}");
+    assert_eq!(owner.next(), next + 1);
+}
+
+/// BRK-7: if its fate is unknown, the same record is sent again, and counts once.
+#[test]
+fn a_record_of_unknown_fate_is_sent_again_as_it_was() {
+    let mut log = Log::default();
+    let (mut owner, epoch) = log.own(setup(1));
+    let action = owner.step(Input::Finished { epoch, done: &Ranges::new(), dead: &[dead(100, 0)] });
+    let Action::Append { record: first, .. } = action else { panic!("{action:?}") };
+    assert!(matches!(owner.step(Input::Appended(Appended::Unknown)), Action::Read { .. }));
+    let (said, _) = log.drive(&mut owner, 0, Input::Tick(0));
+    let [Action::Append { record: second, .. }, Action::Counted { .. }] = &said[..] else {
+        panic!("{said:?}")
+    };
+    assert_eq!(first, *second);
+    log.records.push(first);
+    assert_eq!(log.read(&mut owner, 0).0, []);
+}
+
+/// ORD-9: a foreign claim drains; `released` comes last, behind a snapshot, and only when nothing runs.
+#[test]
+fn a_foreign_claim_drains_and_released_comes_last() {
+    let mut log = Log::default();
+    let (mut owner, epoch) = log.own(setup(1));
+    log.append(claim(9));
+    let (said, until_ms) = log.read(&mut owner, 0);
+    assert_eq!(said, [Action::Drain]);
+    assert!(until_ms <= 1_000, "it must not seem silent: {until_ms}");
+    // It writes while a handler runs, though there is nothing to say.
+    let (said, _) = log.drive(&mut owner, until_ms, Input::Tick(until_ms));
+    assert!(matches!(&said[..], [Action::Append { .. }]), "{said:?}");
+    log.drive(&mut owner, 900, Input::Finished { epoch, done: &done(&[100..103]), dead: &[] });
+    assert!(!log.state().epoch.expect("runs").released);
+    let (said, _) = log.drive(&mut owner, 900, Input::Quiet);
+    assert!(matches!(said.last(), Some(Action::StepBack(StepBack::Released))), "{said:?}");
+    assert!(matches!(&**log.records.last().expect("some"), Record::Facts(Facts { released: true, .. })));
+    assert!(said.iter().any(|action| matches!(action, Action::Cut { .. })), "{said:?}");
+    let state = log.state();
+    assert!(state.epoch.expect("ran").released && state.settled.low() == 103);
+}
+
+/// ORD-9: `released` is never written while a handler runs.
+#[test]
+fn a_handler_that_does_not_end_keeps_released_off_the_record() {
+    let mut log = Log::default();
+    let (mut owner, _) = log.own(setup(1));
+    let (said, _) = log.drive(&mut owner, 0, Input::Revoked);
+    assert_eq!(said, [Action::Drain]);
+    let (said, _) = log.drive(&mut owner, 32_500, Input::Tick(32_500));
+    assert_eq!(stop_of(&said), &Stop::DrainTimedOut);
+    assert!(!log.state().epoch.expect("ran").released);
+}
+
+/// ORD-9: a drain that begins after a quiet minute has all its time.
+#[test]
+fn a_drain_is_timed_from_when_it_begins() {
+    let mut log = Log::default();
+    let (mut owner, epoch) = log.own(setup(1));
+    owner.tell_time(60_000);
+    let (said, _) = log.drive(&mut owner, 60_000, Input::Revoked);
+    assert_eq!(said[0], Action::Drain);
+    let (said, _) = log.drive(&mut owner, 80_000, Input::Tick(80_000));
+    assert!(said.iter().all(|action| matches!(action, Action::Append { .. })), "{said:?}");
+    log.drive(&mut owner, 80_000, Input::Finished { epoch, done: &done(&[100..103]), dead: &[] });
+    log.drive(&mut owner, 80_000, Input::Quiet);
+    assert!(log.state().epoch.expect("ran").released && log.state().settled.low() == 103);
+}
+
+/// ORD-9: a journal that answers nothing any more does not keep the partition.
+#[test]
+fn a_drain_ends_though_the_journal_does_not_answer() {
+    let mut log = Log::default();
+    let (mut owner, _) = log.own(setup(1));
+    assert_eq!(owner.step(Input::Revoked), Action::Drain);
+    assert!(matches!(owner.step(Input::Quiet), Action::Append { .. }));
+    assert!(matches!(owner.step(Input::Tick(34_999)), Action::Wait { until_ms: 35_000 }));
+    assert_eq!(owner.step(Input::Tick(35_000)), Action::Stop(Stop::DrainTimedOut));
+}
+
+/// ORD-9: what was lost is dropped at once.
+#[test]
+fn a_lost_partition_writes_nothing_more() {
+    let mut log = Log::default();
+    let (mut owner, epoch) = log.own(setup(1));
+    owner.step(Input::Finished { epoch, done: &done(&[100..200]), dead: &[] });
+    let end = log.end();
+    let (said, _) = log.drive(&mut owner, 9_000, Input::Lost);
+    assert_eq!((stop_of(&said), log.end()), (&Stop::Lost, end));
+    assert_eq!(log.drive(&mut owner, 99_000, Input::Tick(99_000)), (Vec::new(), u64::MAX));
+}
+
+/// BRK-7: a claimant waits for `released`; 3 s of silence or a proof of death end it, a sign of life prolongs it.
+#[test]
+fn a_claimant_waits_for_released_but_not_for_ever() {
+    let mut log = Log::default();
+    let (_, epoch) = log.own(setup(1));
+    let mut next = Owner::new(setup(2));
+    let (said, until_ms) = log.drive(&mut next, 0, Input::Tick(0));
+    assert!(matches!(&said[..], [Action::Append { .. }]), "{said:?}");
+    assert_eq!((until_ms, next.predecessor()), (3_000, Some(1)));
+    let mut proven = next.clone();
+    // A sign of life just before the time is up.
+    log.append(Record::Facts(Facts { epoch, seq: 2, ..Facts::default() }));
+    let (said, until_ms) = log.drive(&mut next, 3_000, Input::Tick(3_000));
+    assert_eq!((said, until_ms), (Vec::new(), 6_000));
+    let (said, _) = log.drive(&mut next, 6_000, Input::Tick(6_000));
+    assert!(matches!(said.last(), Some(Action::Start { .. })), "{said:?}");
+    let mut log = Log { records: log.records[..6].to_vec(), ..Log::default() };
+    let (said, _) = log.drive(&mut proven, 1, Input::PredecessorDead(1));
+    assert!(matches!(said.last(), Some(Action::Start { .. })), "{said:?}");
+}
+
+/// BRK-7: an owner that keeps writing is given up after the handler time-out and 5 s.
+#[test]
+fn patience_has_an_end_though_the_owner_writes() {
+    let mut log = Log::default();
+    let (_, epoch) = log.own(setup(1));
+    let mut next = Owner::new(setup(2));
+    log.drive(&mut next, 0, Input::Tick(0));
+    for second in 1..=34 {
+        log.append(Record::Facts(Facts { epoch, seq: 1 + second, ..Facts::default() }));
+        let (said, _) = log.drive(&mut next, second * 1_000, Input::CaughtUp { start: 0, end: 0, now_ms: 0 });
+        let (more, _) = log.read(&mut next, second * 1_000);
+        assert_eq!((said, more), (Vec::new(), Vec::new()));
+    }
+    let (said, _) = log.drive(&mut next, 35_000, Input::Tick(35_000));
+    assert!(matches!(said.last(), Some(Action::Start { .. })), "{said:?}");
+}
+
+/// BRK-7: a newer claim is given way to; claiming again takes a confirmation and a wait that grows.
+#[test]
+fn a_newer_claim_is_given_way_to_and_the_wait_doubles() {
+    let mut log = Log::default();
+    log.own(setup(1));
+    let mut next = Owner::new(setup(2));
+    let mut now_ms = 0;
+    let mut waits = Vec::new();
+    log.drive(&mut next, 0, Input::Tick(0));
+    for round in 0..3 {
+        log.append(claim(900 + round));
+        let (said, until_ms) = log.read(&mut next, now_ms);
+        assert_eq!(said, [Action::StepBack(StepBack::NewerClaim)]);
+        assert_eq!(until_ms, u64::MAX, "time alone is not enough");
+        assert_eq!(log.drive(&mut next, now_ms + 60_000, Input::Tick(now_ms + 60_000)).0, []);
+        now_ms += 60_000;
+        // Time has passed since the step back, so it claims as soon as it is confirmed.
+        let (said, _) = log.drive(&mut next, now_ms, Input::Confirmed);
+        assert!(matches!(&said[..], [Action::Append { .. }]), "{said:?}");
+        log.append(claim(800 + round));
+        log.read(&mut next, now_ms);
+        let (said, until_ms) = log.drive(&mut next, now_ms, Input::Confirmed);
+        assert_eq!(said, []);
+        waits.push(until_ms - now_ms);
+        now_ms = until_ms;
+        log.drive(&mut next, now_ms, Input::Tick(now_ms));
+    }
+    assert!(waits.windows(2).all(|two| two[0] < two[1]), "{waits:?}");
+}
+
+/// ORD-12: after a pause nothing starts until the journal was read to its end.
+#[test]
+fn a_paused_owner_resumes_only_behind_the_end_of_the_journal() {
+    let mut log = Log::default();
+    let (mut owner, _) = log.own(setup(1));
+    assert!(matches!(owner.step(Input::Paused), Action::Read { .. }));
+    let mut fenced = owner.clone();
+    assert_eq!(log.drive(&mut owner, 0, Input::Tick(0)).0, [Action::Resume]);
+    log.append(claim(9));
+    assert_eq!(log.drive(&mut fenced, 0, Input::Tick(0)).0, [Action::Drain]);
+}
+
+/// BRK-10: what does not belong together stops the partition, with a code and a remedy.
+#[test]
+fn a_journal_or_source_that_does_not_belong_here_stops_the_partition() {
+    let mut log = Log::default();
+    let (_, epoch) = log.own(setup(1));
+    let journal = log.state().journal.expect("there is one");
+    let stop = |log: &Log, setup: Setup, committed: Option<Committed>| {
+        let mut log = Log { start: log.start, records: log.records.clone(), committed };
+        let mut owner = Owner::new(setup);
+        let (said, _) = log.drive(&mut owner, 0, Input::Tick(0));
+        stop_of(&said).clone()
+    };
+    let mirror = |journal, epoch| Some(Committed::Mirror(Mirror { journal, epoch }));
+    let other = Setup { source: Source { incarnation: 78, ..SOURCE }, ..setup(2) };
+    let more = Setup { source: Source { partitions: 5, ..SOURCE }, ..setup(2) };
+    let mut newer = Log { records: log.records.clone(), ..Log::default() };
+    newer.append(Record::Facts(Facts { epoch, seq: 2, control: Some(1), ..Facts::default() }));
+    let cut = Log { start: 2, records: log.records.clone(), ..Log::default() };
+    let stops = [
+        ("KL-1301", stop(&log, setup(2), mirror(journal + 1, epoch))),
+        ("KL-1301", stop(&Log::default(), setup(2), mirror(journal, epoch))),
+        ("KL-1302", stop(&log, setup(2), mirror(journal, epoch + 1))),
+        ("KL-1302", stop(&log, setup(2), mirror(journal, 1_000))),
+        ("KL-1303", stop(&log, other, None)),
+        ("KL-1304", stop(&log, more, None)),
+        ("KL-1306", stop(&newer, setup(2), None)),
+        ("KL-1307", stop(&cut, setup(2), None)),
+    ];
+    for (code, why) in stops {
+        assert_eq!(why.code(), Some(code), "{why}");
+    }
+    let mut owner = Owner::new(setup(2));
+    let unknown = Input::Unreadable { position: 7, error: RecordError::Kind(9) };
+    assert_eq!(stop_of(&log.drive(&mut owner, 0, unknown).0).code(), Some("KL-1305"));
+}
+
+/// A state too large for a snapshot costs room, and nothing else.
+#[test]
+fn a_state_too_large_for_a_snapshot_is_not_written_and_not_cut() {
+    let mut log = Log::default();
+    let bounds = Bounds { snapshot_after_bytes: 100, snapshot_bytes_max: 10, ..Bounds::default() };
+    let (mut owner, epoch) = log.own(Setup { bounds, ..setup(1) });
+    for position in 100..120 {
+        log.drive(
+            &mut owner,
+            0,
+            Input::Finished { epoch, done: &Ranges::new(), dead: &[dead(position, position)] },
+        );
+    }
+    log.drive(&mut owner, 0, Input::Revoked);
+    let (said, _) = log.drive(&mut owner, 0, Input::Quiet);
+    assert_eq!(stop_of(&said), &Stop::Revoked);
+    assert_eq!(log.start, 0);
+    assert!(log.records.iter().all(|record| !matches!(**record, Record::Snapshot(_))));
+    let state = log.state();
+    assert!(state.epoch.expect("ran").released && state.settled.low() == 120);
+}
+
+/// COM-3: journal id and epoch survive the way through the broker's commit.
+#[test]
+fn a_commit_says_whose_it_is() {
+    let metadata = commit_metadata(0xabc, 42);
+    assert_eq!(parse_commit_metadata(&metadata), Some(Mirror { journal: 0xabc, epoch: 42 }));
+    let mirror = Committed::Mirror(Mirror { journal: 0xabc, epoch: 42 });
+    assert_eq!(Committed::read(Some((7, &metadata)), true), mirror);
+    assert_eq!(Committed::read(Some((7, b"")), true), Committed::Operator(7));
+    assert_eq!(Committed::read(Some((7, b"")), false), Committed::Unknown);
+    assert_eq!(Committed::read(None, true), Committed::Unknown);
+}
+
+proptest! {
+    /// R: a reader that starts at any snapshot that counts has the state of one that read everything.
+    #[test]
+    fn a_state_rebuilt_from_any_snapshot_is_the_state(
+        steps in proptest::collection::vec((0u64..60, 1u64..9, 0u8..8), 1..60), conditional in any::<bool>(),
+    ) {
+        let mut log = Log::default();
+        let bounds = Bounds { snapshot_after_bytes: 60, batch_ms: 0, ..Bounds::default() };
+        let (mut owner, mut epoch) = log.own(Setup { bounds: bounds.clone(), conditional, ..setup(1) });
+        let mut lives = 1;
+        for (start, length, what) in steps {
+            let position = 100 + start;
+            let finished = done(&[position..position + length]);
+            match what {
+                0 => {
+                    // A late record of an old epoch, and a claim of somebody who then goes away.
+                    log.append(Record::Facts(Facts { epoch: 1, seq: 1, done: finished, ..Facts::default() }));
+                    log.append(claim(u128::from(position)));
+                }
+                1 => {
+                    lives += 1;
+                    let setup = Setup { bounds: bounds.clone(), conditional, ..setup(lives) };
+                    owner = Owner::new(setup);
+                    log.drive(&mut owner, 0, Input::PredecessorDead(lives - 1));
+                    let epoch_now = owner.epoch();
+                    prop_assert!(epoch_now.is_some());
+                    epoch = epoch_now.expect("just checked");
+                }
+                2 => {
+                    log.drive(&mut owner, 0, Input::Finished { epoch, done: &Ranges::new(), dead: &[dead(position, length)] });
+                }
+                _ => {
+                    log.drive(&mut owner, 0, Input::Finished { epoch, done: &finished, dead: &[] });
+                }
+            }
+        }
+        let state = log.state();
+        for (position, record) in log.records.iter().enumerate() {
+            let Record::Snapshot(snapshot) = &**record else { continue };
+            let mut replay = Replay::default();
+            let decoded = log.records.iter().map(|record| Record::decode(&record.encode()).expect("just encoded"));
+            for (position, record) in decoded.enumerate().skip(snapshot.as_of as usize) {
+                replay.read(position as u64, &record, 0);
+            }
+            prop_assert_eq!(replay.state(), Some(&state), "from the snapshot at {}", position);
+        }
+    }
+}
