@@ -1,0 +1,141 @@
+//! What every broker must pass (BRK-5): as it is, and through [`crate::faults::Faulty`].
+//!
+//! A case is an async function over a [`Rig`], which knows how the broker under test is opened. [`crate::conformance!`]
+//! makes a test of each case, so that a failure names it:
+//!
+//! ```ignore
+//! conformance!(memory, MemoryRig::new(1));
+//! conformance!(embedded, {
+//!     let folder = tempfile::tempdir().expect("a folder");
+//!     OpenedBy::new(move || open(folder.path().to_owned()))
+//! });
+//! ```
+//!
+//! Cases share nothing: each has a rig of its own, and topics named by [`Rig::name`]. They assume what the contract
+//! says and no more: positions have gaps, a call can fail only in ways that it names. No case has a time limit: a
+//! wake-up that is missed hangs, and the test's name is on the last line.
+
+pub mod client;
+pub mod commits;
+pub mod faulted;
+pub mod journals;
+pub mod members;
+pub mod messages;
+pub mod produce;
+pub mod read;
+pub mod reopen;
+pub mod rig;
+pub mod topics;
+
+pub use rig::{MemoryRig, OpenedBy, Rig};
+
+/// Makes a module of tests, one for each case of the suite: `conformance!(module_name, rig)`. The rig is an expression
+/// that makes a new [`Rig`]; it is evaluated for each case.
+#[macro_export]
+macro_rules! conformance {
+    ($name:ident, $rig:expr) => {
+        mod $name {
+            #[allow(unused_imports)]
+            use super::*;
+
+            $crate::conformance_cases! { $rig;
+                topics::a_created_topic_is_described_and_listed_by_name
+                topics::a_topic_that_is_there_is_returned_as_it_is
+                topics::every_topic_has_an_incarnation_of_its_own
+                topics::another_partition_count_is_refused
+                topics::a_recreated_topic_has_another_incarnation
+                topics::an_unknown_topic_is_an_error_everywhere
+                produce::every_message_has_its_own_result_and_positions_rise
+                produce::messages_keep_their_order_within_and_across_calls
+                produce::partitions_do_not_mix
+                produce::a_message_that_is_too_large_is_refused_alone
+                produce::a_message_for_an_unknown_partition_is_refused_alone
+                produce::a_call_without_messages_answers_at_once
+                produce::concurrent_producers_lose_nothing_and_each_keeps_its_order
+                produce::ends_follow_what_was_produced
+                read::reading_starts_at_any_position
+                read::a_batch_says_where_to_go_on
+                read::batches_keep_to_their_size_but_hold_at_least_one_message
+                read::readers_do_not_disturb_each_other
+                read::a_reader_at_the_tail_is_woken
+                read::a_wait_for_a_batch_can_be_cancelled
+                read::a_position_above_the_end_is_an_error
+                read::a_position_below_the_start_is_an_error
+                read::positions_may_have_gaps
+                messages::a_null_payload_is_not_an_empty_one
+                messages::an_empty_key_is_a_key_and_the_longest_key_fits
+                messages::headers_keep_their_order_and_their_bytes
+                messages::ids_versions_and_times_are_kept
+                messages::a_message_as_large_as_the_limit_is_taken
+                messages::every_byte_of_a_payload_is_kept
+                commits::a_commit_is_read_back_with_its_metadata
+                commits::commits_are_apart_by_group_and_partition
+                commits::the_last_commit_stands_even_if_it_goes_back
+                members::the_only_member_gets_every_partition
+                members::groups_do_not_know_of_each_other
+                members::a_wait_for_changes_can_be_cancelled
+                members::who_comes_after_a_member_left_gets_everything
+                members::members_share_and_never_own_the_same_partition
+                members::a_partition_goes_on_only_after_it_was_given_up
+                members::a_process_never_proves_itself_dead
+                journals::a_journal_is_empty_before_its_first_append
+                journals::positions_are_dense_from_zero
+                journals::pages_are_bounded_and_say_where_the_journal_begins_and_ends
+                journals::journals_of_other_names_are_other_journals
+                journals::waiting_beyond_the_end_is_woken
+                journals::a_wait_beyond_the_end_can_be_cancelled
+                journals::a_condition_that_does_not_hold_appends_nothing
+                journals::of_two_appends_on_the_same_condition_one_lands
+                journals::a_cut_forgets_what_is_below_and_nothing_else
+                journals::a_journal_that_was_cut_whole_goes_on_counting
+                journals::appends_of_two_handles_stand_in_one_order
+                journals::a_record_of_twice_the_message_limit_is_kept
+                reopen::what_was_acknowledged_is_there_after_reopening
+                reopen::journals_and_their_cuts_survive_reopening
+                reopen::commits_survive_reopening
+            }
+            $crate::conformance_cases_with_faults! { $rig;
+                a_message_sent_again_until_acknowledged_is_there_in_order
+                a_reader_opened_again_where_it_stood_misses_and_repeats_nothing
+                a_record_sent_again_until_read_back_is_there_in_order
+                an_append_on_condition_lands_only_where_it_was_meant_to
+                a_journal_is_followed_through_disconnects
+                a_cut_sent_again_takes_what_was_asked_and_no_more
+                a_commit_sent_again_is_kept
+                a_group_joined_again_gives_its_partitions_back
+            }
+        }
+    };
+}
+
+/// A part of [`crate::conformance!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_cases {
+    ($rig:expr; $($topic:ident::$case:ident)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                $crate::conformance::$topic::$case(&mut $rig).await;
+            }
+        )*
+    };
+}
+
+/// A part of [`crate::conformance!`].
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_cases_with_faults {
+    ($rig:expr; $($case:ident)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                for seed in $crate::conformance::faulted::SEEDS {
+                    // Shown only if the case fails.
+                    println!("seed {seed}");
+                    $crate::conformance::faulted::$case(&mut $rig, seed).await;
+                }
+            }
+        )*
+    };
+}

@@ -1,0 +1,424 @@
+//! The end of a log: writes groups of batches, rolls to the next segment, uses files again.
+//!
+//! One owner, no lock. In: batches laid out by somebody else. Out: where they lie, once they are synced. A group is
+//! written behind the last one, synced, and only then counts; a group that does not fit is split, and each part is a
+//! sync group of its own. Invariants:
+//!
+//! - The next group is not written before the last one is synced, so at most one is ever in doubt.
+//! - A group's number is used once, also if it failed: what a failed one left on the disk can never be taken for part
+//!   of its successor.
+//! - A segment's header is synced before the file gets its name, and a file loses its name, durably, before its
+//!   bytes are used again.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use super::disk::DiskFile;
+use super::failure::{Action, Failure};
+use super::options::Host;
+use super::segment::{
+    BATCH_HEADER, BatchHeader, Kind, Segment, SegmentHeader, Table, apply, segment_path, stored_bytes,
+};
+use super::tasks;
+
+/// Spare files kept for use: one is all that is needed before the next is made.
+const SPARES_MAX: usize = 2;
+/// Zeros are written in pieces of this size.
+const ZEROS: usize = 1 << 20;
+/// Below this, batches are copied together and written at once: a copy is cheaper than a system call.
+const TOGETHER_BYTES: usize = 128 * 1024;
+
+/// A batch on its way to the disk: room for the header, then the payload.
+#[derive(Debug)]
+pub(crate) struct Laid {
+    pub stream: u32,
+    pub base: u64,
+    pub count: u32,
+    pub kind: Kind,
+    pub bytes: Vec<u8>,
+}
+
+impl Laid {
+    /// A batch with nothing in it yet.
+    pub fn new(stream: u32, base: u64, kind: Kind) -> Laid {
+        Laid { stream, base, count: 0, kind, bytes: vec![0; BATCH_HEADER] }
+    }
+
+    /// Bytes of its payload.
+    pub fn payload_bytes(&self) -> usize {
+        self.bytes.len() - BATCH_HEADER
+    }
+}
+
+/// Where a batch lies.
+#[derive(Debug, Clone)]
+pub(crate) struct Placed {
+    pub segment: Arc<Segment>,
+    pub offset: u64,
+    pub header: BatchHeader,
+}
+
+/// How sizes of segments grow: a topic with few messages should not take 64 MiB.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sizes {
+    pub first: u64,
+    pub max: u64,
+}
+
+/// The end of a log.
+pub(crate) struct Appender {
+    pub(super) host: Host,
+    pub(super) dir: PathBuf,
+    pub(super) log: u128,
+    pub(super) sizes: Sizes,
+    /// Where each stream begins and ends.
+    pub(super) table: Table,
+    pub(super) active: Arc<Segment>,
+    /// The active segment's file.
+    pub(super) file: Arc<dyn DiskFile>,
+    pub(super) end: u64,
+    pub(super) group: u64,
+    /// No longer part of the log, oldest first; used again when nobody reads them any more.
+    pub(super) retired: VecDeque<Arc<Segment>>,
+    pub(super) spares: Vec<Spare>,
+    pub(super) spare_number: u64,
+    /// A thread that makes the next spare: zeros for a whole segment take longer than callers should wait.
+    pub(super) preparing: Option<JoinHandle<Result<Spare, Failure>>>,
+}
+
+/// A file that waits for use.
+pub(super) struct Spare {
+    pub path: PathBuf,
+    pub file: Arc<dyn DiskFile>,
+    pub capacity: u64,
+}
+
+impl Appender {
+    /// Writes and syncs the batches in order. Returns where they lie; with a failure, only those before it count.
+    pub fn write(&mut self, batches: &mut [Laid], now_ms: u64) -> (Vec<Placed>, Option<Failure>) {
+        let mut placed = Vec::with_capacity(batches.len());
+        while placed.len() < batches.len() {
+            let rest = &mut batches[placed.len()..];
+            let fitting = self.fitting(rest);
+            let step = match fitting {
+                0 => self.roll(stored_bytes(rest[0].payload_bytes()) as u64),
+                _ => self.write_group(&mut rest[..fitting], now_ms, &mut placed),
+            };
+            if let Err(failure) = step {
+                return (placed, Some(failure));
+            }
+        }
+        (placed, None)
+    }
+
+    /// Syncs what a put-back flaw acknowledged unsynced.
+    pub fn sync(&self) -> Result<(), Failure> {
+        self.file.sync_data().map_err(Failure::io(Action::Sync, &self.active.path))
+    }
+
+    /// Begins the next segment, with room for a batch of `needed` bytes.
+    pub fn roll(&mut self, needed: u64) -> Result<(), Failure> {
+        let number = self.active.number + 1;
+        let least = SegmentHeader::encoded_bytes(&self.table) as u64 + needed;
+        let capacity = planned(self.sizes, number).max(least);
+        self.collect_prepared(true);
+        let fits = self.spares.iter().position(|spare| spare.capacity >= capacity);
+        let new = NewSegment {
+            number,
+            previous_end: self.end,
+            capacity,
+            spare: fits.map(|at| self.spares.swap_remove(at)),
+        };
+        let (segment, file) = make_segment(&self.host, &self.dir, self.log, &self.table, new)?;
+        self.active.shut();
+        self.end = segment.first;
+        self.active = segment;
+        self.file = file;
+        Ok(())
+    }
+
+    /// The segment at the end of the log.
+    pub fn active(&self) -> &Arc<Segment> {
+        &self.active
+    }
+
+    /// Takes a segment out of the log, for ever. Its file is used again once nobody reads it.
+    pub fn retire(&mut self, segment: Arc<Segment>) {
+        self.retired.push_back(segment);
+    }
+
+    /// Frees retired files that nobody reads any more, oldest first: a power cut must not leave a hole in the log.
+    pub fn recycle(&mut self) -> Result<(), Failure> {
+        while self.retired.front().is_some_and(|oldest| Arc::strong_count(oldest) == 1) {
+            let Some(segment) = self.retired.pop_front() else {
+                break;
+            };
+            if segment.capacity == self.sizes.max && self.spares.len() < SPARES_MAX {
+                let path = self.spare_path();
+                let file = segment.file()?;
+                let disk = &self.host.disk;
+                disk.rename(&segment.path, &path).map_err(Failure::io(Action::Rename, &segment.path))?;
+                self.spares.push(Spare { path, file, capacity: segment.capacity });
+            } else {
+                self.host.disk.remove(&segment.path).map_err(Failure::io(Action::Remove, &segment.path))?;
+            }
+            sync_dir(&self.host, &self.dir)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the next segment's file beforehand, if it will be needed soon. Nothing is lost if it cannot.
+    pub fn prepare(&mut self) -> Result<(), Failure> {
+        let capacity = planned(self.sizes, self.active.number + 1);
+        let soon = self.end > self.active.capacity / 2;
+        if !soon || self.spares.iter().any(|spare| spare.capacity >= capacity) {
+            return Ok(());
+        }
+        if self.preparing.is_some() {
+            self.collect_prepared(false);
+            return Ok(());
+        }
+        let (host, path) = (self.host.clone(), self.spare_path());
+        if !self.host.threads {
+            self.spares.push(make_zeroed(&host, path, capacity)?);
+            return Ok(());
+        }
+        let making = tasks::thread("spare", move || make_zeroed(&host, path, capacity));
+        self.preparing = Some(making.map_err(Failure::io(Action::StartThread, &self.dir))?);
+        Ok(())
+    }
+
+    /// Nothing comes any more: waits for what is still being made.
+    pub fn finish(&mut self) {
+        self.collect_prepared(true);
+    }
+
+    /// Takes over the spare that was being made, if it is ready, or once it is.
+    fn collect_prepared(&mut self, wait: bool) {
+        if !wait && self.preparing.as_ref().is_some_and(|making| !making.is_finished()) {
+            return;
+        }
+        // One that could not be made is not missed: the roll makes its own, and says why if it cannot.
+        if let Some(Ok(Ok(made))) = self.preparing.take().map(JoinHandle::join) {
+            self.spares.push(made);
+        }
+    }
+
+    fn fitting(&self, batches: &[Laid]) -> usize {
+        let mut end = self.end;
+        batches
+            .iter()
+            .take_while(|batch| {
+                end += stored_bytes(batch.payload_bytes()) as u64;
+                end <= self.active.capacity
+            })
+            .count()
+    }
+
+    fn write_group(
+        &mut self,
+        batches: &mut [Laid],
+        now_ms: u64,
+        placed: &mut Vec<Placed>,
+    ) -> Result<(), Failure> {
+        // Before anything is written: a number that failed must not come again.
+        self.group += 1;
+        let first = placed.len();
+        let mut at = self.end;
+        for batch in batches.iter_mut() {
+            let payload = &batch.bytes[BATCH_HEADER..];
+            let header = BatchHeader {
+                generation: self.active.generation,
+                group: self.group,
+                group_start: self.end as u32,
+                payload_bytes: payload.len() as u32,
+                payload_crc: crc32c::crc32c(payload),
+                stream: batch.stream,
+                base: batch.base,
+                appended_ms: now_ms,
+                count: batch.count,
+                kind: batch.kind,
+            };
+            header.encode(&mut batch.bytes);
+            batch.bytes.resize(header.stored_bytes(), 0);
+            placed.push(Placed { segment: Arc::clone(&self.active), offset: at, header });
+            at += batch.bytes.len() as u64;
+        }
+        self.put(batches, at)
+            .and_then(|()| match self.host.acknowledges_before_sync() {
+                true => Ok(()),
+                false => self.sync(),
+            })
+            .inspect_err(|_| placed.truncate(first))?;
+        self.end = at;
+        for (batch, placed) in batches.iter().zip(&placed[first..]) {
+            let payload = &batch.bytes[BATCH_HEADER..][..placed.header.payload_bytes as usize];
+            apply(&mut self.table, &placed.header, payload)
+                .map_err(|what| Failure::damaged(&self.active.path, placed.offset, what))?;
+        }
+        Ok(())
+    }
+
+    fn put(&self, batches: &[Laid], end: u64) -> Result<(), Failure> {
+        let failed = || Failure::io(Action::Write, &self.active.path);
+        let file = &self.file;
+        if let [only] = batches {
+            return file.write_at(&only.bytes, self.end).map_err(failed());
+        }
+        if end - self.end <= TOGETHER_BYTES as u64 {
+            let mut together = Vec::with_capacity((end - self.end) as usize);
+            batches.iter().for_each(|batch| together.extend_from_slice(&batch.bytes));
+            return file.write_at(&together, self.end).map_err(failed());
+        }
+        let mut at = self.end;
+        for batch in batches {
+            file.write_at(&batch.bytes, at).map_err(failed())?;
+            at += batch.bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn spare_path(&mut self) -> PathBuf {
+        self.spare_number += 1;
+        self.dir.join(format!("spare-{:016x}", self.spare_number))
+    }
+}
+
+/// Makes a log that is not there yet, with one empty segment. What a power cut left of an earlier try is removed.
+pub(crate) fn create(
+    host: &Host,
+    dir: &Path,
+    log: u128,
+    sizes: Sizes,
+    table: Table,
+) -> Result<Appender, Failure> {
+    make_dir(host, dir)?;
+    for name in host.disk.list(dir).map_err(Failure::io(Action::List, dir))? {
+        let path = dir.join(name);
+        host.disk.remove(&path).map_err(Failure::io(Action::Remove, &path))?;
+    }
+    sync_dir(host, dir)?;
+    let (active, file) = make_segment(host, dir, log, &table, NewSegment::first(sizes))?;
+    Ok(Appender {
+        host: host.clone(),
+        dir: dir.to_owned(),
+        log,
+        sizes,
+        table,
+        end: active.first,
+        active,
+        file,
+        group: 0,
+        retired: VecDeque::new(),
+        spares: Vec::new(),
+        spare_number: 0,
+        preparing: None,
+    })
+}
+
+/// What the next segment is made from.
+struct NewSegment {
+    number: u64,
+    previous_end: u64,
+    capacity: u64,
+    spare: Option<Spare>,
+}
+
+impl NewSegment {
+    fn first(sizes: Sizes) -> NewSegment {
+        NewSegment { number: 1, previous_end: 0, capacity: planned(sizes, 1), spare: None }
+    }
+}
+
+fn make_segment(
+    host: &Host,
+    dir: &Path,
+    log: u128,
+    table: &Table,
+    new: NewSegment,
+) -> Result<(Arc<Segment>, Arc<dyn DiskFile>), Failure> {
+    let header = SegmentHeader {
+        generation: host.entropy.u64()?,
+        number: new.number,
+        previous_end: new.previous_end,
+        log,
+        table: table.clone(),
+    };
+    let spare = match new.spare {
+        Some(spare) => spare,
+        None => make_zeroed(host, dir.join("spare-new"), new.capacity)?,
+    };
+    let bytes = header.encode();
+    spare.file.write_at(&bytes, 0).map_err(Failure::io(Action::Write, &spare.path))?;
+    spare.file.sync_data().map_err(Failure::io(Action::Sync, &spare.path))?;
+    let path = segment_path(dir, new.number);
+    host.disk.rename(&spare.path, &path).map_err(Failure::io(Action::Rename, &spare.path))?;
+    sync_dir(host, dir)?;
+    let segment = Segment {
+        number: new.number,
+        generation: header.generation,
+        path,
+        capacity: spare.capacity,
+        first: bytes.len() as u64,
+        disk: Arc::clone(&host.disk),
+        newest: Mutex::new(Some(Arc::clone(&spare.file))),
+    };
+    Ok((Arc::new(segment), spare.file))
+}
+
+/// A file of zeros. Written, not only reserved: a block written for the first time costs its sync twice as much.
+fn make_zeroed(host: &Host, path: PathBuf, capacity: u64) -> Result<Spare, Failure> {
+    let failed = || Failure::io(Action::Make, &path);
+    // One that a power cut left behind may be short.
+    match host.disk.remove(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed()(error)),
+        _ => {}
+    }
+    let file = host.disk.create(&path).map_err(failed())?;
+    let filled = fill(&*file, capacity);
+    if let Err(error) = filled {
+        let failure = failed()(error);
+        // Gives the space back: the disk may just have become full.
+        host.disk.remove(&path).map_err(failed())?;
+        return Err(failure);
+    }
+    Ok(Spare { path, file, capacity })
+}
+
+fn fill(file: &dyn DiskFile, capacity: u64) -> std::io::Result<()> {
+    let zeros = vec![0; ZEROS.min(capacity as usize)];
+    let mut at = 0;
+    while at < capacity {
+        let piece = zeros.len().min((capacity - at) as usize);
+        file.write_at(&zeros[..piece], at)?;
+        at += piece as u64;
+    }
+    file.sync_data()
+}
+
+fn planned(sizes: Sizes, number: u64) -> u64 {
+    let doublings = (number - 1).min(16) as u32;
+    (sizes.first << doublings).min(sizes.max)
+}
+
+pub(super) fn sync_dir(host: &Host, dir: &Path) -> Result<(), Failure> {
+    host.disk.sync_dir(dir).map_err(Failure::io(Action::Sync, dir))
+}
+
+/// Makes a folder and those above it, durably: a folder that a power cut takes away takes all its files with it.
+pub(super) fn make_dir(host: &Host, dir: &Path) -> Result<(), Failure> {
+    let above = dir.parent().filter(|above| !above.as_os_str().is_empty());
+    if host.disk.list(dir).is_err() {
+        if let Some(above) = above.filter(|above| host.disk.list(above).is_err()) {
+            make_dir(host, above)?;
+        }
+        host.disk.create_dir(dir).map_err(Failure::io(Action::CreateFolder, dir))?;
+    }
+    // Also if it was there: the process that made it may have died before it came so far.
+    match host.disk.sync_dir(above.unwrap_or(Path::new("."))) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        synced => synced.map_err(Failure::io(Action::Sync, dir)),
+    }
+}

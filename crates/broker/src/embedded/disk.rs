@@ -1,0 +1,117 @@
+//! The only way to the disk.
+//!
+//! Everything the embedded broker does to files goes through [`Disk`] and [`DiskFile`], so that a simulated disk can
+//! cut the power between any two calls. What is written is not durable before `sync_data`; a name that was made,
+//! changed or removed is not durable before `sync_dir`.
+
+use std::any::Any;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A file system, as far as the broker needs one.
+pub trait Disk: Send + Sync + fmt::Debug + 'static {
+    /// Makes a folder; one that is there is fine.
+    fn create_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Names of the files and folders in `dir`, sorted.
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
+    /// Opens a file that is there, to read and write.
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Makes a file that is not there yet.
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Gives a file another name, replacing what has it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Makes the names in `dir` durable.
+    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Takes a lock that no other process can have, held until the answer is dropped. `WouldBlock`: somebody has it.
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>>;
+}
+
+/// An open file. Reads and writes name their offset, so that it can be shared.
+pub trait DiskFile: Send + Sync + fmt::Debug {
+    /// Fills `out` from `offset` on; a file that ends before is an error.
+    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<()>;
+    /// Writes all of `bytes` at `offset`, or fails with any part of them written.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+    /// Makes everything written so far durable, the length included.
+    fn sync_data(&self) -> io::Result<()>;
+    /// The file's length.
+    fn len(&self) -> io::Result<u64>;
+    /// True for an empty file.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+}
+
+/// The machine's own file system.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct RealDisk;
+
+impl Disk for RealDisk {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(dir)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(OpenOptions::new().read(true).write(true).open(path)?))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        Ok(Arc::new(options.read(true).write(true).create_new(true).open(path)?))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        std::fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        std::fs::remove_file(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        File::open(dir)?.sync_all()
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Box::new(file)),
+            Err(std::fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(std::fs::TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+impl DiskFile for File {
+    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
+        self.read_exact_at(out, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        File::sync_data(self)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+}

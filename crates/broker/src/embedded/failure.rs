@@ -1,0 +1,147 @@
+//! What can go wrong below the contract, and how it is told.
+//!
+//! [`Failure`] is what files do to us; it becomes an [`OpenError`] at the start, and a [`BrokerError`] later. Only a
+//! full disk is survived; after anything else the log stops, because what the disk holds is then a guess (P10).
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::contract::{BrokerError, ProduceError};
+
+/// Why a folder cannot be opened as a broker.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// Another process has it.
+    #[error(
+        "the folder {} is in use by another process; stop that one, or set another data folder",
+        .0.display()
+    )]
+    Locked(PathBuf),
+    /// The file system refuses.
+    #[error("cannot {action} {}: {error}", path.display())]
+    Io {
+        /// What was tried.
+        action: String,
+        /// On what.
+        path: PathBuf,
+        /// What came of it.
+        #[source]
+        error: io::Error,
+    },
+    /// Stored bytes are damaged, at a place that is not the tail.
+    #[error("damaged: {0}")]
+    Damaged(String),
+}
+
+/// What was tried on a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    Open,
+    Read,
+    Write,
+    Sync,
+    /// A file that is no part of a log yet.
+    Make,
+    Rename,
+    Remove,
+    List,
+    Lock,
+    CreateFolder,
+    StartThread,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Action::Open => "open",
+            Action::Read => "read",
+            Action::Write => "write",
+            Action::Sync => "sync",
+            Action::Make => "make",
+            Action::Rename => "rename",
+            Action::Remove => "remove",
+            Action::List => "list",
+            Action::Lock => "lock",
+            Action::CreateFolder => "create the folder",
+            Action::StartThread => "start a thread for",
+        })
+    }
+}
+
+/// What files do to us.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("cannot {action} {}: {error}", path.display())]
+    Io { action: Action, path: PathBuf, kind: io::ErrorKind, error: String },
+    #[error(
+        "{}, byte {offset}: {what}; restore the file from a backup, or move its folder away and lose what is in it",
+        file.display()
+    )]
+    Damaged { file: PathBuf, offset: u64, what: String },
+}
+
+impl Failure {
+    pub fn io(action: Action, path: &Path) -> impl FnOnce(io::Error) -> Failure {
+        move |error| Failure::Io {
+            action,
+            path: path.to_owned(),
+            kind: error.kind(),
+            error: error.to_string(),
+        }
+    }
+
+    pub fn damaged(file: &Path, offset: u64, what: impl Into<String>) -> Failure {
+        Failure::Damaged { file: file.to_owned(), offset, what: what.into() }
+    }
+
+    /// True if nothing is in doubt, and it may work later: a file that could not be made holds nothing yet, a read
+    /// changes nothing, and a full disk may have room again. A failed sync is never among these: the kernel may have
+    /// dropped the pages, and says so only once.
+    pub fn is_harmless(&self) -> bool {
+        let Failure::Io { action, kind, .. } = self else {
+            return false;
+        };
+        match action {
+            Action::Sync => false,
+            Action::Make | Action::Open | Action::Read => true,
+            _ => matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded),
+        }
+    }
+
+    pub fn to_open_error(&self) -> OpenError {
+        match self {
+            Failure::Io { action, path, kind, error } => OpenError::Io {
+                action: action.to_string(),
+                path: path.clone(),
+                error: io::Error::new(*kind, error.clone()),
+            },
+            Failure::Damaged { .. } => OpenError::Damaged(self.to_string()),
+        }
+    }
+
+    pub fn to_broker_error(&self) -> BrokerError {
+        match self {
+            Failure::Damaged { .. } => BrokerError::Damaged(self.to_string()),
+            Failure::Io { .. } if self.is_harmless() => BrokerError::Unavailable(self.to_string()),
+            Failure::Io { .. } => BrokerError::Stopped(self.to_string()),
+        }
+    }
+
+    pub fn to_produce_error(&self) -> ProduceError {
+        ProduceError::Unavailable(self.to_string())
+    }
+}
+
+impl From<Failure> for OpenError {
+    fn from(failure: Failure) -> OpenError {
+        failure.to_open_error()
+    }
+}
+
+impl From<Failure> for BrokerError {
+    fn from(failure: Failure) -> BrokerError {
+        failure.to_broker_error()
+    }
+}

@@ -1,0 +1,382 @@
+//! The log that all journals share, and the one that all holds share.
+//!
+//! In: records and cuts, each for a stream. Out: positions once durable. All that waits goes into one group and one
+//! sync, whatever the number of streams. Conditions are decided here, in the order in which requests came, so that a
+//! record appended "if the log ends at 7" lands at 7 or not at all.
+//!
+//! A closed segment that is mostly dead is emptied: what lives is copied to the end, positions kept, and synced;
+//! only then the segment goes. So an entry that lives long keeps nothing else from being freed.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::appender::{self, Appender, Laid, Sizes};
+use super::failure::Failure;
+use super::lock;
+use super::options::Host;
+use super::recover::recover;
+use super::segment::{BATCH_HEADER, Kind, Table};
+use super::streams::{Run, Streams, put_record, read_run};
+use super::writer::{Drive, Queue, Urgency};
+use crate::contract::{AppendError, BrokerError};
+
+/// A batch of records has at most about this many bytes: what a read gets at once.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+/// At most so much waits for a group; more callers wait.
+const WAITING_KIB_MAX: usize = 64 << 10;
+/// Emptying a segment copies at most about this much at a time: appends wait meanwhile.
+const COPY_BYTES_MAX: usize = 1 << 20;
+
+/// Journals, or holds.
+pub(crate) struct JournalLog {
+    name: &'static str,
+    pub host: Host,
+    queue: Queue<Vec<Request>>,
+    room: Semaphore,
+    pub streams: Mutex<Streams>,
+    writer: Mutex<Appender>,
+    stopped: OnceLock<BrokerError>,
+}
+
+struct Request {
+    stream: u32,
+    want: Want,
+    answer: oneshot::Sender<Result<u64, AppendError>>,
+}
+
+enum Want {
+    Append { record: Bytes, expect_end: Option<u64> },
+    Replace(Bytes),
+    Cut(u64),
+}
+
+/// A group while it is laid out.
+#[derive(Default)]
+struct Group {
+    batches: Vec<Laid>,
+    /// The last batch of each stream, and where the stream will end.
+    open: HashMap<u32, (Option<usize>, u64)>,
+    /// Each caller, what it will be told, and the batch that must be durable for it.
+    answers: Vec<Answer>,
+}
+
+struct Answer {
+    caller: oneshot::Sender<Result<u64, AppendError>>,
+    result: Result<u64, AppendError>,
+    batch: Option<usize>,
+}
+
+impl JournalLog {
+    /// Makes a new log.
+    pub fn create(
+        name: &'static str,
+        host: &Host,
+        dir: &Path,
+        log: u128,
+        sizes: Sizes,
+    ) -> Result<JournalLog, Failure> {
+        let appender = appender::create(host, dir, log, sizes, Table::new())?;
+        let mut streams = Streams::default();
+        streams.begin(appender.active());
+        Ok(JournalLog::new(name, host, appender, streams))
+    }
+
+    /// Opens a log that is there.
+    pub fn open(
+        name: &'static str,
+        host: &Host,
+        dir: &Path,
+        log: u128,
+        sizes: Sizes,
+    ) -> Result<JournalLog, Failure> {
+        let mut streams = Streams::default();
+        let appender = recover(host, dir, log, sizes, &mut streams)?;
+        streams.check().map_err(|what| Failure::damaged(dir, 0, what))?;
+        Ok(JournalLog::new(name, host, appender, streams))
+    }
+
+    fn new(name: &'static str, host: &Host, appender: Appender, streams: Streams) -> JournalLog {
+        JournalLog {
+            name,
+            host: host.clone(),
+            queue: Queue::default(),
+            room: Semaphore::new(WAITING_KIB_MAX),
+            streams: Mutex::new(streams),
+            writer: Mutex::new(appender),
+            stopped: OnceLock::new(),
+        }
+    }
+
+    /// Appends a record; answers with its position once it is durable.
+    pub async fn append(
+        &self,
+        stream: u32,
+        record: Bytes,
+        expect_end: Option<u64>,
+    ) -> Result<u64, AppendError> {
+        let bytes = record.len();
+        self.ask(Urgency::Now, bytes, stream, Want::Append { record, expect_end }).await
+    }
+
+    /// Appends a record that replaces all before it in its stream.
+    pub async fn replace(&self, stream: u32, record: Bytes, urgency: Urgency) -> Result<(), BrokerError> {
+        let bytes = record.len();
+        let replaced = self.ask(urgency, bytes, stream, Want::Replace(record)).await;
+        replaced.map(|_| ()).map_err(|error| self.why(error))
+    }
+
+    /// Forgets what lies below `below`, durably.
+    pub async fn cut(&self, stream: u32, below: u64) -> Result<(), BrokerError> {
+        let cut = self.ask(Urgency::Now, 0, stream, Want::Cut(below)).await;
+        cut.map(|_| ()).map_err(|error| self.why(error))
+    }
+
+    /// Why it stopped, if it did (P10).
+    pub fn health(&self) -> Result<(), BrokerError> {
+        self.stopped.get().map_or(Ok(()), |why| Err(why.clone()))
+    }
+
+    /// Takes nothing more; the thread writes what waits, and ends.
+    pub fn close(&self) {
+        self.queue.close();
+    }
+
+    /// What an append that came too late is answered: a log that stopped after a failure says so (P10).
+    fn gone(&self) -> AppendError {
+        match self.stopped.get() {
+            Some(why) => AppendError::Stopped(why.to_string()),
+            None => AppendError::Unknown(BrokerError::Closed.to_string()),
+        }
+    }
+
+    fn why(&self, error: AppendError) -> BrokerError {
+        let stopped = self.stopped.get().cloned();
+        stopped.unwrap_or_else(|| BrokerError::Unavailable(error.to_string()))
+    }
+
+    async fn ask(&self, urgency: Urgency, bytes: usize, stream: u32, want: Want) -> Result<u64, AppendError> {
+        let gone = || self.gone();
+        let kib = (bytes / 1024 + 1).min(WAITING_KIB_MAX) as u32;
+        let _room = self.room.acquire_many(kib).await.map_err(|_| gone())?;
+        let (answer, answered) = oneshot::channel();
+        let request = Request { stream, want, answer };
+        self.queue.add(urgency, |waiting| waiting.push(request)).ok_or_else(gone)?;
+        answered.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    fn stop(&self, why: BrokerError) {
+        let _first_reason_stays = self.stopped.set(why.clone());
+        self.room.close();
+        lock(&self.streams).stop(&why);
+    }
+
+    fn commit(&self, appender: &mut Appender, requests: Vec<Request>) {
+        if let Some(why) = self.stopped.get() {
+            for request in requests {
+                let stopped = AppendError::Stopped(why.to_string());
+                let _gone = request.answer.send(Err(stopped));
+            }
+            return;
+        }
+        let mut group = Group::default();
+        {
+            let streams = lock(&self.streams);
+            for request in requests {
+                group.add(&streams, request);
+            }
+        }
+        let durable = match self.write(appender, &mut group.batches) {
+            Ok(()) => group.batches.len(),
+            Err((durable, failure)) => {
+                let unknown = AppendError::Unknown(failure.to_string());
+                for answer in &mut group.answers {
+                    if answer.batch.is_none_or(|batch| batch >= durable) {
+                        answer.result = Err(unknown.clone());
+                    }
+                }
+                durable
+            }
+        };
+        debug_assert!(durable <= group.batches.len(), "no more is durable than was asked for");
+        for answer in group.answers {
+            let _gone = answer.caller.send(answer.result);
+        }
+        if self.host.acknowledges_before_sync()
+            && let Err(failure) = appender.sync()
+        {
+            self.stop(failure.to_broker_error());
+        }
+    }
+
+    /// Writes batches and takes in those that are durable; an error says how many.
+    fn write(&self, appender: &mut Appender, batches: &mut [Laid]) -> Result<(), (usize, Failure)> {
+        let (placed, failure) = appender.write(batches, self.host.now_ms());
+        {
+            let mut streams = lock(&self.streams);
+            for (placed, batch) in placed.iter().zip(batches) {
+                let payload = &batch.bytes[BATCH_HEADER..][..placed.header.payload_bytes as usize];
+                streams.note(&placed.segment, &placed.header, placed.offset, payload);
+            }
+            // The new segment counts from its first moment, also while nothing lies in it.
+            streams.begin(appender.active());
+        }
+        let Some(failure) = failure else { return Ok(()) };
+        if !failure.is_harmless() {
+            self.stop(failure.to_broker_error());
+        }
+        Err((placed.len(), failure))
+    }
+
+    /// Frees one segment, or copies a part of what lives in one that is mostly dead. True if there may be more to do.
+    fn tidy(&self, appender: &mut Appender) -> Result<bool, Failure> {
+        appender.prepare()?;
+        let Some((number, living)) = ({
+            let streams = lock(&self.streams);
+            streams
+                .mostly_dead(appender.active().number)
+                .map(|number| (number, streams.living(number, COPY_BYTES_MAX)))
+        }) else {
+            appender.recycle()?;
+            return Ok(false);
+        };
+        if living.is_empty() {
+            if let Some(segment) = lock(&self.streams).remove(number) {
+                appender.retire(segment);
+            }
+            appender.recycle()?;
+            return Ok(true);
+        }
+        let mut copies = Vec::with_capacity(living.len());
+        for (stream, start, run, segment) in living {
+            copies.push(copy_of(stream, start, &run, read_run(&run, &segment)?));
+        }
+        self.write(appender, &mut copies).map_err(|(_, failure)| failure)?;
+        Ok(true)
+    }
+}
+
+impl Drive for JournalLog {
+    fn commit_once(&self) {
+        let mut appender = lock(&self.writer);
+        let requests = self.queue.take();
+        if !requests.is_empty() {
+            self.commit(&mut appender, requests);
+        }
+        if self.stopped.get().is_some() {
+            return;
+        }
+        match self.tidy(&mut appender) {
+            Ok(true) => self.queue.again(),
+            Ok(false) => {}
+            Err(failure) if failure.is_harmless() => {}
+            Err(failure) => self.stop(failure.to_broker_error()),
+        }
+    }
+
+    fn finish(&self) {
+        let mut appender = lock(&self.writer);
+        let requests = self.queue.take();
+        if !requests.is_empty() {
+            self.commit(&mut appender, requests);
+        }
+        if self.stopped.get().is_none() {
+            // A sync group of its own: whatever is bad before it is damage, and not the tail.
+            let (_, failure) = appender.write(&mut [Laid::new(0, 0, Kind::Closed)], self.host.now_ms());
+            if let Some(failure) = failure {
+                tracing::warn!(log = self.name, %failure, "the log was not marked as closed");
+            }
+        }
+        appender.finish();
+        drop(appender);
+        self.stop(BrokerError::Closed);
+    }
+
+    fn wait(&self, gather: Duration) -> bool {
+        self.queue.wait(gather)
+    }
+
+    fn abandon(&self) {
+        self.queue.close();
+        self.stop(BrokerError::Stopped("its writer ended unexpectedly".to_owned()));
+        // Whoever waits is told by the end of its channel.
+        drop(self.queue.take());
+    }
+}
+
+impl Group {
+    fn add(&mut self, streams: &Streams, request: Request) {
+        let number = request.stream;
+        let Some(stream) = streams.get(number) else {
+            return;
+        };
+        if let Want::Cut(below) = request.want
+            && below <= stream.start
+        {
+            let result = Ok(stream.start);
+            self.answers.push(Answer { caller: request.answer, result, batch: None });
+            return;
+        }
+        if !stream.named && !self.open.contains_key(&number) {
+            let mut name = Laid::new(number, 0, Kind::Name);
+            name.bytes.extend_from_slice(&stream.name);
+            self.batches.push(name);
+        }
+        let (_, end) = *self.open.entry(number).or_insert((None, stream.next));
+        let (result, batch) = match request.want {
+            Want::Append { expect_end, .. } if expect_end.is_some_and(|expected| expected != end) => {
+                (Err(AppendError::Moved { end }), None)
+            }
+            Want::Append { record, .. } => (Ok(end), Some(self.record(number, &record))),
+            Want::Replace(record) => {
+                let batch = self.begin(number, Kind::Latest, end);
+                put_record(&mut self.batches[batch].bytes, &record);
+                self.batches[batch].count = 1;
+                self.open.insert(number, (None, end + 1));
+                (Ok(end), Some(batch))
+            }
+            Want::Cut(below) => {
+                let batch = self.begin(number, Kind::Cut, below.min(end));
+                self.open.insert(number, (None, end));
+                (Ok(end), Some(batch))
+            }
+        };
+        self.answers.push(Answer { caller: request.answer, result, batch });
+    }
+
+    fn begin(&mut self, stream: u32, kind: Kind, base: u64) -> usize {
+        self.batches.push(Laid::new(stream, base, kind));
+        self.batches.len() - 1
+    }
+
+    /// Adds a record to the stream's open batch, or to a new one.
+    fn record(&mut self, stream: u32, record: &[u8]) -> usize {
+        let (open, end) = self.open.get(&stream).copied().unwrap_or_default();
+        let room = |batch: &usize| {
+            let bytes = self.batches[*batch].payload_bytes();
+            bytes == 0 || bytes + record.len() <= BATCH_BYTES_MAX
+        };
+        let batch = match open.filter(room) {
+            Some(batch) => batch,
+            None => self.begin(stream, Kind::Records, end),
+        };
+        put_record(&mut self.batches[batch].bytes, record);
+        self.batches[batch].count += 1;
+        self.open.insert(stream, (Some(batch), end + 1));
+        batch
+    }
+}
+
+/// What lives of a run, as a batch for the end of the log.
+fn copy_of(stream: u32, start: u64, run: &Run, records: Vec<(u64, Bytes)>) -> Laid {
+    let mut copy = Laid::new(stream, run.base.max(start), Kind::Copies);
+    for (_, record) in records.iter().filter(|(position, _)| *position >= start) {
+        put_record(&mut copy.bytes, record);
+        copy.count += 1;
+    }
+    copy
+}

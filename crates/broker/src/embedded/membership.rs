@@ -1,0 +1,107 @@
+//! Groups of one process: whoever joins gets all partitions at once, and nobody else can (BRK-7).
+//!
+//! The folder's lock is what proves every other process dead.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use tokio::sync::watch;
+
+use super::lock;
+use crate::contract::{BrokerError, Change, Membership};
+
+/// Who has joined what, as (group, topic).
+#[derive(Debug, Default)]
+pub(crate) struct Members {
+    joined: Mutex<HashSet<(String, String)>>,
+}
+
+/// A part in a group.
+pub(crate) struct Member {
+    members: Arc<Members>,
+    name: (String, String),
+    partitions: u32,
+    announced: u32,
+    left: bool,
+    instance: u128,
+    closed: watch::Receiver<bool>,
+}
+
+impl Member {
+    /// Joins; two of one process in one group and topic would each run every message.
+    pub fn join(
+        members: &Arc<Members>,
+        group: &str,
+        topic: &str,
+        partitions: u32,
+        instance: u128,
+        closed: watch::Receiver<bool>,
+    ) -> Result<Member, BrokerError> {
+        let name = (group.to_owned(), topic.to_owned());
+        if !lock(&members.joined).insert(name.clone()) {
+            let text = format!(
+                "group {group} reads topic {topic} in this process already; give one of the pipelines another group"
+            );
+            return Err(BrokerError::Invalid(text));
+        }
+        Ok(Member {
+            members: Arc::clone(members),
+            name,
+            partitions,
+            announced: 0,
+            left: false,
+            instance,
+            closed,
+        })
+    }
+
+    fn part(&mut self) {
+        if !std::mem::replace(&mut self.left, true) {
+            lock(&self.members.joined).remove(&self.name);
+        }
+    }
+}
+
+#[async_trait]
+impl Membership for Member {
+    async fn changed(&mut self) -> Result<Change, BrokerError> {
+        if self.left || *self.closed.borrow() {
+            return Err(BrokerError::Closed);
+        }
+        if self.announced < self.partitions {
+            self.announced += 1;
+            return Ok(Change::Assigned(self.announced - 1));
+        }
+        // Nothing changes any more, until the end.
+        let _sender_gone = self.closed.wait_for(|closed| *closed).await;
+        Err(BrokerError::Closed)
+    }
+
+    async fn confirm(&mut self, partition: u32) -> Result<bool, BrokerError> {
+        match *self.closed.borrow() {
+            true => Err(BrokerError::Closed),
+            false => Ok(!self.left && partition < self.partitions),
+        }
+    }
+
+    async fn gave_up(&mut self, _partition: u32) {}
+
+    fn proves_dead(&self, instance: u128) -> bool {
+        instance != self.instance
+    }
+
+    fn instance(&self) -> u128 {
+        self.instance
+    }
+
+    async fn leave(&mut self) {
+        self.part();
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.part();
+    }
+}

@@ -1,0 +1,243 @@
+//! The embedded broker (BRK-1): a durable partitioned log in a local folder, and nothing else to install.
+//!
+//! ```text
+//! <data>/lock                  held by the one process that uses the folder
+//! <data>/broker                identities of the two logs below (meta.rs)
+//! <data>/topics/<name>/topic   partitions, bounds, incarnation (meta.rs)
+//! <data>/topics/<name>/*.seg   the log of a topic, shared by its partitions (segment.rs)
+//! <data>/journals/*.seg        all journals, commits and known groups
+//! <data>/holds/*.seg           all holds
+//! ```
+//!
+//! Each log has one writer: callers hand over what they want written, and one group commit (one write, one
+//! fdatasync) serves all that wait. What is acknowledged is synced; what readers see is synced. A log whose sync
+//! fails stops and says so (P10); the others go on.
+//!
+//! Read on in: `topic_log` (a message's way), `segment` (bytes), `scan` (what is the tail and what is damage),
+//! `journal_log` (journals, cuts, rewriting), `retention`.
+
+mod appender;
+pub mod disk;
+mod failure;
+mod folder;
+mod group_commit;
+mod groups;
+mod index;
+mod journal;
+mod journal_log;
+mod membership;
+mod meta;
+mod options;
+mod reader;
+mod recover;
+mod retention;
+mod scan;
+mod segment;
+#[cfg(feature = "testing")]
+pub mod sim_disk;
+mod stored;
+mod streams;
+mod tasks;
+mod topic_log;
+mod waiting;
+mod writer;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use keylane_core::Frames;
+
+use crate::contract::{
+    Broker, BrokerError, Commit, Ends, Journal, JournalName, LogKind, Membership, ProduceError, Reader,
+    Topic, TopicSpec,
+};
+pub use failure::OpenError;
+use folder::Folder;
+use journal::{JournalHandle, Role, commit_record, stream_name};
+use membership::Member;
+#[cfg(feature = "flaws")]
+pub use options::Flaws;
+pub use options::Options;
+use reader::PartitionReader;
+use writer::Urgency;
+
+/// A broker in a local folder. Closed when it is dropped.
+pub struct Embedded {
+    folder: Arc<Folder>,
+}
+
+impl Embedded {
+    /// Opens the folder, or makes it. Reads what a crash left, and cuts a torn tail.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Embedded, OpenError> {
+        let folder = Arc::new(Folder::open(path.as_ref(), options)?);
+        Ok(Embedded { folder })
+    }
+
+    /// Writes what waits, and lets the folder go. Whoever still reads or waits is told that it is closed.
+    pub fn close(&self) {
+        self.folder.close();
+    }
+
+    /// Gives a topic that exists other bounds; the number of partitions must be the one it has.
+    pub async fn alter_topic(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
+        let (folder, name, spec) = (Arc::clone(&self.folder), name.to_owned(), spec.clone());
+        let host = self.folder.options.host.clone();
+        host.blocking(move || folder.alter_topic(&name, &spec)).await?
+    }
+
+    /// Forgets that a group ever read a topic: what it has not settled may be deleted from now on.
+    pub async fn forget_group(&self, group: &str, topic: &str) -> Result<(), BrokerError> {
+        let Some(partitions) = self.folder.groups.forget(group, topic) else {
+            return Ok(());
+        };
+        let journals = &self.folder.journals;
+        let mut names = vec![stream_name(Role::Known, group, topic, 0)?];
+        for partition in partitions {
+            names.push(stream_name(Role::Commit, group, topic, partition)?);
+        }
+        for name in names {
+            let stream = lock(&journals.streams).number(&name);
+            journals.replace(stream, Bytes::new(), Urgency::Now).await?;
+        }
+        Ok(())
+    }
+
+    /// Does for every log, once, what its thread does otherwise: writes, syncs and acknowledges what waits.
+    #[cfg(feature = "testing")]
+    pub fn commit_once(&self) {
+        use writer::Drive;
+        self.folder.journals.commit_once();
+        self.folder.holds.commit_once();
+        for log in self.folder.open_topics() {
+            log.commit_once();
+        }
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        // Not left to the folder's own end: a call that is still under way holds that a little longer.
+        self.folder.close();
+    }
+}
+
+#[async_trait]
+impl Broker for Embedded {
+    fn kind(&self) -> &'static str {
+        "embedded"
+    }
+
+    async fn create_topic(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
+        let (folder, name, spec) = (Arc::clone(&self.folder), name.to_owned(), spec.clone());
+        let host = self.folder.options.host.clone();
+        host.blocking(move || folder.create_topic(&name, &spec)).await?
+    }
+
+    async fn topic(&self, name: &str) -> Result<Option<Topic>, BrokerError> {
+        match self.folder.log(name) {
+            Ok(log) => Ok(Some(log.topic())),
+            Err(BrokerError::UnknownTopic(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn topics(&self) -> Result<Vec<Topic>, BrokerError> {
+        Ok(self.folder.open_topics().iter().map(|log| log.topic()).collect())
+    }
+
+    async fn health(&self) -> Result<(), BrokerError> {
+        self.folder.health()
+    }
+
+    async fn produce(&self, topic: &str, frames: Frames) -> Vec<Result<u64, ProduceError>> {
+        let refused = match self.folder.log(topic) {
+            Ok(log) => return log.produce(frames).await,
+            Err(BrokerError::UnknownTopic(name)) => ProduceError::UnknownTopic(name),
+            Err(error) => ProduceError::Unavailable(error.to_string()),
+        };
+        vec![Err(refused); frames.len()]
+    }
+
+    async fn reader(&self, topic: &str, partition: u32, from: u64) -> Result<Box<dyn Reader>, BrokerError> {
+        let log = self.folder.partition(topic, partition)?;
+        let threads = self.folder.options.host.threads;
+        Ok(Box::new(PartitionReader::open(log, threads, partition, from)?))
+    }
+
+    async fn ends(&self, topic: &str) -> Result<Vec<Ends>, BrokerError> {
+        Ok(self.folder.log(topic)?.ends())
+    }
+
+    async fn commit(
+        &self,
+        group: &str,
+        topic: &str,
+        partition: u32,
+        commit: Commit,
+    ) -> Result<(), BrokerError> {
+        let log = self.folder.partition(topic, partition)?;
+        let name = stream_name(Role::Commit, group, topic, partition)?;
+        let journals = &self.folder.journals;
+        let stream = lock(&journals.streams).number(&name);
+        // One with our metadata mirrors the journal and may wait for another's sync; an operator's may not.
+        let urgency = match commit.metadata.is_empty() {
+            true => Urgency::Now,
+            false => Urgency::Lazy,
+        };
+        journals.replace(stream, commit_record(&commit), urgency).await?;
+        self.folder.groups.commit(group, topic, partition, commit);
+        log.settled_more();
+        Ok(())
+    }
+
+    async fn committed(
+        &self,
+        group: &str,
+        topic: &str,
+        partition: u32,
+    ) -> Result<Option<Commit>, BrokerError> {
+        self.folder.partition(topic, partition)?;
+        Ok(self.folder.groups.committed(group, topic, partition))
+    }
+
+    async fn join(&self, group: &str, topic: &str, _node: &str) -> Result<Box<dyn Membership>, BrokerError> {
+        let log = self.folder.log(topic)?;
+        let member = Member::join(
+            &self.folder.members,
+            group,
+            topic,
+            log.topic.partitions,
+            self.folder.instance,
+            self.folder.closed.subscribe(),
+        )?;
+        if !self.folder.groups.is_known(group, topic) {
+            // Known at once, and on record before it counts: after a restart, nothing that it has not settled may be
+            // deleted before it is back.
+            self.folder.groups.know(group, topic);
+            let name = stream_name(Role::Known, group, topic, 0)?;
+            let journals = &self.folder.journals;
+            let stream = lock(&journals.streams).number(&name);
+            let known = journals.replace(stream, Bytes::from_static(b"known"), Urgency::Now);
+            if let Err(error) = known.await {
+                self.folder.groups.forget(group, topic);
+                return Err(error);
+            }
+        }
+        Ok(Box::new(member))
+    }
+
+    async fn journal(&self, name: &JournalName) -> Result<Arc<dyn Journal>, BrokerError> {
+        let log = match name.kind {
+            LogKind::Journal => &self.folder.journals,
+            LogKind::Hold => &self.folder.holds,
+        };
+        Ok(Arc::new(JournalHandle::open(log, name)?))
+    }
+}
+
+/// A lock whose holder panicked is still good here: nothing is left half changed under any of them.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

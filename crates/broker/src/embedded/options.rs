@@ -1,0 +1,165 @@
+//! How an embedded broker is opened, and what it stands on: disk, clock, randomness, threads.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "reads the clock; nothing is decided by it that a test could not set"
+)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::disk::{Disk, RealDisk};
+use super::failure::{Action, Failure};
+
+/// How an embedded broker is opened. The default is right for a server.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// The largest segment of a topic, in bytes: what is freed at once, and what a full scan after a crash reads.
+    pub segment_bytes: u64,
+    /// The largest segment of the log that all journals share. Smaller, because journals are cut all the time.
+    pub journal_segment_bytes: u64,
+    /// Bytes of each topic's newest messages that are kept in memory, so that readers at the end make no system call.
+    pub tail_bytes: usize,
+    pub(crate) host: Host,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            segment_bytes: 64 << 20,
+            journal_segment_bytes: 16 << 20,
+            tail_bytes: 8 << 20,
+            host: Host {
+                disk: Arc::new(RealDisk),
+                clock: Arc::new(system_ms),
+                entropy: Arc::new(Entropy::System),
+                threads: true,
+                #[cfg(feature = "flaws")]
+                flaws: Flaws::default(),
+            },
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("segment_bytes", &self.segment_bytes)
+            .field("journal_segment_bytes", &self.journal_segment_bytes)
+            .field("tail_bytes", &self.tail_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Options {
+    /// For a simulation: on that disk, by that clock (ms since 1970), with that seed, and without a thread. Nothing
+    /// becomes durable until [`super::Embedded::commit_once`] is called, and reads happen where they are asked for.
+    #[cfg(feature = "testing")]
+    pub fn simulated(disk: Arc<dyn Disk>, clock: Arc<dyn Fn() -> u64 + Send + Sync>, seed: u64) -> Options {
+        let mut options = Options::on_disk(disk, clock, seed);
+        options.host.threads = false;
+        options
+    }
+
+    /// As the default, with threads, but on that disk, by that clock and with that seed.
+    #[cfg(feature = "testing")]
+    pub fn on_disk(disk: Arc<dyn Disk>, clock: Arc<dyn Fn() -> u64 + Send + Sync>, seed: u64) -> Options {
+        let mut options = Options::default();
+        options.host.disk = disk;
+        options.host.clock = clock;
+        options.host.entropy = Arc::new(Entropy::Seeded(Mutex::new(seed)));
+        options
+    }
+
+    /// Puts known flaws back, to show that the proofs find them.
+    #[cfg(feature = "flaws")]
+    pub fn with_flaws(mut self, flaws: Flaws) -> Options {
+        self.host.flaws = flaws;
+        self
+    }
+}
+
+/// Known flaws that a test may put back.
+#[cfg(feature = "flaws")]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Flaws {
+    /// Acknowledges what was written, and syncs it only then: a power cut in between loses it.
+    pub acknowledge_before_sync: bool,
+}
+
+/// What a broker stands on.
+#[derive(Clone)]
+pub(crate) struct Host {
+    pub disk: Arc<dyn Disk>,
+    pub clock: Arc<dyn Fn() -> u64 + Send + Sync>,
+    pub entropy: Arc<Entropy>,
+    /// False in a simulation: somebody calls `commit_once`, and reads happen where they are asked for.
+    pub threads: bool,
+    #[cfg(feature = "flaws")]
+    pub flaws: Flaws,
+}
+
+impl Host {
+    pub fn now_ms(&self) -> u64 {
+        (self.clock)()
+    }
+
+    /// True if the flaw of that name is put back. Always false in a build for users.
+    pub fn acknowledges_before_sync(&self) -> bool {
+        #[cfg(feature = "flaws")]
+        return self.flaws.acknowledge_before_sync;
+        #[cfg(not(feature = "flaws"))]
+        false
+    }
+
+    /// Runs what may wait for the disk, away from the caller's thread where there are others.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, crate::BrokerError> {
+        if !self.threads {
+            return Ok(work());
+        }
+        match super::tasks::blocking(work).await {
+            Ok(done) => Ok(done),
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => Err(crate::BrokerError::Closed),
+        }
+    }
+}
+
+/// Where random numbers come from.
+pub(crate) enum Entropy {
+    System,
+    #[cfg_attr(not(feature = "testing"), expect(dead_code, reason = "only simulations are seeded"))]
+    Seeded(Mutex<u64>),
+}
+
+impl Entropy {
+    pub fn u64(&self) -> Result<u64, Failure> {
+        match self {
+            Entropy::System => getrandom::u64().map_err(|error| {
+                Failure::io(Action::Read, Path::new("/dev/urandom"))(std::io::Error::other(error))
+            }),
+            Entropy::Seeded(state) => {
+                // SplitMix64: every seed gives another stream, and none is short.
+                let mut state = state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                let mut z = *state;
+                z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+                z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+                Ok(z ^ (z >> 31))
+            }
+        }
+    }
+
+    pub fn u128(&self) -> Result<u128, Failure> {
+        Ok(u128::from(self.u64()?) << 64 | u128::from(self.u64()?))
+    }
+}
+
+fn system_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}

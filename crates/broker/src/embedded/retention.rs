@@ -1,0 +1,54 @@
+//! Which old segments may go.
+//!
+//! Pure. In: what each segment holds, oldest first, the topic's bounds, and how far every known group has settled.
+//! Out: how many of the oldest are freed. Whole segments only, from the oldest on, and never one that holds a message
+//! which a known group has not settled (BRK-1): if that is what stands in the way of the size bound, the topic is
+//! full, and says so to its producers.
+
+use super::index::SegmentIndex;
+use crate::contract::TopicSpec;
+
+/// What may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Plan {
+    /// How many of the oldest segments.
+    pub free: usize,
+    /// The size bound is passed, and what stands in the way is not settled.
+    pub full: bool,
+}
+
+/// What may go now, if `incoming` bytes are to be added. `settled`: for each partition the lowest commit of all known
+/// groups; `None` where no group is known. The newest segment may be among those that go: roll first.
+pub(crate) fn plan<'a>(
+    segments: impl Iterator<Item = &'a SegmentIndex>,
+    total_bytes: u64,
+    incoming: u64,
+    spec: &TopicSpec,
+    now_ms: u64,
+    settled: Option<&[u64]>,
+) -> Plan {
+    let mut plan = Plan::default();
+    let mut bytes = total_bytes;
+    let mut segments = segments.peekable();
+    while let Some(segment) = segments.next() {
+        let over = spec.retention_bytes.is_some_and(|bytes_max| bytes + incoming > bytes_max);
+        let old = spec.retention_ms.is_some_and(|age_max| segment.newest_ms.saturating_add(age_max) < now_ms);
+        let nothing_to_free = segment.bytes == 0 && segments.peek().is_none();
+        if nothing_to_free || !(over || old) {
+            break;
+        }
+        if !is_settled(segment, settled) {
+            plan.full = over;
+            break;
+        }
+        bytes -= segment.bytes;
+        plan.free += 1;
+    }
+    plan
+}
+
+fn is_settled(segment: &SegmentIndex, settled: Option<&[u64]>) -> bool {
+    let Some(settled) = settled else { return true };
+    let partitions = segment.first.iter().zip(&segment.next);
+    partitions.zip(settled).all(|((first, next), settled)| first == next || settled >= next)
+}

@@ -1,0 +1,448 @@
+//! A disk in memory that can lose what was not synced, and fail in the ways disks do.
+//!
+//! What was synced is kept apart from what was written. A power cut keeps any subset of the unsynced 512-byte
+//! sectors, in any order, may tear one at any byte, and keeps any subset of the unsynced changes of names. Syncs can
+//! fail (what was to be synced is then gone, as on Linux, and no later sync says so), space can run out, bits can
+//! flip. All of it comes from a seed, so that a run can be repeated.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use super::disk::{Disk, DiskFile};
+use super::lock;
+
+/// Disks write sectors whole, or not at all, but for the one that the power cut meets.
+const SECTOR: u64 = 512;
+
+/// A disk in memory. Clones are the same disk.
+#[derive(Debug, Clone)]
+pub struct SimDisk {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    random: u64,
+    /// Rises with each restart; what was opened before is dead.
+    life: u64,
+    running: bool,
+    operations: u64,
+    stop_at: Option<u64>,
+    failing_syncs: u32,
+    refused_writes: u32,
+    space: Option<u64>,
+    used: u64,
+    locked: bool,
+    next_inode: u64,
+    files: BTreeMap<u64, Contents>,
+    names: BTreeMap<PathBuf, u64>,
+    durable_names: BTreeMap<PathBuf, u64>,
+    unsynced_names: Vec<NameChange>,
+}
+
+#[derive(Debug, Default)]
+struct Contents {
+    durable: Vec<u8>,
+    current: Vec<u8>,
+    unsynced: Vec<(u64, Vec<u8>)>,
+}
+
+/// A change of a name: `from` is gone, `to` is there.
+#[derive(Debug, Clone)]
+struct NameChange {
+    dir: PathBuf,
+    from: Option<PathBuf>,
+    to: Option<(PathBuf, u64)>,
+}
+
+impl SimDisk {
+    /// An empty disk.
+    pub fn new(seed: u64) -> SimDisk {
+        let state = State {
+            random: seed,
+            life: 0,
+            running: true,
+            operations: 0,
+            stop_at: None,
+            failing_syncs: 0,
+            refused_writes: 0,
+            space: None,
+            used: 0,
+            locked: false,
+            next_inode: 1,
+            files: BTreeMap::new(),
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            unsynced_names: Vec::new(),
+        };
+        SimDisk { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Everything fails from now on, as it does for a process that is gone.
+    pub fn stop(&self) {
+        lock(&self.state).running = false;
+    }
+
+    /// Everything fails after so many more writes, syncs and changes of names.
+    pub fn stop_after(&self, operations: u64) {
+        let mut state = lock(&self.state);
+        state.stop_at = Some(state.operations + operations);
+    }
+
+    /// Works again, with all that was written: only the process had died.
+    pub fn restart_after_kill(&self) {
+        lock(&self.state).restart();
+    }
+
+    /// Works again, with what was synced and any part of the rest.
+    pub fn restart_after_power_cut(&self) {
+        let mut state = lock(&self.state);
+        state.lose_unsynced();
+        state.restart();
+    }
+
+    /// The next syncs of files fail, and what they were to make durable is lost.
+    pub fn fail_syncs(&self, count: u32) {
+        lock(&self.state).failing_syncs = count;
+    }
+
+    /// The next writes answer that the disk is full, though all their bytes have landed: a file system that copies on
+    /// write may run out of space anywhere.
+    pub fn refuse_writes(&self, count: u32) {
+        lock(&self.state).refused_writes = count;
+    }
+
+    /// Bytes that all files may have together; `None`: as many as they like.
+    pub fn set_space(&self, space: Option<u64>) {
+        lock(&self.state).space = space;
+    }
+
+    /// Bytes that all files have.
+    pub fn used(&self) -> u64 {
+        lock(&self.state).used
+    }
+
+    /// Writes, syncs and changes of names so far.
+    pub fn operations(&self) -> u64 {
+        lock(&self.state).operations
+    }
+
+    /// Paths of all files, in order.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        let state = lock(&self.state);
+        let files = state.names.iter().filter(|(_, inode)| **inode != 0);
+        files.map(|(path, _)| path.clone()).collect()
+    }
+
+    /// What a file holds.
+    pub fn contents(&self, path: &Path) -> Option<Vec<u8>> {
+        let state = lock(&self.state);
+        let inode = state.names.get(path)?;
+        state.files.get(inode).map(|file| file.current.clone())
+    }
+
+    /// Changes what a file holds, durably and behind everybody's back.
+    pub fn set_contents(&self, path: &Path, bytes: Vec<u8>) {
+        let mut state = lock(&self.state);
+        let inode = state.names.get(path).copied().unwrap_or_default();
+        if let Some(file) = state.files.get_mut(&inode) {
+            file.durable.clone_from(&bytes);
+            file.current = bytes;
+            file.unsynced.clear();
+        }
+    }
+}
+
+impl State {
+    fn restart(&mut self) {
+        self.life += 1;
+        self.running = true;
+        self.stop_at = None;
+        self.failing_syncs = 0;
+        self.refused_writes = 0;
+        self.locked = false;
+    }
+
+    /// Counts a change; `Err` if the process or the power is gone.
+    fn operate(&mut self) -> io::Result<()> {
+        self.operations += 1;
+        if self.stop_at.is_some_and(|at| self.operations > at) {
+            self.running = false;
+        }
+        self.alive()
+    }
+
+    fn alive(&self) -> io::Result<()> {
+        match self.running {
+            true => Ok(()),
+            false => Err(io::Error::other("the simulated machine is off")),
+        }
+    }
+
+    /// SplitMix64.
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn lose_unsynced(&mut self) {
+        // Some cuts lose all, some nothing, most a part.
+        let kept_percent = [0, 20, 50, 80, 100][(self.random() % 5) as usize];
+        let inodes: Vec<u64> = self.files.keys().copied().collect();
+        for inode in inodes {
+            let Some(mut file) = self.files.remove(&inode) else {
+                continue;
+            };
+            for (offset, bytes) in std::mem::take(&mut file.unsynced) {
+                self.lose_sectors(&mut file.durable, offset, &bytes, kept_percent);
+            }
+            file.current.clone_from(&file.durable);
+            self.files.insert(inode, file);
+        }
+        for change in std::mem::take(&mut self.unsynced_names) {
+            if self.random() % 100 < kept_percent {
+                apply(&mut self.durable_names, &change);
+            }
+        }
+        // Whatever lies in a folder that is not there is gone. A folder comes before what is in it.
+        self.names.clear();
+        for (path, inode) in &self.durable_names {
+            let above = parent(path);
+            if above == Path::new(".") || above == Path::new("/") || self.names.contains_key(&above) {
+                self.names.insert(path.clone(), *inode);
+            }
+        }
+        self.durable_names.clone_from(&self.names);
+        let named: std::collections::BTreeSet<u64> = self.names.values().copied().collect();
+        self.files.retain(|inode, _| named.contains(inode));
+        self.used = self.files.values().map(|file| file.current.len() as u64).sum();
+    }
+
+    fn lose_sectors(&mut self, durable: &mut Vec<u8>, offset: u64, bytes: &[u8], kept_percent: u64) {
+        let mut at = 0;
+        while at < bytes.len() {
+            let room = (SECTOR - (offset + at as u64) % SECTOR) as usize;
+            let length = room.min(bytes.len() - at);
+            let kept = match self.random() % 100 {
+                roll if roll >= kept_percent => 0,
+                // One in eight of the kept ones is torn.
+                _ if kept_percent < 100 && self.random().is_multiple_of(8) => {
+                    (self.random() % (length as u64 + 1)) as usize
+                }
+                _ => length,
+            };
+            put(durable, offset + at as u64, &bytes[at..at + kept]);
+            at += length;
+        }
+    }
+
+    fn change_name(&mut self, change: NameChange) {
+        apply(&mut self.names, &change);
+        self.unsynced_names.push(change);
+    }
+}
+
+fn apply(names: &mut BTreeMap<PathBuf, u64>, change: &NameChange) {
+    if let Some(from) = &change.from {
+        names.remove(from);
+    }
+    if let Some((to, inode)) = &change.to {
+        names.insert(to.clone(), *inode);
+    }
+}
+
+fn put(out: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
+    let behind = offset as usize + bytes.len();
+    if bytes.is_empty() {
+        return;
+    }
+    if out.len() < behind {
+        out.resize(behind, 0);
+    }
+    out[offset as usize..behind].copy_from_slice(bytes);
+}
+
+fn parent(path: &Path) -> PathBuf {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    above.unwrap_or(Path::new(".")).to_owned()
+}
+
+impl Disk for SimDisk {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        state.operate()?;
+        if state.names.contains_key(dir) {
+            return Ok(());
+        }
+        state.change_name(NameChange { dir: parent(dir), from: None, to: Some((dir.to_owned(), 0)) });
+        Ok(())
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let state = lock(&self.state);
+        state.alive()?;
+        if !state.names.contains_key(dir) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let within = state.names.keys().filter(|path| path.parent() == Some(dir));
+        let names = within.filter_map(|path| path.file_name());
+        Ok(names.map(|name| name.to_string_lossy().into_owned()).collect())
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let state = lock(&self.state);
+        state.alive()?;
+        let inode = *state.names.get(path).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Arc::new(SimFile { disk: self.clone(), inode, life: state.life }))
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut state = lock(&self.state);
+        state.operate()?;
+        if state.names.contains_key(path) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let inode = state.next_inode;
+        state.next_inode += 1;
+        state.files.insert(inode, Contents::default());
+        state.change_name(NameChange { dir: parent(path), from: None, to: Some((path.to_owned(), inode)) });
+        Ok(Arc::new(SimFile { disk: self.clone(), inode, life: state.life }))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        state.operate()?;
+        let inode = *state.names.get(from).ok_or(io::ErrorKind::NotFound)?;
+        state.change_name(NameChange {
+            dir: parent(to),
+            from: Some(from.to_owned()),
+            to: Some((to.to_owned(), inode)),
+        });
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        state.alive()?;
+        let inode = *state.names.get(path).ok_or(io::ErrorKind::NotFound)?;
+        state.operate()?;
+        state.used -= state.files.get(&inode).map_or(0, |file| file.current.len() as u64);
+        state.change_name(NameChange { dir: parent(path), from: Some(path.to_owned()), to: None });
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        state.operate()?;
+        let changes = std::mem::take(&mut state.unsynced_names);
+        let (here, elsewhere): (Vec<_>, Vec<_>) = changes.into_iter().partition(|change| change.dir == dir);
+        state.unsynced_names = elsewhere;
+        here.iter().for_each(|change| apply(&mut state.durable_names, change));
+        Ok(())
+    }
+
+    fn lock(&self, _path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
+        let mut state = lock(&self.state);
+        state.alive()?;
+        if std::mem::replace(&mut state.locked, true) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(Box::new(SimLock { disk: self.clone(), life: state.life }))
+    }
+}
+
+struct SimLock {
+    disk: SimDisk,
+    life: u64,
+}
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        let mut state = lock(&self.disk.state);
+        if state.life == self.life {
+            state.locked = false;
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SimFile {
+    disk: SimDisk,
+    inode: u64,
+    life: u64,
+}
+
+impl SimFile {
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
+        let mut state = lock(&self.disk.state);
+        state.alive()?;
+        if state.life != self.life || !state.files.contains_key(&self.inode) {
+            return Err(io::Error::other("opened before the simulated machine went off"));
+        }
+        work(&mut state)
+    }
+}
+
+impl DiskFile for SimFile {
+    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
+        self.with(|state| {
+            let file = &state.files[&self.inode];
+            let from = offset as usize;
+            let bytes = file.current.get(from..from + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+            out.copy_from_slice(bytes);
+            Ok(())
+        })
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.with(|state| {
+            // The write that the machine goes off in may have landed as well.
+            let alive = state.operate();
+            let length = state.files[&self.inode].current.len() as u64;
+            let growth = (offset + bytes.len() as u64).saturating_sub(length);
+            let left = state.space.map_or(u64::MAX, |space| space.saturating_sub(state.used));
+            let short = growth.saturating_sub(left) as usize;
+            let landed = &bytes[..bytes.len() - short.min(bytes.len())];
+            if let Some(file) = state.files.get_mut(&self.inode) {
+                put(&mut file.current, offset, landed);
+                file.unsynced.push((offset, landed.to_vec()));
+                state.used += file.current.len() as u64 - length;
+            }
+            alive?;
+            let refused = short > 0 || state.refused_writes > 0;
+            state.refused_writes = state.refused_writes.saturating_sub(1);
+            match refused {
+                false => Ok(()),
+                true => Err(io::ErrorKind::StorageFull.into()),
+            }
+        })
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.with(|state| {
+            state.operate()?;
+            let failing = state.failing_syncs > 0;
+            state.failing_syncs = state.failing_syncs.saturating_sub(1);
+            if let Some(file) = state.files.get_mut(&self.inode) {
+                let unsynced = std::mem::take(&mut file.unsynced);
+                if failing {
+                    return Err(io::Error::other("the simulated sync failed"));
+                }
+                for (offset, bytes) in unsynced {
+                    put(&mut file.durable, offset, &bytes);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.with(|state| Ok(state.files[&self.inode].current.len() as u64))
+    }
+}

@@ -1,0 +1,209 @@
+//! Batches of a topic in memory: one as it was stored, and spans of them read from the disk.
+//!
+//! A span is read once and checked once, whoever asks first, and shared by the readers of all partitions through a
+//! small cache. Batches are slices of what was read: nothing is copied.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+use keylane_core::Batch;
+
+use super::failure::{Action, Failure};
+use super::index::Span;
+use super::lock;
+use super::segment::{BATCH_HEADER, BatchHeader, u32_at};
+
+/// Spans kept after they were read: enough that readers of all partitions that walk the same stretch share it.
+const SPANS_MAX: usize = 16;
+/// Buffers kept for the next reads: as many as are read at the same time on a small machine.
+const BUFFERS_MAX: usize = 4;
+
+/// A batch as it was stored, or what is left of one.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub partition: u32,
+    pub base: u64,
+    pub next: u64,
+    pub appended_ms: u64,
+    pub frames: Bytes,
+}
+
+impl Stored {
+    pub fn new(header: &BatchHeader, frames: Bytes) -> Stored {
+        Stored {
+            partition: header.stream,
+            base: header.base,
+            next: header.next(),
+            appended_ms: header.appended_ms,
+            frames,
+        }
+    }
+
+    /// Takes the frames from `from` on off the front: about `bytes_max` bytes, at least one frame. What is left stays.
+    pub fn take(&mut self, from: u64, bytes_max: usize) -> Batch {
+        let mut at = 0;
+        while let Some((length, delta)) = self.frame_at(at)
+            && self.base + delta < from
+        {
+            at += length;
+        }
+        let first = at;
+        let (mut count, mut next) = (0, self.next);
+        while let Some((length, delta)) = self.frame_at(at) {
+            if count > 0 && at + length - first > bytes_max {
+                next = self.base + delta;
+                break;
+            }
+            at += length;
+            count += 1;
+        }
+        let frames = self.frames.slice(first..at);
+        self.frames = match next == self.next {
+            true => Bytes::new(),
+            false => self.frames.slice(at..),
+        };
+        Batch {
+            partition: self.partition,
+            base: self.base,
+            next,
+            appended_ms: self.appended_ms,
+            count,
+            frames,
+        }
+    }
+
+    /// The whole of it, if all of it is wanted: without a look at each frame.
+    pub fn whole(&self, from: u64, bytes_max: usize) -> Option<Batch> {
+        let first = self.frame_at(0).map(|(_, delta)| self.base + delta)?;
+        (first >= from && self.frames.len() <= bytes_max).then(|| Batch {
+            partition: self.partition,
+            base: self.base,
+            next: self.next,
+            appended_ms: self.appended_ms,
+            count: (self.next - first) as u32,
+            frames: self.frames.clone(),
+        })
+    }
+
+    fn frame_at(&self, at: usize) -> Option<(usize, u64)> {
+        let rest = &self.frames[at..];
+        let length = 4 + u32_at(rest.get(..8)?, 0) as usize;
+        (length <= rest.len()).then(|| (length, u64::from(u32_at(rest, 4))))
+    }
+}
+
+/// The spans read last.
+#[derive(Debug, Default)]
+pub(crate) struct SpanCache {
+    slots: Mutex<VecDeque<Arc<Slot>>>,
+    /// Buffers to be read into again: a fresh one costs as much as the read.
+    buffers: Mutex<Vec<BytesMut>>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    segment: u64,
+    offset: u64,
+    bytes: u64,
+    /// Locked while it is read, so that whoever wants the same waits instead of reading it again.
+    loaded: Mutex<Option<Loaded>>,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    whole: Bytes,
+    batches: Arc<[Stored]>,
+}
+
+impl SpanCache {
+    /// The batches of a span, if they are in memory.
+    pub fn peek(&self, span: &Span) -> Option<Arc<[Stored]>> {
+        let slots = lock(&self.slots);
+        let slot = slots.iter().find(|slot| slot.holds(span))?;
+        let loaded = slot.loaded.try_lock().ok()?;
+        loaded.as_ref().map(|loaded| Arc::clone(&loaded.batches))
+    }
+
+    /// The batches of a span, from memory or from the disk.
+    pub fn load(&self, span: &Span) -> Result<Arc<[Stored]>, Failure> {
+        let slot = self.slot(span);
+        let mut loaded = lock(&slot.loaded);
+        if let Some(loaded) = &*loaded {
+            return Ok(Arc::clone(&loaded.batches));
+        }
+        let buffer = lock(&self.buffers).pop().unwrap_or_default();
+        let (whole, batches) = read_span(span, buffer)?;
+        let batches: Arc<[Stored]> = batches.into();
+        *loaded = Some(Loaded { whole, batches: Arc::clone(&batches) });
+        Ok(batches)
+    }
+
+    fn slot(&self, span: &Span) -> Arc<Slot> {
+        let mut slots = lock(&self.slots);
+        if let Some(slot) = slots.iter().find(|slot| slot.holds(span)) {
+            return Arc::clone(slot);
+        }
+        let slot = Arc::new(Slot {
+            segment: span.segment.number,
+            offset: span.offset,
+            bytes: span.bytes,
+            loaded: Mutex::new(None),
+        });
+        slots.push_back(Arc::clone(&slot));
+        let oldest = match slots.len() > SPANS_MAX {
+            true => slots.pop_front(),
+            false => None,
+        };
+        drop(slots);
+        if let Some(oldest) = oldest.and_then(Arc::into_inner) {
+            self.use_again(oldest);
+        }
+        slot
+    }
+
+    /// Keeps the buffer of a span that nobody holds any more.
+    fn use_again(&self, slot: Slot) {
+        let loaded = slot.loaded.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Some(Loaded { whole, batches }) = loaded else {
+            return;
+        };
+        drop(batches);
+        let mut buffers = lock(&self.buffers);
+        if buffers.len() < BUFFERS_MAX
+            && let Ok(buffer) = whole.try_into_mut()
+        {
+            buffers.push(buffer);
+        }
+    }
+}
+
+impl Slot {
+    fn holds(&self, span: &Span) -> bool {
+        self.segment == span.segment.number && self.offset == span.offset && self.bytes == span.bytes
+    }
+}
+
+fn read_span(span: &Span, mut bytes: BytesMut) -> Result<(Bytes, Vec<Stored>), Failure> {
+    let segment = &span.segment;
+    bytes.resize(span.bytes as usize, 0);
+    segment.file()?.read_at(&mut bytes, span.offset).map_err(Failure::io(Action::Read, &segment.path))?;
+    let bytes = bytes.freeze();
+    let (mut batches, mut at) = (Vec::new(), 0);
+    while at < bytes.len() {
+        let damaged = |what: &str| Failure::damaged(&segment.path, span.offset + at as u64, what);
+        let header = BatchHeader::decode(&bytes[at..], segment.generation)
+            .ok_or_else(|| damaged("the header of a batch is damaged"))?;
+        let (first, behind) = (at + BATCH_HEADER, at + BATCH_HEADER + header.payload_bytes as usize);
+        if at + header.stored_bytes() > bytes.len()
+            || crc32c::crc32c(&bytes[first..behind]) != header.payload_crc
+        {
+            return Err(damaged("a batch is damaged"));
+        }
+        if header.count > 0 {
+            batches.push(Stored::new(&header, bytes.slice(first..behind)));
+        }
+        at += header.stored_bytes();
+    }
+    Ok((bytes, batches))
+}

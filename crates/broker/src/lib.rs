@@ -1,0 +1,28 @@
+//! Where topics live.
+//!
+//! [`contract`] says what a broker gives: a partitioned log that is read from a position, journals beside it, and
+//! ownership of partitions. [`embedded`] is the one that needs nothing but a folder. Every broker passes the
+//! same conformance suite, also with faults injected.
+
+#[cfg(feature = "testing")]
+mod bell;
+#[cfg(feature = "testing")]
+pub mod conformance;
+pub mod contract;
+#[cfg(feature = "testing")]
+mod dice;
+pub mod embedded;
+#[cfg(feature = "testing")]
+pub mod faults;
+#[cfg(feature = "testing")]
+pub mod memory;
+
+pub use contract::{
+    AppendError, Broker, BrokerError, Change, Commit, Ends, Journal, JournalName, JournalPage, LogKind,
+    Membership, ProduceError, Reader, Topic, TopicSpec,
+};
+pub use embedded::Embedded;
+#[cfg(feature = "testing")]
+pub use faults::{FaultCounts, Faulty, Rates};
+#[cfg(feature = "testing")]
+pub use memory::MemoryBroker;

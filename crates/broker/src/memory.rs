@@ -1,0 +1,278 @@
+//! A broker in memory, for tests and for deterministic simulation.
+//!
+//! One [`MemoryBroker`] is the cluster; [`MemoryBroker::node`] gives each simulated process a handle of its own. A test
+//! holds the cluster and does to it what the world does to a broker: moves positions, deletes, recreates, revokes,
+//! cuts processes off. Kept: the contract, whatever the test does; and that the same calls in the same order give the
+//! same answers: randomness comes from the seed, time from the clock that is passed in, latencies from tokio's time,
+//! which a test can pause.
+//!
+//! The controls panic on a topic or node that is not there: that is a mistake in the test.
+
+mod group;
+mod node;
+mod state;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use self::node::Node;
+pub use self::state::Landed;
+use self::state::{PartitionState, Process, State, TopicState};
+use crate::contract::{Broker, Commit};
+
+/// The cluster. Clones share it.
+#[derive(Clone)]
+pub struct MemoryBroker {
+    cluster: Arc<Cluster>,
+}
+
+struct Cluster {
+    state: Mutex<State>,
+    clock: Box<dyn Fn() -> u64 + Send + Sync>,
+}
+
+impl Cluster {
+    fn now_ms(&self) -> u64 {
+        (self.clock)()
+    }
+
+    /// Does one step, then wakes whom it concerns, without the lock: what is woken may call back at once.
+    fn with<T>(&self, step: impl FnOnce(&mut State) -> T) -> T {
+        // A step panics only by a test's mistake; what is dropped while that test unwinds must not panic again.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = step(&mut state);
+        let ringing = std::mem::take(&mut state.ringing);
+        drop(state);
+        for waker in ringing {
+            waker.wake();
+        }
+        done
+    }
+}
+
+/// What kind of broker it plays, and the processes that use it.
+impl MemoryBroker {
+    /// An empty cluster. `clock` gives append times, in ms since 1970.
+    pub fn new(seed: u64, clock: impl Fn() -> u64 + Send + Sync + 'static) -> MemoryBroker {
+        let cluster = Cluster { state: Mutex::new(State::new(seed)), clock: Box::new(clock) };
+        MemoryBroker { cluster: Arc::new(cluster) }
+    }
+
+    /// A process that uses the cluster, with a random instance of its own. A name can be given again: what was cut
+    /// off or crashed before does not touch the new process.
+    pub fn node(&self, name: &str) -> Arc<dyn Broker> {
+        let instance = self.cluster.with(|state| {
+            let instance = state.dice.next_u128();
+            let process = Process { name: name.to_owned(), alive: true, reachable: true };
+            state.processes.insert(instance, process);
+            instance
+        });
+        Arc::new(Node { cluster: self.cluster.clone(), instance })
+    }
+
+    /// Whether journals append on condition: true at first, as on embedded, NATS and Redis; false as on Kafka.
+    pub fn set_conditional(&self, conditional: bool) {
+        self.cluster.with(|state| state.conditional = conditional);
+    }
+
+    /// Shows `observer` everything as it becomes durable, in that order. It must not call the cluster.
+    pub fn observe(&self, observer: impl FnMut(&Landed<'_>) + Send + 'static) {
+        self.cluster.with(|state| state.observer = Some(Box::new(observer)));
+    }
+
+    /// Whether it proves crashed processes dead, as the embedded folder's lock does: false at first.
+    pub fn set_proves_dead(&self, proves_dead: bool) {
+        self.cluster.with(|state| state.proves_dead = proves_dead);
+    }
+
+    /// Whether commits keep their metadata: true at first. Some brokers drop it.
+    pub fn set_keeps_metadata(&self, keeps: bool) {
+        self.cluster.with(|state| state.keeps_metadata = keeps);
+    }
+
+    /// How long a call takes to the cluster, and its answer back: between `least` and `most` each way, by the seed.
+    /// Nothing at first.
+    pub fn set_latency(&self, least: Duration, most: Duration) {
+        assert!(least <= most, "the least latency is at most the most");
+        self.cluster.with(|state| state.latency = (least, most));
+    }
+
+    /// Cuts a node's processes off: their calls answer `Unavailable`, answers on the way are lost, readers end, and
+    /// memberships hear nothing. They stay in their groups until [`MemoryBroker::expire`].
+    pub fn cut_off(&self, node: &str) {
+        self.touch(node, |process| process.reachable = false);
+    }
+
+    /// Ends what [`MemoryBroker::cut_off`] began. Members whose session expired are in their groups again, and hear
+    /// what they lost.
+    pub fn reconnect(&self, node: &str) {
+        let instances = self.touch(node, |process| process.reachable = true);
+        self.cluster.with(|state| {
+            for group in state.groups.values_mut() {
+                group.come_back(&instances, &mut state.ringing);
+            }
+        });
+    }
+
+    /// Ends the sessions of a node's processes: all their partitions are lost and go to others. Processes that are
+    /// cut off or crashed are out of their groups.
+    pub fn expire(&self, node: &str) {
+        self.cluster.with(|state| {
+            let named = |process: &&Process| process.name == node;
+            assert!(state.processes.values().any(|process| named(&process)), "there is no node {node}");
+            for away in [true, false] {
+                let instances: Vec<u128> = state
+                    .processes
+                    .iter()
+                    .filter(|(_, process)| named(process) && (process.alive && process.reachable) != away)
+                    .map(|(instance, _)| *instance)
+                    .collect();
+                for group in state.groups.values_mut() {
+                    group.expire(&instances, away, &mut state.ringing);
+                }
+            }
+        });
+    }
+
+    /// Kills a node's processes: whatever still holds their handles hears `Closed`. The broker does not know: they
+    /// stay in their groups until [`MemoryBroker::expire`].
+    pub fn crash(&self, node: &str) {
+        self.touch(node, |process| process.alive = false);
+    }
+
+    /// Changes the living processes of a node, and wakes all who wait.
+    fn touch(&self, node: &str, change: impl Fn(&mut Process)) -> Vec<u128> {
+        self.cluster.with(|state| {
+            let mut touched = Vec::new();
+            for (instance, process) in &mut state.processes {
+                if process.name == node && process.alive {
+                    change(process);
+                    touched.push(*instance);
+                }
+            }
+            assert!(!touched.is_empty(), "there is no living node {node}");
+            state.ring_all();
+            touched
+        })
+    }
+}
+
+/// What happens to topics.
+impl MemoryBroker {
+    /// Gives `by` positions of a partition out to nobody: the next message stands that much higher.
+    pub fn skip_positions(&self, topic: &str, partition: u32, by: u64) {
+        self.partition(topic, partition, |partition| partition.skip(by));
+    }
+
+    /// From now on leaves a gap of 0 to `most` positions, by the seed, before each message of any topic.
+    pub fn set_gaps(&self, most: u64) {
+        self.cluster.with(|state| state.gap_max = most);
+    }
+
+    /// Removes one message, as compaction does. False if there was none.
+    pub fn remove(&self, topic: &str, partition: u32, position: u64) -> bool {
+        self.partition(topic, partition, |partition| {
+            let before = partition.entries.len();
+            partition.entries.retain(|entry| entry.position != position);
+            partition.entries.len() < before
+        })
+    }
+
+    /// Deletes everything below `position`, as retention does: the partition starts there.
+    pub fn delete_below(&self, topic: &str, partition: u32, position: u64) {
+        self.partition(topic, partition, |partition| partition.delete_below(position));
+        self.cluster.with(State::ring_all);
+    }
+
+    /// Deletes a topic with its commits. Its journals stay, as they do where they are topics of their own.
+    pub fn delete_topic(&self, topic: &str) {
+        let deleted = self.cluster.with(|state| state.delete_topic(topic).is_some());
+        assert!(deleted, "there is no topic {topic}");
+    }
+
+    /// Deletes a topic and makes it again: same name and partitions, another incarnation, positions from 0.
+    pub fn recreate_topic(&self, topic: &str) {
+        let made = self.cluster.with(|state| {
+            let spec = state.delete_topic(topic)?;
+            state.create_topic(topic, &spec).ok()
+        });
+        assert!(made.is_some(), "there is no topic {topic}");
+    }
+
+    /// Makes a topic refuse messages as full, or take them again.
+    pub fn set_full(&self, topic: &str, full: bool) {
+        self.topic(topic, |topic| topic.full = full);
+    }
+
+    /// Sets a group's commit as an operator does: without metadata (COM-3).
+    pub fn reset_commit(&self, group: &str, topic: &str, partition: u32, position: u64) {
+        self.partition(topic, partition, |_| ());
+        let commit = Commit { position, metadata: Bytes::new() };
+        self.cluster.with(|state| state.commit(group, topic, partition, commit));
+    }
+
+    fn topic<T>(&self, name: &str, act: impl FnOnce(&mut TopicState) -> T) -> T {
+        self.cluster
+            .with(|state| state.topics.get_mut(name).map(act))
+            .unwrap_or_else(|| panic!("there is no topic {name}"))
+    }
+
+    fn partition<T>(&self, name: &str, partition: u32, act: impl FnOnce(&mut PartitionState) -> T) -> T {
+        self.topic(name, |topic| topic.partitions.get_mut(partition as usize).map(act))
+            .unwrap_or_else(|| panic!("topic {name} has no partition {partition}"))
+    }
+}
+
+/// Who owns what. A group has fair shares until a test takes it in hand.
+impl MemoryBroker {
+    /// From now on nothing of this group is assigned but by the test.
+    pub fn by_hand(&self, group: &str, topic: &str) {
+        self.cluster.with(|state| state.group(group, topic).take_in_hand());
+    }
+
+    /// Takes the group in hand and gives a partition to a node's newest member; an owner is asked to give it up first
+    /// (`Revoked`), and the member hears `Assigned` once it has.
+    pub fn assign(&self, group: &str, topic: &str, partition: u32, node: &str) {
+        let assigned = self.try_assign(group, topic, partition, node);
+        assert!(assigned, "node {node} is no member of {group} on {topic}");
+    }
+
+    /// As [`MemoryBroker::assign`]; false if the node has no member in the group now.
+    pub fn try_assign(&self, group: &str, topic: &str, partition: u32, node: &str) -> bool {
+        self.partition(topic, partition, |_| ());
+        self.cluster.with(|state| {
+            let (group, ringing) = state.group_and_bells(&(group.to_owned(), topic.to_owned()));
+            group.assign(partition, node, ringing)
+        })
+    }
+
+    /// Takes the group in hand and asks the owner to give a partition up (`Revoked`).
+    pub fn revoke(&self, group: &str, topic: &str, partition: u32) {
+        self.partition(topic, partition, |_| ());
+        self.cluster.with(|state| {
+            let (group, ringing) = state.group_and_bells(&(group.to_owned(), topic.to_owned()));
+            group.revoke(partition, ringing);
+        });
+    }
+
+    /// Takes a partition from its owner at once (`Lost`). With fair shares it is then assigned anew; by hand it goes
+    /// to whom it was meant for, or to nobody.
+    pub fn lose(&self, group: &str, topic: &str, partition: u32) {
+        self.partition(topic, partition, |_| ());
+        self.cluster.with(|state| {
+            let (group, ringing) = state.group_and_bells(&(group.to_owned(), topic.to_owned()));
+            group.lose(partition, ringing);
+        });
+    }
+
+    /// The node that a partition is assigned to, if any: also one that has not heard so, or has been asked to give
+    /// it up and has not.
+    pub fn owner(&self, group: &str, topic: &str, partition: u32) -> Option<String> {
+        self.cluster.with(|state| {
+            let owner = state.group(group, topic).owner(partition);
+            owner.map(str::to_owned)
+        })
+    }
+}

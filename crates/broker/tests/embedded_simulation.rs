@@ -1,0 +1,328 @@
+//! Random runs of the embedded broker on a simulated disk, against a model: kills, power cuts at any write, closes.
+//!
+//! The model knows what was handed over, what was acknowledged, and what readers saw. After every restart: all that
+//! was acknowledged is there, at its position; what was seen once is the same for ever; order is the order of
+//! handing over; nothing is there that nobody sent.
+#![cfg(feature = "testing")]
+#![allow(missing_docs)]
+
+mod rig;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use bytes::Bytes;
+use keylane_broker::{
+    AppendError, Broker, BrokerError, Commit, Journal, JournalName, LogKind, ProduceError, TopicSpec,
+};
+use rig::{Call, Dice, Rig, frames, poll};
+
+const PARTITIONS: u32 = 3;
+const JOURNALS: u32 = 3;
+const RETENTION_BYTES: u64 = 300 << 10;
+
+#[derive(Default)]
+struct Model {
+    next_id: u64,
+    /// Position to id, of each partition: acknowledged, or seen by a reader.
+    messages: Vec<BTreeMap<u64, u64>>,
+    /// The same of each journal, and the highest cut asked for and answered.
+    journals: Vec<JournalModel>,
+    commits: Vec<(u64, Vec<u64>)>,
+}
+
+#[derive(Default, Clone)]
+struct JournalModel {
+    records: BTreeMap<u64, u64>,
+    cut_asked: u64,
+    cut_done: u64,
+}
+
+type Produced = Vec<Result<u64, ProduceError>>;
+
+enum Under {
+    Produce(Call<Produced>, Vec<(u32, u64)>),
+    Append(Call<Result<u64, AppendError>>, usize, u64),
+    Cut(Call<Result<(), BrokerError>>, usize, u64),
+    Commit(Call<Result<(), BrokerError>>, u32, u64),
+}
+
+struct Run {
+    rig: Rig,
+    dice: Dice,
+    model: Model,
+    under_way: Vec<Under>,
+}
+
+impl Run {
+    fn new(seed: u64) -> Run {
+        let model = Model {
+            messages: vec![BTreeMap::new(); PARTITIONS as usize],
+            journals: vec![JournalModel::default(); JOURNALS as usize * 2],
+            commits: vec![(0, vec![0]); PARTITIONS as usize],
+            ..Model::default()
+        };
+        Run { rig: Rig::new(seed), dice: Dice(seed), model, under_way: Vec::new() }
+    }
+
+    fn open(&mut self) {
+        self.rig.open().expect("what a crash leaves can be opened");
+        let spec = TopicSpec { retention_bytes: Some(RETENTION_BYTES), ..rig::spec(PARTITIONS) };
+        self.rig.create("orders", &spec);
+    }
+
+    fn id(&mut self) -> u64 {
+        self.model.next_id += 1;
+        self.model.next_id
+    }
+
+    fn journal(&self, index: usize) -> Arc<dyn Journal> {
+        let name = JournalName {
+            group: "group".into(),
+            topic: "orders".into(),
+            partition: index as u32 / 2,
+            kind: [LogKind::Journal, LogKind::Hold][index % 2],
+        };
+        let broker = Arc::clone(self.rig.broker());
+        self.rig.run(broker.journal(&name)).expect("a journal")
+    }
+
+    fn start_produce(&mut self) {
+        let sent: Vec<(u32, u64)> = (0..1 + self.dice.below(5))
+            .map(|_| (self.dice.below(u64::from(PARTITIONS)) as u32, self.id()))
+            .collect();
+        let size = [0, 100, 3000][self.dice.below(3) as usize];
+        let named: Vec<_> = sent.iter().map(|(p, id)| (*p, format!("{id:08}"))).collect();
+        let messages: Vec<_> = named.iter().map(|(p, id)| (*p, id.as_str(), size)).collect();
+        let frames = frames(&messages);
+        let broker = Arc::clone(self.rig.broker());
+        let call = Box::pin(async move { broker.produce("orders", frames).await });
+        self.begin(Under::Produce(call, sent));
+    }
+
+    fn start_append(&mut self) {
+        let index = self.dice.below(u64::from(JOURNALS) * 2) as usize;
+        let id = self.id();
+        let size = [8, 200, 2000][self.dice.below(3) as usize];
+        let mut record = id.to_le_bytes().to_vec();
+        record.resize(size, 7);
+        let end = self.model.journals[index].records.keys().next_back().map_or(0, |last| last + 1);
+        let expect_end = [None, Some(end), Some(end + 1)][self.dice.below(3) as usize];
+        let journal = self.journal(index);
+        let call = Box::pin(async move { journal.append(record.into(), expect_end).await });
+        self.begin(Under::Append(call, index, id));
+    }
+
+    fn start_cut(&mut self) {
+        let index = self.dice.below(u64::from(JOURNALS) * 2) as usize;
+        let model = &mut self.model.journals[index];
+        let end = model.records.keys().next_back().map_or(0, |last| last + 1);
+        let below = end.saturating_sub(self.dice.below(4));
+        model.cut_asked = model.cut_asked.max(below);
+        let journal = self.journal(index);
+        let call = Box::pin(async move { journal.cut(below).await });
+        self.begin(Under::Cut(call, index, below));
+    }
+
+    fn start_commit(&mut self) {
+        let partition = self.dice.below(u64::from(PARTITIONS)) as u32;
+        let known = &self.model.messages[partition as usize];
+        let end = known.keys().next_back().map_or(0, |last| last + 1);
+        let (low, asked) = &mut self.model.commits[partition as usize];
+        let position = (*low).max(end.saturating_sub(self.dice.below(20)));
+        asked.push(position);
+        let metadata = Bytes::from_static(b"ours");
+        let commit = Commit { position, metadata };
+        let broker = Arc::clone(self.rig.broker());
+        let call = Box::pin(async move { broker.commit("group", "orders", partition, commit).await });
+        self.begin(Under::Commit(call, partition, position));
+    }
+
+    fn begin(&mut self, mut under: Under) {
+        if !self.model.settle(&mut under) {
+            self.under_way.push(under);
+        }
+    }
+
+    fn answers(&mut self) {
+        let model = &mut self.model;
+        self.under_way.retain_mut(|under| !model.settle(under));
+    }
+
+    /// One thing happens.
+    fn step(&mut self) {
+        match self.dice.below(100) {
+            0..35 => self.start_produce(),
+            35..55 => self.start_append(),
+            55..60 => self.start_cut(),
+            60..66 => self.start_commit(),
+            66..90 => {
+                self.rig.broker().commit_once();
+                self.answers();
+            }
+            90..92 => self.check(),
+            92..94 => {
+                self.rig.now_ms.fetch_add(1000, Ordering::Relaxed);
+            }
+            94..96 => {
+                // The power goes in the middle of a group commit, or of making a segment.
+                self.rig.disk.stop_after(self.dice.below(12));
+                self.rig.broker().commit_once();
+                self.answers();
+                self.restart(Rig::cut_power);
+            }
+            96..97 => {
+                self.rig.disk.stop_after(self.dice.below(12));
+                self.rig.broker().commit_once();
+                self.answers();
+                self.restart(Rig::kill);
+            }
+            97..98 => self.restart(Rig::cut_power),
+            98..99 => self.restart(Rig::kill),
+            _ => self.restart(Rig::close),
+        }
+    }
+
+    fn restart(&mut self, how: fn(&mut Rig)) {
+        how(&mut self.rig);
+        self.answers();
+        self.under_way.clear();
+        // The power may go again while the log is being opened.
+        if self.dice.below(4) == 0 {
+            self.rig.disk.stop_after(self.dice.below(8));
+            let opened = self.rig.open();
+            drop(opened);
+            self.rig.cut_power();
+        }
+        self.open();
+        self.check();
+    }
+
+    fn check(&mut self) {
+        let ends = self.rig.ends("orders");
+        for partition in 0..PARTITIONS {
+            let read = self.rig.read("orders", partition).expect("nothing is damaged");
+            let read: Vec<(u64, u64)> =
+                read.into_iter().map(|(position, id)| (position, id.parse().expect("one of ours"))).collect();
+            let start = ends[partition as usize].start;
+            let low = self.model.commits[partition as usize].1.iter().max();
+            assert!(Some(&start) <= low, "what the group has not settled is deleted: {start} {low:?}");
+            check_log(&mut self.model.messages[partition as usize], start, &read);
+            let broker = Arc::clone(self.rig.broker());
+            let commit = self.rig.run(broker.committed("group", "orders", partition)).expect("a topic");
+            let (done, asked) = &self.model.commits[partition as usize];
+            let position = commit.map_or(0, |commit| commit.position);
+            assert!(position >= *done && asked.contains(&position));
+        }
+        for index in 0..self.model.journals.len() {
+            let journal = self.journal(index);
+            let page = self.rig.run(journal.read(0, usize::MAX)).expect("nothing is damaged");
+            let read: Vec<(u64, u64)> = page
+                .records
+                .iter()
+                .map(|(position, record)| {
+                    let id: [u8; 8] = record[..8].try_into().expect("as it was written");
+                    (*position, u64::from_le_bytes(id))
+                })
+                .collect();
+            let model = &mut self.model.journals[index];
+            assert!((model.cut_done..=model.cut_asked).contains(&page.start));
+            assert_eq!(page.end, page.start + read.len() as u64);
+            check_log(&mut model.records, page.start, &read);
+        }
+    }
+}
+
+/// Compares what is there with what is known, and notes what was seen.
+fn check_log(known: &mut BTreeMap<u64, u64>, start: u64, read: &[(u64, u64)]) {
+    for (index, (position, _)) in read.iter().enumerate() {
+        assert_eq!(*position, start + index as u64, "positions have no gaps");
+    }
+    assert!(read.windows(2).all(|two| two[0].1 < two[1].1), "in the order they were sent: {read:?}");
+    let there: BTreeMap<u64, u64> = read.iter().copied().collect();
+    for (position, id) in known.range(start..) {
+        assert_eq!(there.get(position), Some(id), "position {position} is lost, or somebody else's");
+    }
+    known.extend(there);
+}
+
+impl Model {
+    /// Takes an answer in; false if there is none yet.
+    fn settle(&mut self, under: &mut Under) -> bool {
+        match under {
+            Under::Produce(call, sent) => {
+                let Poll::Ready(placed) = poll(call.as_mut()) else {
+                    return false;
+                };
+                for ((partition, id), place) in sent.iter().zip(placed) {
+                    if let Ok(position) = place {
+                        let before = self.messages[*partition as usize].insert(position, *id);
+                        assert!(before.is_none_or(|before| before == *id), "a position is given twice");
+                    }
+                }
+            }
+            Under::Append(call, index, id) => {
+                let Poll::Ready(placed) = poll(call.as_mut()) else {
+                    return false;
+                };
+                if let Ok(position) = placed {
+                    let before = self.journals[*index].records.insert(position, *id);
+                    assert!(before.is_none_or(|before| before == *id), "a position is given twice");
+                }
+            }
+            Under::Cut(call, index, below) => {
+                let Poll::Ready(cut) = poll(call.as_mut()) else {
+                    return false;
+                };
+                if cut.is_ok() {
+                    let journal = &mut self.journals[*index];
+                    journal.cut_done = journal.cut_done.max(*below);
+                }
+            }
+            Under::Commit(call, partition, position) => {
+                let Poll::Ready(done) = poll(call.as_mut()) else {
+                    return false;
+                };
+                if done.is_ok() {
+                    self.commits[*partition as usize].0 = *position;
+                }
+            }
+        }
+        true
+    }
+}
+
+fn run(seed: u64, change: fn(&mut Rig)) -> std::thread::Result<()> {
+    std::panic::catch_unwind(|| {
+        let mut run = Run::new(seed);
+        change(&mut run.rig);
+        run.open();
+        for _ in 0..1500 {
+            run.step();
+        }
+    })
+}
+
+/// P1, P10, BRK-1, BRK-6, COM-3: whatever is cut or killed, whenever.
+#[test]
+fn what_is_acknowledged_survives_every_crash_and_nothing_is_invented() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = number("SEED").unwrap_or(0);
+    let count = number("SEEDS").unwrap_or(60);
+    for seed in first..first + count {
+        assert!(run(seed, |_| ()).is_ok(), "seed {seed}");
+    }
+}
+
+/// P1: the flaw "acknowledgement before fsync", put back, is found.
+#[cfg(feature = "flaws")]
+#[test]
+fn acknowledgement_before_the_sync_is_found() {
+    let flaw = |rig: &mut Rig| {
+        let flaws = keylane_broker::embedded::Flaws { acknowledge_before_sync: true };
+        rig.options = rig.options.clone().with_flaws(flaws);
+    };
+    assert!((0..60).any(|seed| run(seed, flaw).is_err()), "no seed finds it");
+}

@@ -1,0 +1,158 @@
+//! An embedded broker on a simulated disk, driven by hand: no thread, no clock, no chance but the seed's.
+#![allow(unused, reason = "each test file uses a part")]
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use keylane_broker::embedded::sim_disk::SimDisk;
+use keylane_broker::embedded::{Embedded, OpenError, Options};
+use keylane_broker::{Broker, BrokerError, Ends, TopicSpec};
+use keylane_core::{Draft, Frames};
+
+/// A call under way.
+pub type Call<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// The broker and what it stands on.
+pub struct Rig {
+    pub disk: SimDisk,
+    pub now_ms: Arc<AtomicU64>,
+    pub options: Options,
+    pub broker: Option<Arc<Embedded>>,
+}
+
+impl Rig {
+    pub fn new(seed: u64) -> Rig {
+        let disk = SimDisk::new(seed);
+        let now_ms = Arc::new(AtomicU64::new(1_000_000));
+        let clock = Arc::clone(&now_ms);
+        let mut options =
+            Options::simulated(Arc::new(disk.clone()), Arc::new(move || clock.load(Ordering::Relaxed)), seed);
+        options.segment_bytes = 64 << 10;
+        options.journal_segment_bytes = 32 << 10;
+        options.tail_bytes = 16 << 10;
+        Rig { disk, now_ms, options, broker: None }
+    }
+
+    pub fn open(&mut self) -> Result<Arc<Embedded>, OpenError> {
+        let broker = Arc::new(Embedded::open("data", self.options.clone())?);
+        self.broker = Some(Arc::clone(&broker));
+        Ok(broker)
+    }
+
+    pub fn broker(&self) -> &Arc<Embedded> {
+        self.broker.as_ref().expect("open")
+    }
+
+    /// The process is gone at once; what it wrote stays.
+    pub fn kill(&mut self) {
+        self.disk.stop();
+        self.broker = None;
+        self.disk.restart_after_kill();
+    }
+
+    /// The power is gone at once.
+    pub fn cut_power(&mut self) {
+        self.disk.stop();
+        self.broker = None;
+        self.disk.restart_after_power_cut();
+    }
+
+    /// Closes as a server does that is told to stop.
+    pub fn close(&mut self) {
+        self.broker().close();
+        self.broker = None;
+        self.disk.restart_after_kill();
+    }
+
+    /// Carries a call through, committing as often as it takes.
+    pub fn run<T>(&self, call: impl Future<Output = T>) -> T {
+        let mut call = pin!(call);
+        for _ in 0..1000 {
+            if let Poll::Ready(done) = poll(call.as_mut()) {
+                return done;
+            }
+            self.broker().commit_once();
+        }
+        panic!("a call does not end");
+    }
+
+    pub fn create(&self, topic: &str, spec: &TopicSpec) {
+        let broker = Arc::clone(self.broker());
+        self.run(broker.create_topic(topic, spec)).expect("a new topic");
+    }
+
+    pub fn produce(&self, topic: &str, messages: &[(u32, &str, usize)]) -> Vec<u64> {
+        let broker = Arc::clone(self.broker());
+        let placed = self.run(broker.produce(topic, frames(messages)));
+        placed.into_iter().map(|place| place.expect("room")).collect()
+    }
+
+    pub fn ends(&self, topic: &str) -> Vec<Ends> {
+        let broker = Arc::clone(self.broker());
+        self.run(broker.ends(topic)).expect("an open topic")
+    }
+
+    /// All of a partition: positions and ids.
+    pub fn read(&self, topic: &str, partition: u32) -> Result<Vec<(u64, String)>, BrokerError> {
+        let broker = Arc::clone(self.broker());
+        let ends = self.run(broker.ends(topic))?[partition as usize];
+        let mut reader = self.run(broker.reader(topic, partition, ends.start))?;
+        let (mut read, mut at) = (Vec::new(), ends.start);
+        while at < ends.end {
+            let batch = poll(pin!(std::future::poll_fn(|cx| reader.poll_batch(cx, 2000))));
+            let Poll::Ready(batch) = batch else {
+                panic!("position {at} of {ends:?} is not there");
+            };
+            let batch = batch?;
+            for delivery in batch.cursor(0) {
+                let delivery = delivery.expect("a good frame");
+                read.push((delivery.position(), delivery.id().to_owned()));
+            }
+            at = batch.next;
+        }
+        Ok(read)
+    }
+
+    pub fn segments(&self, folder: &str) -> Vec<PathBuf> {
+        let dir = Path::new("data").join(folder);
+        let mut paths = self.disk.paths();
+        paths.retain(|path| path.starts_with(&dir) && path.extension().is_some_and(|ending| ending == "seg"));
+        paths
+    }
+}
+
+pub fn poll<T>(call: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Poll<T> {
+    call.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Messages as (partition, id, payload bytes).
+pub fn frames(messages: &[(u32, &str, usize)]) -> Frames {
+    let mut frames = Frames::default();
+    for (partition, id, bytes) in messages {
+        let payload = vec![b'p'; *bytes];
+        let draft = Draft { id, payload: Some(&payload), ..Draft::default() };
+        frames.push(*partition, &draft).expect("a small message");
+    }
+    frames
+}
+
+pub fn spec(partitions: u32) -> TopicSpec {
+    TopicSpec { partitions, ..TopicSpec::default() }
+}
+
+/// Numbers from a seed: SplitMix64.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
