@@ -1,0 +1,271 @@
+//! A pipeline's part in its group: follows what is assigned, and runs an owner for each partition of it.
+//!
+//! A revoked partition is given up at once (others never wait for it); its owner drains it meanwhile, and whoever
+//! comes next waits for `released` in the journal.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use keylane_broker::{BrokerError, Change, Ends, Membership, Topic};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use crate::link::{Command, Pauses};
+use crate::news::{News, Teller, Told, news};
+use crate::own::Own;
+use crate::spawn::Tasks;
+use crate::subscription::Subscription;
+use crate::view::PartitionView;
+use crate::wake::Wakes;
+
+/// Questions on their way to the group's member; owners wait for the answer.
+const QUESTIONS_MAX: usize = 64;
+
+/// Between two tries to join the group.
+const REJOIN_MS: u64 = 1_000;
+
+type Asked = mpsc::Receiver<(Question, oneshot::Sender<Option<bool>>)>;
+type Stop = watch::Receiver<Stopping>;
+
+/// How an owner asks the group's member.
+#[derive(Clone)]
+pub(crate) struct Asks {
+    questions: mpsc::Sender<(Question, oneshot::Sender<Option<bool>>)>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Question {
+    /// Is this partition assigned here, asked anew?
+    Assigned(u32),
+    /// Does the broker prove that this process is dead?
+    Dead(u128),
+}
+
+impl Asks {
+    /// Whether the partition is still assigned here, asked anew. `None`: nobody could say.
+    pub(crate) async fn confirm(&self, partition: u32) -> Option<bool> {
+        self.ask(Question::Assigned(partition)).await
+    }
+
+    /// Whether the broker proves that process dead.
+    pub(crate) async fn proves_dead(&self, instance: u128) -> bool {
+        self.ask(Question::Dead(instance)).await == Some(true)
+    }
+
+    async fn ask(&self, question: Question) -> Option<bool> {
+        let (answer, answered) = oneshot::channel();
+        match self.questions.send((question, answer)).await {
+            // Who does not follow the group any more has nothing assigned.
+            Ok(()) => answered.await.unwrap_or(Some(false)),
+            Err(_) => Some(false),
+        }
+    }
+}
+
+/// Where a partition's messages are handled.
+#[derive(Clone)]
+pub(crate) struct ShardDoor {
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) wakes: Arc<Wakes>,
+    pub(crate) pauses: Arc<Pauses>,
+}
+
+/// What following the group's assignment needs.
+pub(crate) struct Assign {
+    pub(crate) subscription: Arc<Subscription>,
+    pub(crate) membership: Box<dyn Membership>,
+    pub(crate) topic: Topic,
+    pub(crate) ends: Vec<Ends>,
+    pub(crate) shards: Vec<ShardDoor>,
+    pub(crate) views: Vec<Arc<PartitionView>>,
+    pub(crate) tasks: Tasks,
+    pub(crate) stop: watch::Receiver<Stopping>,
+}
+
+/// How far stopping has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stopping {
+    /// Not at all.
+    No,
+    /// Drain.
+    Drain,
+    /// The deadline has passed: drop what is left.
+    Drop,
+}
+
+struct Owned {
+    teller: Teller,
+    task: JoinHandle<()>,
+}
+
+impl Owned {
+    /// Waits until it has drained, or drops it too when its successor is to be dropped.
+    async fn end(mut self, successor: &mut News) {
+        self.teller.tell(Told::Revoked);
+        tokio::select! {
+            biased;
+            _ = &mut self.task => return,
+            () = successor.lost() => self.teller.tell(Told::Lost),
+        }
+        let _ = self.task.await;
+    }
+}
+
+impl Assign {
+    /// Follows the assignment until it is told to stop, then drains what is owned.
+    pub(crate) async fn run(mut self) {
+        let (questions, mut asked) = mpsc::channel(QUESTIONS_MAX);
+        let asks = Asks { questions };
+        let mut owned: BTreeMap<u32, Owned> = BTreeMap::new();
+        let mut stop = self.stop.clone();
+        loop {
+            tokio::select! {
+                biased;
+                () = reached(&mut stop, Stopping::Drain) => break,
+                Some((question, answer)) = asked.recv() => {
+                    let _ = answer.send(self.answer(question).await);
+                }
+                change = self.membership.changed() => match change {
+                    Ok(change) => self.follow(change, &asks, &mut owned).await,
+                    Err(BrokerError::Closed) => break,
+                    Err(error) => {
+                        tracing::warn!(%error, "the group's assignment cannot be followed; joining again");
+                        if !self.join_again(&mut asked, &mut owned, &mut stop).await {
+                            break;
+                        }
+                    }
+                },
+            }
+        }
+        drop(asks);
+        self.give_all_up(owned, asked).await;
+        self.membership.leave().await;
+    }
+
+    /// A membership ends with its first error: what it would have said is not known, so all it gave is given up, and
+    /// the group is joined anew. False if there is nothing to join any more.
+    async fn join_again(
+        &mut self,
+        asked: &mut Asked,
+        owned: &mut BTreeMap<u32, Owned>,
+        stop: &mut Stop,
+    ) -> bool {
+        for own in owned.values() {
+            own.teller.tell(Told::Revoked);
+        }
+        self.membership.leave().await;
+        let subscription = Arc::clone(&self.subscription);
+        let mut joining = Box::pin(join_after_pause(&subscription));
+        loop {
+            tokio::select! {
+                biased;
+                () = reached(stop, Stopping::Drain) => return false,
+                Some((question, answer)) = asked.recv() => {
+                    let _ = answer.send(self.answer(question).await);
+                }
+                joined = &mut joining => match joined {
+                    Ok(membership) => {
+                        self.membership = membership;
+                        return true;
+                    }
+                    Err(BrokerError::Closed) => return false,
+                    Err(error) => {
+                        tracing::warn!(%error, "the group was not joined; trying again");
+                        joining = Box::pin(join_after_pause(&subscription));
+                    }
+                },
+            }
+        }
+    }
+
+    async fn answer(&mut self, question: Question) -> Option<bool> {
+        match question {
+            Question::Assigned(partition) => self.membership.confirm(partition).await.ok(),
+            Question::Dead(instance) => Some(self.membership.proves_dead(instance)),
+        }
+    }
+
+    async fn follow(&mut self, change: Change, asks: &Asks, owned: &mut BTreeMap<u32, Owned>) {
+        match change {
+            Change::Assigned(partition) => {
+                let own = self.owner_of(partition, asks.clone(), owned.remove(&partition));
+                owned.insert(partition, own);
+            }
+            Change::Revoked(partition) => {
+                if let Some(own) = owned.get(&partition) {
+                    own.teller.tell(Told::Revoked);
+                }
+                self.membership.gave_up(partition).await;
+            }
+            Change::Lost(partition) => {
+                if let Some(own) = owned.get(&partition) {
+                    own.teller.tell(Told::Lost);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// An owner for a partition; one that still drains ends first.
+    fn owner_of(&self, partition: u32, asks: Asks, before: Option<Owned>) -> Owned {
+        let door = self.shards[partition as usize % self.shards.len()].clone();
+        let (teller, news) = news();
+        let mut own = Own {
+            subscription: Arc::clone(&self.subscription),
+            topic: self.topic.clone(),
+            partition,
+            instance: self.membership.instance(),
+            start: self.ends[partition as usize].start,
+            shard: door.commands,
+            wakes: door.wakes,
+            pauses: door.pauses,
+            news,
+            asks,
+            view: Arc::clone(&self.views[partition as usize]),
+        };
+        let task = self.tasks.spawn(async move {
+            if let Some(before) = before {
+                before.end(&mut own.news).await;
+            }
+            // It may have gone elsewhere meanwhile.
+            if own.news.is_yours() {
+                own.run().await;
+            }
+        });
+        Owned { teller, task }
+    }
+
+    /// Drains all, and drops what has not ended when the deadline passes.
+    async fn give_all_up(&mut self, owned: BTreeMap<u32, Owned>, asked: Asked) {
+        // Questions that wait in it end with it: an owner would wait for their answer for ever.
+        drop(asked);
+        let mut tellers = Vec::new();
+        let mut tasks = Vec::new();
+        for own in owned.into_values() {
+            own.teller.tell(Told::Revoked);
+            tellers.push(own.teller);
+            tasks.push(own.task);
+        }
+        let mut all = join_all(tasks);
+        tokio::select! {
+            biased;
+            _ = &mut all => return,
+            () = reached(&mut self.stop, Stopping::Drop) => {}
+        }
+        for teller in tellers {
+            teller.tell(Told::Lost);
+        }
+        all.await;
+    }
+}
+
+/// Ready once stopping has come that far, or nobody can say any more.
+async fn reached(stop: &mut watch::Receiver<Stopping>, far: Stopping) {
+    let _ = stop.wait_for(|stopping| *stopping >= far).await;
+}
+
+async fn join_after_pause(at: &Subscription) -> Result<Box<dyn Membership>, BrokerError> {
+    tokio::time::sleep_until(at.clock.instant(at.clock.now_ms() + REJOIN_MS)).await;
+    at.broker.join(&at.group, &at.topic, &at.node).await
+}

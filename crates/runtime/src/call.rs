@@ -1,0 +1,164 @@
+//! One call of a producer: messages for one topic in one arena, sent as one batch, with a result each.
+//!
+//! What may be in flight is bounded, in calls and bytes (PRD-2): past the bound a caller waits or fails at once, as it
+//! chose.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use keylane_broker::ProduceError;
+use keylane_core::{Draft, Frames, partition_of};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::Error;
+use crate::produce::{Producer, Receipt, WhenFull};
+
+/// Calls in flight (PRD-2): the seed's figure; a batch is one call.
+pub const CALLS_MAX: usize = 1_000;
+/// Bytes in flight (PRD-2): enough for a thousand batches of 64 KiB, little beside the pipelines' buffers.
+pub const BYTES_MAX: usize = 64 << 20;
+
+/// Messages of one call, encoded, not yet sent.
+pub struct Call {
+    producer: Producer,
+    target: Arc<Target>,
+    frames: Frames,
+    placed: Vec<(String, u32)>,
+    refused: Vec<(usize, ProduceError)>,
+}
+
+impl Call {
+    pub(crate) fn new(producer: Producer, target: Arc<Target>) -> Call {
+        Call { producer, target, frames: Frames::default(), placed: Vec::new(), refused: Vec::new() }
+    }
+
+    /// Adds a message. What cannot be taken is remembered, and answered in its place by [`Call::send`].
+    pub fn push(&mut self, draft: &Draft<'_>) {
+        self.push_placed(draft, true);
+    }
+
+    /// Adds a message whose id was made here, not by the caller: without a key it goes to any partition.
+    pub fn push_without_id(&mut self, draft: &Draft<'_>) {
+        self.push_placed(draft, false);
+    }
+
+    fn push_placed(&mut self, draft: &Draft<'_>, id_is_callers: bool) {
+        let index = self.len();
+        let bytes = draft.key.map_or(0, <[u8]>::len) + draft.payload.map_or(0, <[u8]>::len);
+        let bytes_max = self.target.message_bytes_max;
+        if bytes > bytes_max {
+            let topic = self.target.name.to_string();
+            self.refused.push((index, ProduceError::TooLarge { topic, bytes, bytes_max }));
+            return;
+        }
+        let partition = self.target.partition(draft, id_is_callers);
+        match self.frames.push(partition, draft) {
+            Ok(()) => self.placed.push((draft.id.to_owned(), partition)),
+            Err(error) => self.refused.push((index, ProduceError::Invalid(error.to_string()))),
+        }
+    }
+
+    /// Messages in it, the refused ones included.
+    pub fn len(&self) -> usize {
+        self.placed.len() + self.refused.len()
+    }
+
+    /// True if nothing was pushed.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Sends all and waits until each is durable or refused: a result each, in the order they were pushed. The outer
+    /// error says that nothing was sent.
+    pub async fn send(self) -> Result<Vec<Result<Receipt, ProduceError>>, Error> {
+        let room = self.room().await?;
+        Ok(self.send_within(room).await)
+    }
+
+    /// Waits for room, or fails at once.
+    pub(crate) async fn room(&self) -> Result<Room, Error> {
+        self.producer.in_flight_bounds().room(self.producer.when_full_setting(), self.frames.bytes()).await
+    }
+
+    /// Sends all; its first poll takes the messages' place.
+    pub(crate) async fn send_within(self, _room: Room) -> Vec<Result<Receipt, ProduceError>> {
+        let Call { producer, target, frames, placed, refused } = self;
+        let mut results = Vec::with_capacity(placed.len() + refused.len());
+        if !placed.is_empty() {
+            let answers = producer.broker().produce(&target.name, frames).await;
+            results.extend(
+                placed
+                    .into_iter()
+                    .zip(answers)
+                    .map(|((id, partition), answer)| answer.map(|offset| Receipt { id, partition, offset })),
+            );
+        }
+        let succeeded = results.iter().filter(|result| result.is_ok()).count() as u64;
+        let failed = (results.len() + refused.len()) as u64 - succeeded;
+        producer.counters().succeeded.fetch_add(succeeded, Ordering::Relaxed);
+        producer.counters().failed.fetch_add(failed, Ordering::Relaxed);
+        for (index, error) in refused {
+            results.insert(index, Err(error));
+        }
+        results
+    }
+}
+
+/// A topic as a producer knows it.
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) name: Arc<str>,
+    pub(crate) partitions: u32,
+    pub(crate) message_bytes_max: usize,
+    pub(crate) next: AtomicU32,
+}
+
+impl Target {
+    /// Where a message goes: by key, else by the caller's id, else in turn (MSG-2, MSG-3).
+    fn partition(&self, draft: &Draft<'_>, id_is_callers: bool) -> u32 {
+        match draft.key {
+            Some(key) => partition_of(key, self.partitions),
+            None if id_is_callers => partition_of(draft.id.as_bytes(), self.partitions),
+            None => self.next.fetch_add(1, Ordering::Relaxed) % self.partitions,
+        }
+    }
+}
+
+/// A call's share of what may be in flight, until it is acknowledged.
+pub(crate) type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+
+/// What may be in flight.
+#[derive(Debug)]
+pub(crate) struct InFlight {
+    calls: Arc<Semaphore>,
+    bytes: Arc<Semaphore>,
+}
+
+impl Default for InFlight {
+    fn default() -> InFlight {
+        InFlight { calls: Arc::new(Semaphore::new(CALLS_MAX)), bytes: Arc::new(Semaphore::new(BYTES_MAX)) }
+    }
+}
+
+impl InFlight {
+    /// Calls in flight.
+    pub(crate) fn calls(&self) -> usize {
+        CALLS_MAX - self.calls.available_permits()
+    }
+
+    async fn room(&self, when_full: WhenFull, bytes: usize) -> Result<Room, Error> {
+        let bytes = bytes.min(BYTES_MAX) as u32;
+        let (calls, room) = (Arc::clone(&self.calls), Arc::clone(&self.bytes));
+        let full = |_| ProduceError::InFlight { calls_max: CALLS_MAX, bytes_max: BYTES_MAX };
+        match when_full {
+            WhenFull::Fail => {
+                let call = calls.try_acquire_owned().map_err(full)?;
+                Ok((call, room.try_acquire_many_owned(bytes).map_err(full)?))
+            }
+            WhenFull::Wait => {
+                let call = calls.acquire_owned().await.expect("never closed");
+                Ok((call, room.acquire_many_owned(bytes).await.expect("never closed")))
+            }
+        }
+    }
+}

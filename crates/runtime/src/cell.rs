@@ -1,0 +1,187 @@
+//! A shard as a task, and the one place where handlers are polled.
+//!
+//! The shard's state lies in a cell that whoever holds the baton may touch. While a handler is polled nobody touches
+//! it, so that a watchdog can take the baton from a poll that blocks its thread and have the shard run on in a new
+//! task (`contain.rs`); the late poll reports back through [`Cell::late`].
+#![allow(unsafe_code, reason = "the shard's state moves between threads with the baton; see above")]
+
+use std::cell::UnsafeCell;
+use std::future::{Future, poll_fn};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use keylane_core::Outcome;
+
+use crate::contain::{Baton, Blocked, Polling};
+use crate::shard::{Next, Shard};
+use crate::slot::{Begin, Slot};
+use crate::spawn::Tasks;
+use crate::wake::Wakes;
+use crate::watch::Watched;
+
+/// A shard, its baton, and what its handlers need.
+pub(crate) struct Cell<F, B> {
+    // Before `begin` and `topic`, which its futures borrow: fields are dropped in this order.
+    shard: UnsafeCell<Shard<F>>,
+    baton: Baton,
+    late: Mutex<Vec<(u32, Poll<Outcome>)>>,
+    wakes: Arc<Wakes>,
+    /// Which thread polls it: what the watchdog asks the kernel about.
+    thread: AtomicU32,
+    topic: Arc<str>,
+    begin: B,
+    tasks: Tasks,
+    blocked: Arc<Blocked>,
+}
+
+// SAFETY: `shard` is touched only by the holder of the baton, who got it through the baton's atomics or the runtime's
+// own hand-over of a task between threads; everything else is Sync.
+unsafe impl<F: Send, B: Sync + Send> Sync for Cell<F, B> {}
+// SAFETY: nothing in it is tied to a thread.
+unsafe impl<F: Send, B: Send> Send for Cell<F, B> {}
+
+impl<F, B> Cell<F, B>
+where
+    F: Future<Output = Outcome> + Send + 'static,
+    B: Begin<F>,
+{
+    pub(crate) fn new(
+        shard: Shard<F>,
+        begin: B,
+        topic: Arc<str>,
+        tasks: Tasks,
+        blocked: Arc<Blocked>,
+    ) -> Arc<Cell<F, B>> {
+        let wakes = Arc::clone(&shard.wakes);
+        Arc::new(Cell {
+            shard: UnsafeCell::new(shard),
+            baton: Baton::new(),
+            late: Mutex::default(),
+            wakes,
+            thread: AtomicU32::new(0),
+            topic,
+            begin,
+            tasks,
+            blocked,
+        })
+    }
+
+    /// Runs the shard until nobody needs it, or until its baton is taken away.
+    pub(crate) async fn run(self: Arc<Self>) {
+        // Many handlers in one task would use up tokio's budget for one task; the shard yields by itself.
+        tokio::task::unconstrained(poll_fn(|cx| self.poll(cx))).await;
+    }
+
+    fn poll(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.thread.store(crate::thread::current(), Ordering::Relaxed);
+        // SAFETY: this task has the baton: it was spawned with it, and returns as soon as it has lost it. The
+        // reference is made anew after each handler's poll, during which somebody else may use the shard.
+        let shard = || unsafe { &mut *self.shard.get() };
+        for (seat, polled) in std::mem::take(&mut *self.late.lock().expect("no holder panics")) {
+            shard().came_back(seat, polled);
+        }
+        if !shard().begin_pass(cx) {
+            return Poll::Ready(());
+        }
+        let elsewhere = self.blocked.too_often();
+        let mut polls = 0;
+        loop {
+            let next = shard().next(cx);
+            if !matches!(next, Next::Poll(_)) {
+                self.blocked.forgive(polls);
+            }
+            let seat = match next {
+                Next::Poll(seat) => seat,
+                Next::Sleep if self.late.lock().expect("no holder panics").is_empty() => {
+                    return Poll::Pending;
+                }
+                Next::Sleep | Next::Yield => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            };
+            polls += 1;
+            if elsewhere && self.blocked.goes_elsewhere() {
+                self.poll_elsewhere(seat);
+                continue;
+            }
+            let slot = shard().attempts.slot(seat);
+            let polling = self.baton.enter();
+            // SAFETY: the seat stays filled until this poll was reported, and with it its waker.
+            let waker = unsafe { (*slot).waker() };
+            let polled = self.poll_slot(slot, &mut Context::from_waker(&waker));
+            if !self.baton.leave(polling) {
+                self.post(seat, polled);
+                return Poll::Ready(());
+            }
+            shard().polled(polled);
+        }
+    }
+
+    #[inline]
+    fn poll_slot(&self, slot: *const Slot<F>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        // SAFETY: the seat is filled and stays so until this poll was reported; nobody else polls it; the cell, which
+        // the slot's future borrows `begin` and `topic` from, outlives its shard's slots (see the order of fields),
+        // and this call holds the cell.
+        unsafe {
+            let topic: &'static Arc<str> = &*std::ptr::from_ref(&self.topic);
+            (*slot).poll(&self.begin, topic, cx)
+        }
+    }
+
+    /// Reports a poll to the shard, wherever it runs now.
+    fn post(&self, seat: u32, polled: Poll<Outcome>) {
+        self.late.lock().expect("no holder panics").push((seat, polled));
+        self.wakes.wake();
+    }
+
+    /// Polls an attempt once on the blocking pool, where it may block; its lane is busy until that poll is reported.
+    fn poll_elsewhere(self: &Arc<Self>, seat: u32) {
+        // SAFETY: as in `poll`.
+        let shard = unsafe { &mut *self.shard.get() };
+        let slot = SendPointer(shard.attempts.slot(seat));
+        shard.current_went_elsewhere();
+        let cell = Arc::clone(self);
+        self.tasks.run_blocking(move || {
+            let slot = slot;
+            // SAFETY: the seat stays filled until this poll was reported, and with it its waker.
+            let waker = unsafe { (*slot.0).waker() };
+            let polled = cell.poll_slot(slot.0, &mut Context::from_waker(&waker));
+            cell.blocked.came_back();
+            cell.post(seat, polled);
+        });
+    }
+}
+
+impl<F, B> Watched for Cell<F, B>
+where
+    F: Future<Output = Outcome> + Send + 'static,
+    B: Begin<F>,
+{
+    fn polling(&self) -> Option<Polling> {
+        self.baton.look()
+    }
+
+    fn thread(&self) -> u32 {
+        self.thread.load(Ordering::Relaxed)
+    }
+
+    fn contain(self: Arc<Self>, polling: Polling) -> bool {
+        if !self.baton.take(polling) {
+            return false;
+        }
+        self.blocked.one_more();
+        // SAFETY: the baton is ours, and goes to the new task.
+        unsafe { &mut *self.shard.get() }.current_went_elsewhere();
+        let tasks = self.tasks.clone();
+        tasks.spawn(self.run());
+        true
+    }
+}
+
+/// A slot that one other thread polls.
+struct SendPointer<F>(*const Slot<F>);
+
+// SAFETY: the slot is Sync, and the cell that owns it goes with the pointer.
+unsafe impl<F: Send> Send for SendPointer<F> {}

@@ -1,0 +1,70 @@
+//! What goes wrong, for the caller of the library: each with a code that has a page under `docs/errors/`.
+
+use std::path::PathBuf;
+
+use keylane_broker::{BrokerError, ProduceError};
+
+/// Why Keylane could not do what was asked.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The embedded broker's folder cannot be opened.
+    #[error("cannot open the data folder {folder}: {why}")]
+    Open {
+        /// The folder.
+        folder: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The broker says no.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// A message was not taken.
+    #[error(transparent)]
+    Produce(#[from] ProduceError),
+    /// A pipeline of that name, or one with the same group and topic, runs already.
+    #[error("pipeline {0} cannot start: {1}")]
+    Pipeline(String, String),
+    /// There is no such pipeline.
+    #[error("there is no pipeline {0}")]
+    UnknownPipeline(String),
+}
+
+impl Error {
+    /// The code under which `docs/errors/` explains it.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Error::Open { .. } => "KL-1101",
+            Error::Broker(error) => broker_code(error),
+            Error::Produce(error) => produce_code(error),
+            Error::Pipeline(..) => "KL-1308",
+            Error::UnknownPipeline(_) => "KL-1309",
+        }
+    }
+}
+
+/// The code of a broker's error.
+pub fn broker_code(error: &BrokerError) -> &'static str {
+    match error {
+        BrokerError::Unavailable(_) => "KL-1102",
+        BrokerError::Closed => "KL-1103",
+        BrokerError::Stopped(_) => "KL-1104",
+        BrokerError::UnknownTopic(_) => "KL-1201",
+        BrokerError::Partitions { .. } => "KL-1105",
+        BrokerError::OutOfRange { .. } => "KL-1106",
+        BrokerError::Damaged(_) => "KL-1107",
+        _ => "KL-1108",
+    }
+}
+
+/// The code of a refused message.
+pub fn produce_code(error: &ProduceError) -> &'static str {
+    match error {
+        ProduceError::TooLarge { .. } => "KL-1203",
+        ProduceError::UnknownTopic(_) => "KL-1201",
+        ProduceError::Full { .. } => "KL-1204",
+        ProduceError::InFlight { .. } => "KL-1205",
+        ProduceError::Invalid(_) => "KL-1202",
+        _ => "KL-1206",
+    }
+}

@@ -1,0 +1,59 @@
+//! Known flaws as a value, so that a test can put one back and see that the proofs find it.
+//!
+//! Without the feature `flaws` there is nothing to put back: the value is empty, and what is made here has none.
+
+use keylane_core::{Engine, Ledger, Owner, Settled, Setup};
+
+/// Which flaws a pipeline has. A test puts one back; nothing else does.
+#[cfg(feature = "flaws")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flaws {
+    /// Of the ledger.
+    pub ledger: keylane_core::ledger::Flaws,
+    /// Of the lanes.
+    pub engine: keylane_core::engine::Flaws,
+    /// Rules of the partition protocol that are left out.
+    pub rules: keylane_core::Rules,
+}
+
+#[cfg(feature = "flaws")]
+impl Default for Flaws {
+    fn default() -> Flaws {
+        Flaws { ledger: Default::default(), engine: Default::default(), rules: keylane_core::Rules::ALL }
+    }
+}
+
+/// Which flaws a pipeline has: none.
+#[cfg(not(feature = "flaws"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Flaws;
+
+#[cfg(feature = "flaws")]
+impl Flaws {
+    pub(crate) fn engine(self, settings: keylane_core::Settings) -> Engine {
+        Engine::with_flaws(settings, self.engine)
+    }
+
+    pub(crate) fn ledger(self, settled: &Settled) -> Ledger {
+        Ledger::resume_with_flaws(settled, self.ledger)
+    }
+
+    pub(crate) fn owner(self, setup: Setup) -> Owner {
+        Owner::with_rules(self.rules, Default::default(), std::sync::Arc::new(setup))
+    }
+}
+
+#[cfg(not(feature = "flaws"))]
+impl Flaws {
+    pub(crate) fn engine(self, settings: keylane_core::Settings) -> Engine {
+        Engine::new(settings)
+    }
+
+    pub(crate) fn ledger(self, settled: &Settled) -> Ledger {
+        Ledger::resume(settled)
+    }
+
+    pub(crate) fn owner(self, setup: Setup) -> Owner {
+        Owner::new(setup)
+    }
+}

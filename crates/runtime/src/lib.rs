@@ -1,0 +1,80 @@
+//! Keylane takes messages in, keeps them in a log, and runs a handler on them: each key in order, all keys in
+//! parallel, nothing lost.
+//!
+//! ```
+//! use keylane::{Keylane, Message};
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let shutdown = tokio::time::sleep(std::time::Duration::from_millis(100));
+//! let keylane = Keylane::open_embedded(folder.path()).await?;
+//! keylane.produce(Message::new("orders").key("user-1").json(&42)?).await?;
+//! keylane
+//!     .pipeline("orders")
+//!     .handle(|message: Message| async move {
+//!         let order: u32 = message.parse()?;
+//!         println!("{} orders {order}", message.key_text());
+//!         Ok::<(), serde_json::Error>(())
+//!     })
+//!     .run_until(shutdown)
+//!     .await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A handler is a closure that takes a [`Message`], or a type with the trait [`Handler`], which borrows. It answers
+//! with an [`Outcome`], or with a `Result` whose error is retried. `examples/` goes on from here, in numbered steps.
+
+mod assign;
+mod bury;
+mod call;
+mod cell;
+pub mod clock;
+mod commit;
+mod contain;
+pub mod error;
+mod flaws;
+mod handle;
+pub mod handler;
+pub mod handlers;
+mod keylane;
+mod link;
+mod message;
+mod news;
+mod obey;
+mod open;
+mod own;
+mod peek;
+pub mod percent;
+mod permits;
+mod pipeline;
+mod poll;
+pub mod produce;
+pub mod settings;
+mod settle;
+mod shard;
+mod shards;
+mod slot;
+pub mod spawn;
+mod stats;
+pub mod status;
+mod subscription;
+mod thread;
+mod view;
+mod wake;
+mod watch;
+
+pub use call::Call;
+pub use error::Error;
+#[cfg(feature = "flaws")]
+pub use flaws::Flaws;
+pub use handler::{Attempt, Handler};
+pub use keylane_broker::{ProduceError, TopicSpec};
+pub use keylane_core::{Delivery, Draft, Order, Outcome};
+pub use message::Message;
+pub use pipeline::{Pipeline, PipelineBuilder};
+pub use produce::{Producer, Receipt, Ticket, WhenFull};
+pub use settings::Settings;
+
+pub use crate::keylane::{Config, Keylane};

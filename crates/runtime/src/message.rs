@@ -1,0 +1,193 @@
+//! A message as its users see it: built to be produced, or read and handed to a handler.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use keylane_core::{Delivery, Draft};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A message: payload, and optionally key, id, headers and version (MSG-1).
+///
+/// Builder methods are plain nouns, as in `std::process::Command`; what reads is called `get_…`.
+///
+/// ```
+/// use keylane::Message;
+///
+/// let message = Message::new("orders").key("user-1").payload("hello").header("source", "shop");
+/// assert_eq!(message.get_key(), Some(&b"user-1"[..]));
+/// assert_eq!(message.get_payload(), b"hello");
+/// ```
+#[derive(Debug, Clone)]
+pub struct Message {
+    topic: Arc<str>,
+    body: Body,
+}
+
+#[derive(Debug, Clone)]
+enum Body {
+    Built(Built),
+    Read { delivery: Delivery, attempt: u32 },
+}
+
+#[derive(Debug, Clone, Default)]
+struct Built {
+    id: Option<String>,
+    key: Option<Vec<u8>>,
+    payload: Option<Bytes>,
+    headers: Vec<(String, Vec<u8>)>,
+    version: Option<u64>,
+}
+
+impl Message {
+    /// An empty message for `topic`. Without a payload it carries a null.
+    pub fn new(topic: impl Into<Arc<str>>) -> Message {
+        Message { topic: topic.into(), body: Body::Built(Built::default()) }
+    }
+
+    pub(crate) fn read(topic: Arc<str>, delivery: Delivery, attempt: u32) -> Message {
+        Message { topic, body: Body::Read { delivery, attempt } }
+    }
+
+    /// Sets the key: messages of one key are handled one at a time, in order. At most 4 KiB; an empty key is a key.
+    pub fn key(self, key: impl AsRef<[u8]>) -> Message {
+        self.change(|built| built.key = Some(key.as_ref().to_vec()))
+    }
+
+    /// Sets the id. Without one, a UUIDv7 is made when it is produced.
+    pub fn id(self, id: impl Into<String>) -> Message {
+        self.change(|built| built.id = Some(id.into()))
+    }
+
+    /// Sets the payload.
+    pub fn payload(self, payload: impl Into<Bytes>) -> Message {
+        self.change(|built| built.payload = Some(payload.into()))
+    }
+
+    /// Sets the payload to `value` as JSON.
+    pub fn json(self, value: &impl Serialize) -> Result<Message, serde_json::Error> {
+        let payload = serde_json::to_vec(value)?;
+        Ok(self.payload(payload))
+    }
+
+    /// Adds a header. Headers keep their order.
+    pub fn header(self, name: impl Into<String>, value: impl AsRef<[u8]>) -> Message {
+        self.change(|built| built.headers.push((name.into(), value.as_ref().to_vec())))
+    }
+
+    /// Sets the version of the key that this message makes, for producers that number them.
+    pub fn version(self, version: u64) -> Message {
+        self.change(|built| built.version = Some(version))
+    }
+
+    /// A message that was read becomes one that can be produced: same content, no position.
+    fn change(mut self, change: impl FnOnce(&mut Built)) -> Message {
+        if let Body::Read { delivery, .. } = &self.body {
+            self.body = Body::Built(Built {
+                id: Some(delivery.id().to_owned()),
+                key: delivery.key().map(<[u8]>::to_vec),
+                payload: delivery.payload().map(|_| delivery.payload_bytes()),
+                headers: delivery.headers().map(|(name, value)| (name.to_owned(), value.to_vec())).collect(),
+                version: delivery.version(),
+            });
+        }
+        if let Body::Built(built) = &mut self.body {
+            change(built);
+        }
+        self
+    }
+
+    /// The topic.
+    pub fn get_topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// The id; none on a message that was not given one and is not produced yet.
+    pub fn get_id(&self) -> Option<&str> {
+        match &self.body {
+            Body::Built(built) => built.id.as_deref(),
+            Body::Read { delivery, .. } => Some(delivery.id()),
+        }
+    }
+
+    /// The key.
+    pub fn get_key(&self) -> Option<&[u8]> {
+        match &self.body {
+            Body::Built(built) => built.key.as_deref(),
+            Body::Read { delivery, .. } => delivery.key(),
+        }
+    }
+
+    /// The key as text, with what is not UTF-8 replaced; empty without a key.
+    pub fn key_text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.get_key().unwrap_or_default())
+    }
+
+    /// The payload; empty for a null.
+    pub fn get_payload(&self) -> &[u8] {
+        match &self.body {
+            Body::Built(built) => built.payload.as_deref().unwrap_or_default(),
+            Body::Read { delivery, .. } => delivery.payload().unwrap_or_default(),
+        }
+    }
+
+    /// True if the payload is a null, which is not the same as an empty one.
+    pub fn is_null(&self) -> bool {
+        match &self.body {
+            Body::Built(built) => built.payload.is_none(),
+            Body::Read { delivery, .. } => delivery.payload().is_none(),
+        }
+    }
+
+    /// Reads the payload as JSON.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_slice(self.get_payload())
+    }
+
+    /// Headers in their order.
+    pub fn get_headers(&self) -> Vec<(&str, &[u8])> {
+        match &self.body {
+            Body::Built(built) => built.headers.iter().map(|(n, v)| (n.as_str(), v.as_slice())).collect(),
+            Body::Read { delivery, .. } => delivery.headers().collect(),
+        }
+    }
+
+    /// The version of the key.
+    pub fn get_version(&self) -> Option<u64> {
+        match &self.body {
+            Body::Built(built) => built.version,
+            Body::Read { delivery, .. } => delivery.version(),
+        }
+    }
+
+    /// Where it was read; none on a message that is yet to be produced.
+    pub fn delivery(&self) -> Option<&Delivery> {
+        match &self.body {
+            Body::Built(_) => None,
+            Body::Read { delivery, .. } => Some(delivery),
+        }
+    }
+
+    /// Which attempt this is, from 1; 0 on a message that was not read.
+    pub fn attempt(&self) -> u32 {
+        match &self.body {
+            Body::Built(_) => 0,
+            Body::Read { attempt, .. } => *attempt,
+        }
+    }
+
+    /// Lends the message as a draft with `id` (its own, or one made for it).
+    pub(crate) fn with_draft<T>(&self, id: &str, now_ms: u64, use_it: impl FnOnce(&Draft<'_>) -> T) -> T {
+        let headers = self.get_headers();
+        use_it(&Draft {
+            id,
+            key: self.get_key(),
+            payload: (!self.is_null()).then(|| self.get_payload()),
+            headers: &headers,
+            version: self.get_version(),
+            produced_ms: now_ms,
+            appended_ms: None,
+        })
+    }
+}

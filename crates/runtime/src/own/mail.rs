@@ -1,0 +1,74 @@
+//! What a shard left for its owner, and whether the shard moves at all.
+
+use futures_util::future::try_join_all;
+use keylane_core::{Action, Input, Ranges};
+
+use super::{Ended, Epoch, LOOK_MS, ended};
+use crate::bury;
+use crate::link::Mail;
+
+/// A shard that has not ticked for so long gives its partitions up (ORD-12).
+const STALLED_MS: u64 = 60_000;
+/// After a pause of a third of the session, the assignment is confirmed anew (ORD-12).
+const CONFIRM_AFTER_MS: u64 = 10_000;
+
+impl Epoch<'_> {
+    /// What the shard left: stores the bodies of what died, then hands all over.
+    pub(super) async fn mail(&mut self) -> Result<Action, Ended> {
+        let Mail { done, rejected, quiet, verify, broken } = self.link.take();
+        let journal = self.state().journal.expect("an owned journal has an id");
+        // All at once, so that they share the log's syncs: meanwhile this owner hears nothing.
+        let storing = rejected
+            .iter()
+            .map(|rejection| bury::store(&*self.hold, &self.own.subscription, journal, rejection));
+        let dead = try_join_all(storing).await.map_err(ended)?;
+        self.broken = self.broken.take().or(broken);
+        // One thing at a time: what the owner answers must be done before it hears more.
+        self.quiet |= quiet;
+        self.paused_ms = self.paused_ms.max(verify);
+        Ok(self.finished(&done, &dead))
+    }
+
+    /// What is still to be said of the last mail.
+    pub(super) async fn rest_of_mail(&mut self) -> Option<Action> {
+        if let Some(paused_ms) = self.paused_ms.take() {
+            return Some(match paused_ms <= CONFIRM_AFTER_MS {
+                true => self.step(Input::Paused),
+                false => self.confirm(Input::Paused).await,
+            });
+        }
+        if self.broken.is_some() && !std::mem::replace(&mut self.ending, true) {
+            // What handlers did goes on record first; then it ends with the error.
+            return Some(self.step(Input::Revoked));
+        }
+        std::mem::take(&mut self.quiet).then(|| self.step(Input::Quiet))
+    }
+
+    fn finished(&mut self, done: &Ranges, dead: &[keylane_core::DeadEntry]) -> Action {
+        match self.epoch {
+            Some(epoch) if !done.is_empty() || !dead.is_empty() => {
+                self.step(Input::Finished { epoch, done, dead })
+            }
+            _ => self.tick(),
+        }
+    }
+}
+
+/// Whether a shard moves. Time in which the owner itself did not look does not count: the whole process slept.
+#[derive(Debug, Default)]
+pub(super) struct Alive {
+    ticked_ms: u64,
+    since_ms: u64,
+    looked_ms: u64,
+}
+
+impl Alive {
+    /// True if the shard has not ticked for [`STALLED_MS`], though the owner looked all the time.
+    pub(super) fn stalled(&mut self, ticked_ms: u64, now_ms: u64) -> bool {
+        if ticked_ms != self.ticked_ms || now_ms > self.looked_ms + 2 * LOOK_MS {
+            (self.ticked_ms, self.since_ms) = (ticked_ms, now_ms);
+        }
+        self.looked_ms = now_ms;
+        now_ms > self.since_ms + STALLED_MS
+    }
+}

@@ -1,0 +1,163 @@
+//! How many handlers may be in flight (ORD-4): one number for a pipeline, shared by its shards.
+//!
+//! A shard takes permits in small lots and keeps a few at hand, so that an attempt costs no shared write. With few
+//! permits the lot is one. A shard that finds none says that it waits; whoever gives some back wakes all shards.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::wake::Wakes;
+
+/// Permits a shard keeps at hand at most: few beside the default of 10,000, many beside the cost of one exchange.
+const LOT_MAX: usize = 64;
+
+/// A pipeline's permits.
+#[derive(Debug)]
+pub(crate) struct Permits {
+    free: AtomicUsize,
+    wanted: AtomicBool,
+    lot: usize,
+    shards: Vec<Arc<Wakes>>,
+}
+
+impl Permits {
+    pub(crate) fn new(concurrency: usize, shards: Vec<Arc<Wakes>>) -> Arc<Permits> {
+        let lot = (concurrency / (16 * shards.len().max(1))).clamp(1, LOT_MAX);
+        Arc::new(Permits { free: AtomicUsize::new(concurrency), wanted: AtomicBool::new(false), lot, shards })
+    }
+
+    fn take(&self) -> usize {
+        let mut free = self.free.load(Ordering::Relaxed);
+        loop {
+            let taken = free.min(self.lot);
+            if taken == 0 {
+                return 0;
+            }
+            match self.free.compare_exchange_weak(free, free - taken, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => return taken,
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    fn give(&self, permits: usize) {
+        if permits == 0 {
+            return;
+        }
+        self.free.fetch_add(permits, Ordering::SeqCst);
+        if self.wanted.swap(false, Ordering::SeqCst) {
+            self.shards.iter().for_each(|shard| shard.wake());
+        }
+    }
+}
+
+/// One shard's share of them.
+#[derive(Debug)]
+pub(crate) struct ShardPermits {
+    pool: Arc<Permits>,
+    at_hand: usize,
+    short: bool,
+}
+
+impl ShardPermits {
+    pub(crate) fn new(pool: Arc<Permits>) -> ShardPermits {
+        ShardPermits { pool, at_hand: 0, short: false }
+    }
+
+    /// True if there is a permit.
+    #[inline]
+    pub(crate) fn any(&mut self) -> bool {
+        if self.at_hand == 0 {
+            self.at_hand = self.pool.take();
+            self.short = self.at_hand == 0;
+            if self.short {
+                // Said before the last look (`came_free`), so that a permit given in between is not missed.
+                self.pool.wanted.store(true, Ordering::SeqCst);
+            }
+        }
+        self.at_hand > 0
+    }
+
+    /// Takes a permit. There is `any`.
+    #[inline]
+    pub(crate) fn take(&mut self) {
+        self.at_hand -= 1;
+    }
+
+    /// A permit is no longer needed.
+    #[inline]
+    pub(crate) fn give(&mut self) {
+        self.at_hand += 1;
+        // A shard that is always busy must not keep the last ones from a shard that has none.
+        if self.at_hand > self.pool.lot || self.pool.wanted.load(Ordering::Relaxed) {
+            self.pool.give(1);
+            self.at_hand -= 1;
+        }
+    }
+
+    /// The shard has nothing to do: others may have what it keeps at hand.
+    pub(crate) fn give_back(&mut self) {
+        self.pool.give(std::mem::take(&mut self.at_hand));
+    }
+
+    /// True if the shard ran out of permits and there are some now. Said once: a shard that may start nothing does not
+    /// take them, and would turn without end.
+    pub(crate) fn came_free(&mut self) -> bool {
+        let came = self.short && self.pool.free.load(Ordering::SeqCst) > 0;
+        self.short &= !came;
+        came
+    }
+}
+
+impl Drop for ShardPermits {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// ORD-12: a shard that may start nothing does not take what came free, and must not turn without end for it.
+    #[test]
+    fn that_permits_came_free_is_said_once() {
+        let pool = Permits::new(1, vec![Arc::new(Wakes::default())]);
+        let mut shard = ShardPermits::new(Arc::clone(&pool));
+        assert!(shard.any());
+        shard.take();
+        assert!(!shard.any());
+        shard.give();
+        shard.give_back();
+        assert!(shard.came_free() && !shard.came_free());
+        assert!(shard.any());
+    }
+
+    proptest! {
+        /// ORD-4: never more in flight than allowed, and none is lost.
+        #[test]
+        fn shards_together_never_exceed_the_bound(
+            concurrency in 1usize..40,
+            steps in proptest::collection::vec((0usize..3, 0u8..3), 0..300),
+        ) {
+            let wakes: Vec<_> = (0..3).map(|_| Arc::new(Wakes::default())).collect();
+            let pool = Permits::new(concurrency, wakes);
+            let mut shards: Vec<_> = (0..3).map(|_| (ShardPermits::new(Arc::clone(&pool)), 0usize)).collect();
+            for (shard, step) in steps {
+                let (permits, used) = &mut shards[shard];
+                match step {
+                    0 if permits.any() => { permits.take(); *used += 1; }
+                    1 if *used > 0 => { permits.give(); *used -= 1; }
+                    _ => permits.give_back(),
+                }
+                prop_assert!(shards.iter().map(|(_, used)| used).sum::<usize>() <= concurrency);
+            }
+            for (permits, used) in &mut shards {
+                (0..*used).for_each(|_| permits.give());
+            }
+            drop(shards);
+            prop_assert_eq!(pool.free.load(Ordering::SeqCst), concurrency);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! A pipeline: one subscription with its handler and its settings (MSG-5), built, run and drained.
+
+use std::future::Future;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use keylane_core::Order;
+use tokio::sync::watch;
+
+use crate::assign::{Assign, Stopping};
+use crate::handler::IntoHandler;
+use crate::keylane::Claimed;
+use crate::settings::Settings;
+use crate::shards::Shards;
+use crate::status::{Lag, LaneCounts, LaneSort, LaneStatus, PartitionState, PartitionStatus, PipelineStatus};
+use crate::subscription::{CommitCounters, Subscription};
+use crate::view::PartitionView;
+use crate::{Error, Handler, Keylane};
+
+/// A pipeline about to run. Every setting has a default.
+pub struct PipelineBuilder<H = ()> {
+    keylane: Keylane,
+    name: String,
+    topic: String,
+    group: String,
+    settings: Settings,
+    handler: H,
+}
+
+impl PipelineBuilder {
+    pub(crate) fn new(keylane: Keylane, name: &str) -> PipelineBuilder {
+        PipelineBuilder {
+            keylane,
+            name: name.to_owned(),
+            topic: name.to_owned(),
+            group: name.to_owned(),
+            settings: Settings::default(),
+            handler: (),
+        }
+    }
+
+    /// What runs on each message: a closure that takes a [`crate::Message`], or a [`Handler`].
+    pub fn handle<M, T: IntoHandler<M>>(self, handler: T) -> PipelineBuilder<T::Handler> {
+        PipelineBuilder {
+            keylane: self.keylane,
+            name: self.name,
+            topic: self.topic,
+            group: self.group,
+            settings: self.settings,
+            handler: handler.into_handler(),
+        }
+    }
+}
+
+impl<H> PipelineBuilder<H> {
+    /// The topic to read, if it is not called like the pipeline.
+    pub fn topic(mut self, topic: &str) -> Self {
+        topic.clone_into(&mut self.topic);
+        self
+    }
+
+    /// The group whose position is kept, if it is not called like the pipeline.
+    pub fn group(mut self, group: &str) -> Self {
+        group.clone_into(&mut self.group);
+        self
+    }
+
+    /// What keeps its order.
+    pub fn order(mut self, order: Order) -> Self {
+        self.settings.order = order;
+        self
+    }
+
+    /// Handlers in flight at most.
+    pub fn concurrency(mut self, concurrency: usize) -> Self {
+        self.settings.concurrency = concurrency;
+        self
+    }
+
+    /// A handler that takes longer has failed.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.settings.timeout = timeout;
+        self
+    }
+
+    /// All settings at once.
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+}
+
+impl<H: Handler> PipelineBuilder<H> {
+    /// Starts the pipeline; it runs until it is drained.
+    pub async fn start(self) -> Result<Pipeline, Error> {
+        let PipelineBuilder { keylane, name, topic, group, settings, handler } = self;
+        settings.check().map_err(|why| Error::Pipeline(name.clone(), why))?;
+        let inner = &keylane.inner;
+        let topic = keylane.producer().ensure(&topic).await?;
+        let subscription = Arc::new(Subscription {
+            broker: Arc::clone(&inner.broker),
+            clock: inner.clock,
+            pipeline: name.as_str().into(),
+            topic: topic.name.as_str().into(),
+            group,
+            node: inner.node.clone(),
+            timeout_ms: settings.timeout_ms(),
+            bounds: settings.bounds(),
+            flaws: settings.flaws(),
+            counters: CommitCounters::default(),
+            seed: inner.clock.seed().map(AtomicU64::new),
+        });
+        let claimed = inner.claim(&subscription)?;
+        let membership =
+            inner.broker.join(&subscription.group, &subscription.topic, &subscription.node).await?;
+        // Read once the group is known: what it has not settled is kept from then on.
+        let ends = inner.broker.ends(&topic.name).await?;
+        let (stop, stopping) = watch::channel(Stopping::No);
+        let shards = Shards::start(&subscription, &settings, &topic, handler, &inner.tasks);
+        let mut views = Vec::new();
+        for (partition, ends) in (0..).zip(&ends) {
+            let commit = inner.broker.committed(&subscription.group, &topic.name, partition).await?;
+            let committed = commit.map_or(ends.start, |commit| commit.position);
+            views.push(Arc::new(PartitionView::new(partition, committed)));
+        }
+        let assign = Assign {
+            subscription: Arc::clone(&subscription),
+            membership,
+            ends,
+            shards: shards.doors.clone(),
+            views: views.clone(),
+            tasks: inner.tasks.clone(),
+            topic,
+            stop: stopping,
+        };
+        let (ended, ending) = watch::channel(false);
+        inner.tasks.spawn(async move {
+            assign.run().await;
+            let _ = ended.send(true);
+        });
+        let drain = settings.drain;
+        let running = Running {
+            subscription,
+            shards,
+            views,
+            stop,
+            ended: ending,
+            drain,
+            claimed: Mutex::new(Some(claimed)),
+        };
+        let pipeline = Pipeline { inner: Arc::new(running) };
+        inner.pipelines.lock().expect("no holder panics").insert(name, pipeline.clone());
+        Ok(pipeline)
+    }
+
+    /// Runs the pipeline until `stop` is ready, then drains it.
+    pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), Error> {
+        let pipeline = self.start().await?;
+        stop.await;
+        pipeline.drain().await
+    }
+}
+
+/// A running pipeline. Cheap to clone.
+#[derive(Clone)]
+pub struct Pipeline {
+    inner: Arc<Running>,
+}
+
+struct Running {
+    subscription: Arc<Subscription>,
+    shards: Shards,
+    views: Vec<Arc<PartitionView>>,
+    stop: watch::Sender<Stopping>,
+    ended: watch::Receiver<bool>,
+    drain: Duration,
+    claimed: Mutex<Option<Claimed>>,
+}
+
+impl Pipeline {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.inner.subscription.pipeline
+    }
+
+    /// Stops intake, lets handlers finish within the deadline, records and commits (ORD-10).
+    pub async fn drain(&self) -> Result<(), Error> {
+        let inner = &self.inner;
+        inner.stop.send_if_modified(|stopping| advance(stopping, Stopping::Drain));
+        let mut ended = inner.ended.clone();
+        if tokio::time::timeout(inner.drain, ended.wait_for(|ended| *ended)).await.is_err() {
+            tracing::warn!(
+                pipeline = self.name(),
+                "handlers did not end in time; they run again after a restart"
+            );
+            inner.stop.send_if_modified(|stopping| advance(stopping, Stopping::Drop));
+            let _ = ended.wait_for(|ended| *ended).await;
+        }
+        inner.shards.stop();
+        // Its name and its group may be used again.
+        drop(inner.claimed.lock().expect("no holder panics").take());
+        Ok(())
+    }
+
+    /// How it is now.
+    pub async fn status(&self) -> Result<PipelineStatus, Error> {
+        let at = &self.inner.subscription;
+        let ends = at.broker.ends(&at.topic).await?;
+        let partitions: Vec<PartitionStatus> =
+            self.inner.views.iter().zip(&ends).map(|(view, ends)| view.status(ends.end)).collect();
+        let figures = self.inner.shards.figures();
+        Ok(PipelineStatus {
+            name: self.name().to_owned(),
+            topic: at.topic.to_string(),
+            group: at.group.clone(),
+            mode: "normal",
+            state: self.state(&partitions),
+            lag: lag(at, &partitions).await?,
+            lanes: LaneCounts {
+                total: figures.lanes,
+                busy: figures.busy,
+                held: 0,
+                retrying: figures.retrying,
+                stuck: figures.stuck,
+            },
+            handled: figures.handled,
+            failed: figures.failed,
+            dead: figures.dead,
+            commits: at.counters.shown(),
+            in_flight: figures.in_flight,
+            buffered: figures.buffered,
+            buffered_bytes: figures.buffered_bytes,
+            partitions,
+        })
+    }
+
+    fn state(&self, partitions: &[PartitionStatus]) -> &'static str {
+        match *self.inner.stop.borrow() {
+            Stopping::No if *self.inner.ended.borrow() => "stopped",
+            Stopping::No if partitions.iter().all(|p| p.state == PartitionState::Claiming) => "starting",
+            Stopping::No => "running",
+            _ if *self.inner.ended.borrow() => "stopped",
+            _ => "draining",
+        }
+    }
+
+    /// Its lanes, the first `limit` by `sort`.
+    pub async fn lanes(&self, sort: LaneSort, limit: usize) -> Vec<LaneStatus> {
+        self.inner.shards.lanes(sort, limit).await
+    }
+}
+
+fn advance(stopping: &mut Stopping, to: Stopping) -> bool {
+    let further = to > *stopping;
+    *stopping = to.max(*stopping);
+    further
+}
+
+/// What is not settled: messages, and the age of the oldest.
+async fn lag(at: &Subscription, partitions: &[PartitionStatus]) -> Result<Lag, Error> {
+    let mut lag = Lag::default();
+    for part in partitions.iter().filter(|part| part.end > part.committed) {
+        lag.messages += (part.end - part.committed).saturating_sub(part.settled_above);
+        // Gone meanwhile is no lag.
+        let oldest = crate::peek::peek(&*at.broker, &at.topic, part.partition, part.committed, 1)
+            .await
+            .unwrap_or_default();
+        if let Some(oldest) = oldest.first() {
+            let age = at.clock.wall_ms().saturating_sub(oldest.appended_ms()) as f64 / 1000.0;
+            lag.oldest_age_seconds = Some(lag.oldest_age_seconds.map_or(age, |other| other.max(age)));
+        }
+    }
+    Ok(lag)
+}
+
+/// The first `limit` lanes by `sort`.
+pub(crate) fn sort_lanes(lanes: &mut Vec<LaneStatus>, sort: LaneSort, limit: usize) {
+    match sort {
+        LaneSort::Depth => lanes.sort_by_key(|lane| std::cmp::Reverse(lane.depth)),
+        LaneSort::Waiting => lanes.sort_by(|a, b| b.waiting_seconds.total_cmp(&a.waiting_seconds)),
+    }
+    lanes.truncate(limit);
+}

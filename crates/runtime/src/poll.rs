@@ -1,0 +1,178 @@
+//! Reading: one owned partition as its shard sees it, from the reader to the next delivery whose turn it may be.
+//!
+//! Comes in: batches of a reader, when the bounds allow one more. Goes out: deliveries, in order, those on record as
+//! settled left out. A delivery whose lane is full stays here, and nothing behind it is read (ORD-6, overflow
+//! `pause`). Everything read and not finished counts toward the bounds (BPR-1).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use keylane_broker::{BrokerError, Reader};
+use keylane_core::{BatchCursor, Delivery, LaneHash, LaneId, Ledger};
+
+use crate::flaws::Flaws;
+use crate::link::{Link, Pause, Start};
+
+/// Bytes asked of a reader at a time: about a thousand ordinary messages, which is where batches stop getting cheaper.
+pub(crate) const BATCH_BYTES: usize = 256 * 1024;
+
+/// What a partition is doing at its shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PartState {
+    /// Read and handled.
+    Running,
+    /// After a pause of the process: starts nothing until its owner says so (ORD-12).
+    Verifying,
+    /// Starts nothing more (ORD-9).
+    Draining,
+    /// Cannot be read; its owner was told.
+    Broken,
+}
+
+/// A partition that this shard owns.
+pub(crate) struct Part {
+    pub(crate) partition: u32,
+    pub(crate) epoch: u64,
+    pub(crate) state: PartState,
+    pub(crate) ledger: Ledger,
+    pub(crate) link: Arc<Link>,
+    /// Attempts in flight.
+    pub(crate) running: usize,
+    /// Rejected messages whose lanes wait until they are on record.
+    pub(crate) burying: HashMap<u64, (LaneId, usize)>,
+    /// Since when something finished is not handed over.
+    pub(crate) fresh_since_ms: Option<u64>,
+    /// Draining, and the owner knows that nothing runs.
+    pub(crate) said_quiet: bool,
+    /// Messages read and not finished, and their bytes.
+    pub(crate) messages: usize,
+    pub(crate) bytes: usize,
+    /// Not read, for the bounds' sake (BPR-2).
+    pub(crate) stopped: bool,
+    reader: Box<dyn Reader>,
+    cursor: Option<BatchCursor>,
+    next: u64,
+    stalled: Option<(Delivery, Option<LaneHash>)>,
+}
+
+/// What reading came to.
+pub(crate) enum Read {
+    /// The next delivery that is not settled yet.
+    Delivery(Delivery),
+    /// The batch is used up.
+    BatchEnd,
+    /// A frame or the log cannot be read: the partition stops (P10).
+    Broken(BrokerError),
+}
+
+impl Part {
+    pub(crate) fn new(start: Start, flaws: Flaws, now_ms: u64) -> Part {
+        start.link.tick(now_ms);
+        Part {
+            partition: start.partition,
+            epoch: start.epoch,
+            state: PartState::Running,
+            ledger: flaws.ledger(&start.settled),
+            next: start.settled.low(),
+            link: start.link,
+            running: 0,
+            burying: HashMap::new(),
+            fresh_since_ms: None,
+            said_quiet: false,
+            messages: 0,
+            bytes: 0,
+            stopped: false,
+            reader: start.reader,
+            cursor: None,
+            stalled: None,
+        }
+    }
+
+    /// The next delivery of the batch at hand.
+    #[inline]
+    pub(crate) fn next_delivery(&mut self) -> Read {
+        let Some(cursor) = &mut self.cursor else {
+            return Read::BatchEnd;
+        };
+        for delivery in cursor.by_ref() {
+            let delivery = match delivery {
+                Ok(delivery) => delivery,
+                Err(error) => {
+                    return Read::Broken(BrokerError::Damaged(format!(
+                        "partition {}, in the batch before position {}: {error}",
+                        self.partition, self.next
+                    )));
+                }
+            };
+            if self.ledger.arrived(delivery.position()) {
+                return Read::Delivery(delivery);
+            }
+            // On record already.
+            self.messages -= 1;
+            self.bytes -= delivery.size();
+        }
+        self.cursor = None;
+        self.ledger.passed(self.next);
+        Read::BatchEnd
+    }
+
+    /// Asks the reader for one more batch. False: it has none now, and will wake the shard.
+    pub(crate) fn poll_batch(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Result<bool, BrokerError> {
+        match self.reader.poll_batch(cx, bytes_max) {
+            Poll::Pending => Ok(false),
+            Poll::Ready(Err(error)) => Err(error),
+            Poll::Ready(Ok(batch)) => {
+                self.messages += batch.count as usize;
+                self.bytes += batch.frames.len();
+                self.next = batch.next;
+                self.cursor = Some(batch.cursor(self.epoch));
+                Ok(true)
+            }
+        }
+    }
+
+    /// Keeps a delivery whose lane is full; nothing behind it is read.
+    pub(crate) fn stall(&mut self, delivery: Delivery, lane: Option<LaneHash>) {
+        self.stalled = Some((delivery, lane));
+    }
+
+    /// The lane that the stalled delivery waits for.
+    #[inline]
+    pub(crate) fn stalled_on(&self) -> Option<Option<LaneHash>> {
+        self.stalled.as_ref().map(|(_, lane)| *lane)
+    }
+
+    /// Takes the stalled delivery, now that there is room.
+    pub(crate) fn unstall(&mut self) -> Option<Delivery> {
+        self.stalled.take().map(|(delivery, _)| delivery)
+    }
+
+    /// Why nothing more is read, if so.
+    pub(crate) fn pause(&self) -> Pause {
+        match (&self.stalled, self.stopped) {
+            (Some(_), _) => Pause::FullLane,
+            (None, true) => Pause::FullBuffer,
+            (None, false) => Pause::None,
+        }
+    }
+
+    /// One message of `bytes` no longer counts toward the bounds.
+    #[inline]
+    pub(crate) fn forget(&mut self, bytes: usize) {
+        self.messages -= 1;
+        self.bytes -= bytes;
+    }
+
+    /// Starts nothing until its owner has read the journal to its end: the process was paused for so long.
+    pub(crate) fn verify(&mut self, paused_ms: u64) {
+        self.state = PartState::Verifying;
+        self.link.leave(|mail| mail.verify = mail.verify.max(Some(paused_ms)));
+    }
+
+    /// Gives up all that was read and not begun: it is the next owner's.
+    pub(crate) fn stop_reading(&mut self) {
+        self.cursor = None;
+        self.stalled = None;
+    }
+}

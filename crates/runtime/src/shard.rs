@@ -1,0 +1,274 @@
+//! One shard: a loop that owns whole partitions, their lanes, and the attempts on them.
+//!
+//! A pass: what others say; attempts that woke up or ran out of time; retries that are due and heads of free lanes;
+//! then, where there is room, the next messages of each partition, their first poll inline. What is ready at once is
+//! settled on the spot, without a lane or a task. The clock is read once a pass, and a pass ends after
+//! [`POLLS_MAX`] polls, so that the runtime's other tasks have their turn.
+//!
+//! The loop is cut at the polls: `next` decides which attempt is polled, `cell.rs` polls it while nobody touches the
+//! shard, and `polled` says what came of it (`settle.rs`).
+
+mod turn;
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use keylane_core::{Engine, Feed, Intake, LaneHash, Outcome};
+use tokio::sync::mpsc;
+
+use crate::clock::Clock;
+use crate::commit::HandOver;
+use crate::flaws::Flaws;
+use crate::handle::Attempts;
+use crate::link::{Command, Pauses};
+use crate::permits::{Permits, ShardPermits};
+use crate::poll::Part;
+use crate::stats::ShardStats;
+use crate::wake::Wakes;
+
+/// Polls in one pass. A hot key drains within one; beyond this the runtime's other tasks would wait too long.
+const POLLS_MAX: u32 = 4096;
+/// A shard that owns something looks around at least this often, so that a pause of the process is noticed (ORD-12).
+pub(crate) const TICK_MS: u64 = 500;
+/// The process was paused if a tick comes this long after the one before (ORD-12).
+pub(crate) const PAUSE_MS: u64 = 1000;
+/// Idle lanes looked at in one tick: a million go within a minute, and a tick stays below a millisecond or so.
+pub(crate) const SWEEP_MAX: usize = 8_192;
+/// Attempts that may share their batch's buffer: more could keep that many buffers in memory, beyond the bounds.
+const PINNED_MAX: usize = 64;
+/// After a first poll that was not ready, so many that were make the handler count as quick again.
+const QUICK_AFTER: u8 = 64;
+
+/// What a shard wants next.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Poll the attempt in this seat.
+    Poll(u32),
+    /// Let others run, then go on.
+    Yield,
+    /// Nothing to do until somebody wakes it.
+    Sleep,
+}
+
+/// Where in a pass the loop is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Woken,
+    Ready,
+    Read,
+}
+
+/// The attempt that is being polled.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Current {
+    pub(crate) seat: u32,
+    /// Its first poll, inline: it has no lane yet, but this is the one it would get.
+    pub(crate) first: Option<Option<LaneHash>>,
+    /// Its delivery shares its batch's buffer.
+    pub(crate) pinned: bool,
+}
+
+/// A shard's state. Touched only by who holds its baton.
+pub(crate) struct Shard<F> {
+    pub(crate) engine: Engine,
+    pub(crate) attempts: Attempts<F>,
+    /// By partition number.
+    pub(crate) parts: Vec<Option<Part>>,
+    pub(crate) permits: ShardPermits,
+    pub(crate) stats: Arc<ShardStats>,
+    pub(crate) now_ms: u64,
+    pub(crate) timeout_ms: u64,
+    pub(crate) flaws: Flaws,
+    pub(crate) current: Current,
+    pub(crate) hand_over: HandOver,
+    pub(crate) wakes: Arc<Wakes>,
+    pub(crate) pauses: Arc<Pauses>,
+    /// The last of them, in ms.
+    pub(crate) paused_ms: u64,
+    pub(crate) clock: Clock,
+    pub(crate) pipeline: Arc<str>,
+    /// Partitions that wait until their owner has read the journal to its end.
+    pub(crate) verifying: usize,
+    /// Partitions that are given up.
+    pub(crate) draining: usize,
+    pub(crate) ticked_ms: u64,
+    pub(crate) woken: VecDeque<u32>,
+    /// Nobody needs it any more.
+    pub(crate) ended: bool,
+    intake: Intake,
+    feeds: Vec<Feed>,
+    commands: mpsc::Receiver<Command>,
+    stage: Stage,
+    polls: u32,
+    turn: usize,
+    quick_in: u8,
+    worked: bool,
+    sleep: Pin<Box<tokio::time::Sleep>>,
+}
+
+/// What a shard is made of.
+pub(crate) struct Setup {
+    pub(crate) pipeline: Arc<str>,
+    pub(crate) engine: Engine,
+    pub(crate) intake: Intake,
+    pub(crate) partitions: u32,
+    pub(crate) permits: Arc<Permits>,
+    pub(crate) stats: Arc<ShardStats>,
+    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) wakes: Arc<Wakes>,
+    pub(crate) pauses: Arc<Pauses>,
+    pub(crate) clock: Clock,
+    pub(crate) timeout_ms: u64,
+    pub(crate) flaws: Flaws,
+}
+
+impl<F> Shard<F> {
+    pub(crate) fn new(setup: Setup) -> Shard<F> {
+        let now_ms = setup.clock.now_ms();
+        Shard {
+            engine: setup.engine,
+            attempts: Attempts::new(Arc::clone(&setup.wakes)),
+            parts: (0..setup.partitions).map(|_| None).collect(),
+            permits: ShardPermits::new(setup.permits),
+            stats: setup.stats,
+            now_ms,
+            timeout_ms: setup.timeout_ms,
+            flaws: setup.flaws,
+            current: Current { seat: 0, first: None, pinned: false },
+            hand_over: HandOver::default(),
+            wakes: setup.wakes,
+            pauses: setup.pauses,
+            paused_ms: 0,
+            clock: setup.clock,
+            pipeline: setup.pipeline,
+            intake: setup.intake,
+            feeds: Vec::new(),
+            commands: setup.commands,
+            woken: VecDeque::new(),
+            stage: Stage::Woken,
+            polls: 0,
+            turn: 0,
+            quick_in: 0,
+            verifying: 0,
+            draining: 0,
+            ended: false,
+            ticked_ms: now_ms,
+            worked: false,
+            sleep: Box::pin(tokio::time::sleep_until(setup.clock.instant(now_ms))),
+        }
+    }
+
+    /// A pass begins. False: the shard is no longer needed.
+    pub(crate) fn begin_pass(&mut self, cx: &mut Context<'_>) -> bool {
+        self.now_ms = self.clock.now_ms();
+        self.stage = Stage::Woken;
+        self.polls = 0;
+        self.worked = false;
+        self.wakes.awake();
+        self.wakes.take(&mut self.woken);
+        if self.now_ms >= self.ticked_ms + TICK_MS {
+            self.tick();
+        }
+        loop {
+            match self.commands.poll_recv(cx) {
+                Poll::Ready(Some(command)) => self.obey(command),
+                Poll::Ready(None) => return false,
+                Poll::Pending => break,
+            }
+        }
+        if self.ended {
+            return false;
+        }
+        while let Some(seat) = self.attempts.overdue(self.now_ms) {
+            self.time_out(seat);
+        }
+        self.engine.wake_due(self.now_ms);
+        true
+    }
+
+    /// Which attempt is to be polled now, or what to do instead.
+    #[inline]
+    pub(crate) fn next(&mut self, cx: &mut Context<'_>) -> Next {
+        if self.polls >= POLLS_MAX {
+            return self.end_pass(cx);
+        }
+        self.polls += 1;
+        loop {
+            let found = match self.stage {
+                Stage::Woken => self.next_woken(),
+                Stage::Ready => self.next_ready(),
+                Stage::Read => self.next_read(cx),
+            };
+            if let Some(seat) = found {
+                self.worked = true;
+                return Next::Poll(seat);
+            }
+            self.stage = match self.stage {
+                Stage::Woken => Stage::Ready,
+                Stage::Ready => Stage::Read,
+                Stage::Read => return self.end_pass(cx),
+            };
+        }
+    }
+
+    /// What the poll of the current attempt came to.
+    #[inline]
+    pub(crate) fn polled(&mut self, polled: Poll<Outcome>) {
+        let Current { seat, first, .. } = self.current;
+        match polled {
+            Poll::Ready(outcome) => {
+                if first.is_some() {
+                    self.quick_in = self.quick_in.saturating_sub(1);
+                }
+                match outcome {
+                    Outcome::Done => self.done(seat),
+                    other => self.ended(seat, first, other),
+                }
+            }
+            Poll::Pending => {
+                if first.is_some() {
+                    self.quick_in = QUICK_AFTER;
+                }
+                self.waits(seat, first);
+            }
+        }
+    }
+
+    /// Ends a pass: hands over what was finished, and sleeps if there was nothing to do.
+    fn end_pass(&mut self, cx: &mut Context<'_>) -> Next {
+        self.hand_over_due();
+        self.stats.publish(self.engine.counts(), self.attempts.in_flight(), &self.parts);
+        if self.worked || !self.woken.is_empty() {
+            return Next::Yield;
+        }
+        self.permits.give_back();
+        let wake_ms = self.wake_ms();
+        self.sleep.as_mut().reset(self.clock.instant(wake_ms));
+        if self.sleep.as_mut().poll(cx).is_ready() {
+            return Next::Yield;
+        }
+        self.wakes.sleep(cx.waker());
+        if self.wakes.any() || self.permits.came_free() {
+            return Next::Yield;
+        }
+        Next::Sleep
+    }
+
+    /// When there is something to do, if nothing happens before.
+    fn wake_ms(&self) -> u64 {
+        let tick_ms = self.ticked_ms + TICK_MS;
+        [self.engine.next_due(), self.attempts.next_deadline(), self.hand_over.due_ms()]
+            .into_iter()
+            .flatten()
+            .fold(tick_ms, u64::min)
+            .max(self.now_ms + 1)
+    }
+
+    /// One partition fewer waits for its owner's word.
+    pub(crate) fn verified(&mut self) {
+        self.verifying -= 1;
+    }
+}

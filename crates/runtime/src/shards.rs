@@ -1,0 +1,172 @@
+//! The shards of one pipeline: made, watched, asked, and stopped together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use keylane_broker::Topic;
+use keylane_core::intake::Bounds;
+use keylane_core::{Engine, Intake, Outcome, RetryPolicy};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::assign::ShardDoor;
+use crate::cell::Cell;
+use crate::contain::Blocked;
+use crate::handler::{Attempt, Handler};
+use crate::link::{COMMANDS_MAX, Command, Pauses};
+use crate::permits::Permits;
+use crate::poll::BATCH_BYTES;
+use crate::settings::Settings;
+use crate::shard::{Setup, Shard};
+use crate::slot::lend;
+use crate::spawn::Tasks;
+use crate::stats::{Figures, ShardStats};
+use crate::status::{LaneSort, LaneStatus};
+use crate::subscription::Subscription;
+use crate::wake::Wakes;
+use crate::watch::{Watched, watch};
+
+/// Lanes of a pipeline at most (ORD-5).
+const LANES_MAX: usize = 1_000_000;
+
+/// A pipeline's shards.
+pub(crate) struct Shards {
+    pub(crate) doors: Vec<ShardDoor>,
+    stats: Vec<Arc<ShardStats>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Shards {
+    /// Starts one shard for each core, or as many as the settings say, but not more than there are partitions.
+    pub(crate) fn start<H: Handler>(
+        subscription: &Arc<Subscription>,
+        settings: &Settings,
+        topic: &Topic,
+        handler: H,
+        tasks: &Tasks,
+    ) -> Shards {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let count = settings.shards.unwrap_or(cores).clamp(1, topic.partitions as usize);
+        let wakes: Vec<Arc<Wakes>> = (0..count).map(|_| Arc::default()).collect();
+        let permits = Permits::new(settings.concurrency, wakes.clone());
+        let blocked = Arc::<Blocked>::default();
+        let stop = Arc::new(AtomicBool::new(false));
+        let handler = Arc::new(handler);
+        let (mut doors, mut stats, mut watched) = (Vec::new(), Vec::new(), Vec::new());
+        for wakes in wakes {
+            let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+            let figures = Arc::<ShardStats>::default();
+            let pauses = Arc::<Pauses>::default();
+            let setup = Setup {
+                pipeline: Arc::clone(&subscription.pipeline),
+                engine: engine(subscription, settings, count),
+                intake: intake(settings, count, topic.spec.message_bytes_max),
+                partitions: topic.partitions,
+                permits: Arc::clone(&permits),
+                stats: Arc::clone(&figures),
+                commands: receiver,
+                wakes: Arc::clone(&wakes),
+                pauses: Arc::clone(&pauses),
+                clock: subscription.clock,
+                timeout_ms: settings.timeout_ms(),
+                flaws: settings.flaws(),
+            };
+            watched.push(run(setup, subscription, &handler, tasks, &blocked));
+            doors.push(ShardDoor { commands, wakes, pauses });
+            stats.push(figures);
+        }
+        watch(tasks, &subscription.pipeline, watched, Arc::clone(&stop));
+        Shards { doors, stats, stop }
+    }
+
+    /// All shards' figures.
+    pub(crate) fn figures(&self) -> Figures {
+        let mut sum = Figures::default();
+        self.stats.iter().for_each(|stats| stats.add_to(&mut sum));
+        sum
+    }
+
+    /// Lanes of all shards, the first `limit` by `sort`.
+    pub(crate) async fn lanes(&self, sort: LaneSort, limit: usize) -> Vec<LaneStatus> {
+        let mut lanes = Vec::new();
+        for door in &self.doors {
+            let (reply, answer) = oneshot::channel();
+            let _ = door.commands.send(Command::Lanes { sort, limit, reply }).await;
+            door.wakes.wake();
+            lanes.extend(answer.await.unwrap_or_default());
+        }
+        crate::pipeline::sort_lanes(&mut lanes, sort, limit);
+        lanes
+    }
+
+    /// The shards end: what they still have is dropped.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for door in &self.doors {
+            let _ = door.commands.try_send(Command::End);
+            door.wakes.wake();
+        }
+    }
+}
+
+#[allow(unsafe_code, reason = "the handler lives as long as the closure that lends it")]
+fn run<H: Handler>(
+    setup: Setup,
+    subscription: &Subscription,
+    handler: &Arc<H>,
+    tasks: &Tasks,
+    blocked: &Arc<Blocked>,
+) -> std::sync::Weak<dyn Watched> {
+    // SAFETY: the closure keeps the Arc, and the cell drops the shard's futures before the closure.
+    let lent: &'static H = unsafe { lend(handler) };
+    let kept = Arc::clone(handler);
+    let begin = move |attempt: Attempt<'static>| {
+        let _ = &kept;
+        lent.handle(attempt)
+    };
+    spawn(Shard::new(setup), begin, subscription, tasks, blocked)
+}
+
+fn spawn<F, B>(
+    shard: Shard<F>,
+    begin: B,
+    subscription: &Subscription,
+    tasks: &Tasks,
+    blocked: &Arc<Blocked>,
+) -> std::sync::Weak<dyn Watched>
+where
+    F: Future<Output = Outcome> + Send + 'static,
+    B: Fn(Attempt<'static>) -> F + Send + Sync + 'static,
+{
+    let topic = Arc::clone(&subscription.topic);
+    let cell = Cell::new(shard, begin, topic, tasks.clone(), Arc::clone(blocked));
+    let watched: Arc<dyn Watched> = Arc::clone(&cell) as _;
+    tasks.spawn(cell.run());
+    Arc::downgrade(&watched)
+}
+
+fn engine(subscription: &Subscription, settings: &Settings, shards: usize) -> Engine {
+    settings.flaws().engine(keylane_core::Settings {
+        order: settings.order,
+        lane_capacity: settings.lane_capacity.min(u32::MAX as usize) as u32,
+        lane_idle_ms: settings.lane_idle.as_millis() as u64,
+        lanes_max: LANES_MAX / shards,
+        keyless_max: (settings.concurrency / 2 / shards).max(1),
+        retry: RetryPolicy {
+            retries: settings.retries,
+            base_ms: settings.retry_base.as_millis() as u64,
+            max_ms: settings.retry_max.as_millis() as u64,
+        },
+        seed: subscription.random() as u64,
+    })
+}
+
+fn intake(settings: &Settings, shards: usize, message_bytes_max: usize) -> Intake {
+    Intake::new(&Bounds {
+        messages: (settings.buffer_messages / shards).max(1),
+        bytes: settings.buffer_bytes / shards,
+        pause_at: settings.pause_at,
+        resume_at: settings.resume_at,
+        message_bytes_max: message_bytes_max.min(settings.buffer_bytes / shards),
+        read_bytes_max: BATCH_BYTES,
+    })
+}

@@ -1,0 +1,166 @@
+//! What a pipeline, a lane or a topic looks like from outside. The admin API, the command line and the status page
+//! show these as they are.
+
+use serde::Serialize;
+
+/// A pipeline now.
+#[derive(Debug, Clone, Serialize)]
+pub struct PipelineStatus {
+    /// Its name.
+    pub name: String,
+    /// The topic it reads.
+    pub topic: String,
+    /// The group whose position it keeps.
+    pub group: String,
+    /// `normal`; recovery is not built yet.
+    pub mode: &'static str,
+    /// `starting`, `running`, `draining`, `stopped`.
+    pub state: &'static str,
+    /// What is still to be settled.
+    pub lag: Lag,
+    /// Lanes by what they do.
+    pub lanes: LaneCounts,
+    /// Messages handled since the process started.
+    pub handled: u64,
+    /// Attempts that failed since the process started.
+    pub failed: u64,
+    /// Messages rejected and kept as dead letters since the process started.
+    pub dead: u64,
+    /// Commits mirrored to the broker since the process started, and those that failed.
+    pub commits: Commits,
+    /// Handlers running.
+    pub in_flight: u64,
+    /// Messages read and not settled.
+    pub buffered: u64,
+    /// Their bytes.
+    pub buffered_bytes: u64,
+    /// Each partition of the topic.
+    pub partitions: Vec<PartitionStatus>,
+}
+
+/// Commits of a pipeline.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Commits {
+    /// Acknowledged.
+    pub done: u64,
+    /// Failed, and tried again.
+    pub failed: u64,
+}
+
+/// What a pipeline has not settled.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Lag {
+    /// Messages between what is settled and the end.
+    pub messages: u64,
+    /// Age of the oldest message not settled, in seconds; none without lag.
+    pub oldest_age_seconds: Option<f64>,
+}
+
+/// Lanes of a pipeline by what they do.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct LaneCounts {
+    /// All there are.
+    pub total: u64,
+    /// With a handler running.
+    pub busy: u64,
+    /// Held behind a dead letter; none yet, hold is not built.
+    pub held: u64,
+    /// Waiting for a retry.
+    pub retrying: u64,
+    /// Retries spent, tried again at the longest interval.
+    pub stuck: u64,
+}
+
+/// What the owner of a partition does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum PartitionState {
+    /// It is not owned here.
+    #[default]
+    Idle,
+    /// It is being taken over.
+    Claiming,
+    /// It is read and handled.
+    Running,
+    /// It is owned, but nothing more is read of it now.
+    Paused,
+    /// It is being given up.
+    Draining,
+    /// It stopped, and somebody must look at it.
+    Stopped,
+}
+
+/// A partition of a pipeline now.
+#[derive(Debug, Clone, Serialize)]
+pub struct PartitionStatus {
+    /// Its number.
+    pub partition: u32,
+    /// What its owner does.
+    pub state: PartitionState,
+    /// The epoch it is owned under; 0 if it is not.
+    pub epoch: u64,
+    /// The lowest position not settled.
+    pub committed: u64,
+    /// Messages above it that are settled already.
+    pub settled_above: u64,
+    /// The next position to be given out.
+    pub end: u64,
+    /// Why it is paused or stopped or starts over, and what to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// A lane now.
+#[derive(Debug, Clone, Serialize)]
+pub struct LaneStatus {
+    /// Its pipeline.
+    pub pipeline: String,
+    /// Its key as text, percent-encoded as in `Keylane-Key`; none for a message without a key.
+    pub key: Option<String>,
+    /// The partition its messages lie in.
+    pub partition: u32,
+    /// Messages in it, the one being handled included.
+    pub depth: usize,
+    /// `running`, `ready`, `retrying`, `stuck`, `burying`, `idle`.
+    pub state: &'static str,
+    /// Attempts of its head so far.
+    pub attempt: u32,
+    /// For how long it has been in this state, in seconds.
+    pub waiting_seconds: f64,
+    /// What it waits for.
+    pub why: Option<String>,
+}
+
+/// Which lanes to show first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaneSort {
+    /// The deepest.
+    Depth,
+    /// Those that have waited longest.
+    Waiting,
+}
+
+/// A topic now.
+#[derive(Debug, Clone, Serialize)]
+pub struct TopicStatus {
+    /// Its name.
+    pub name: String,
+    /// Number of partitions.
+    pub partitions: u32,
+    /// First position kept and next to be given out, for each.
+    pub ends: Vec<TopicEnds>,
+    /// Messages kept.
+    pub messages: u64,
+}
+
+/// Where a partition of a topic begins and ends.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct TopicEnds {
+    /// The partition.
+    pub partition: u32,
+    /// First position kept.
+    pub start: u64,
+    /// Next position to be given out.
+    pub end: u64,
+}

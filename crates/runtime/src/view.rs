@@ -1,0 +1,79 @@
+//! A partition as others see it: written by its owner, read by anyone.
+
+use std::sync::{Arc, Mutex};
+
+use keylane_core::Settled;
+
+use crate::link::Link;
+use crate::status::{PartitionState, PartitionStatus};
+
+/// What is shown of one partition.
+#[derive(Debug)]
+pub(crate) struct PartitionView {
+    partition: u32,
+    shown: Mutex<Shown>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Shown {
+    state: PartitionState,
+    epoch: u64,
+    committed: u64,
+    settled_above: u64,
+    why: Option<String>,
+    link: Option<Arc<Link>>,
+}
+
+impl PartitionView {
+    /// A partition that is not owned yet; the broker's commit shows how far it is.
+    pub(crate) fn new(partition: u32, committed: u64) -> PartitionView {
+        PartitionView { partition, shown: Mutex::new(Shown { committed, ..Shown::default() }) }
+    }
+
+    pub(crate) fn set(&self, state: PartitionState, why: Option<String>) {
+        self.change(|shown| (shown.state, shown.why) = (state, why));
+    }
+
+    pub(crate) fn started(&self, epoch: u64, settled: &Settled, link: Arc<Link>) {
+        self.settled(settled);
+        self.change(|shown| {
+            (shown.state, shown.epoch, shown.why) = (PartitionState::Running, epoch, None);
+            shown.link = Some(link);
+        });
+    }
+
+    pub(crate) fn settled(&self, settled: &Settled) {
+        let above = settled.above().positions();
+        self.change(|shown| (shown.committed, shown.settled_above) = (settled.low(), above));
+    }
+
+    pub(crate) fn idle(&self) {
+        self.change(|shown| {
+            if shown.state != PartitionState::Stopped {
+                (shown.state, shown.epoch) = (PartitionState::Idle, 0);
+            }
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Shown)) {
+        change(&mut self.shown.lock().expect("no holder panics"));
+    }
+
+    /// As it is shown, but for where the log ends.
+    pub(crate) fn status(&self, end: u64) -> PartitionStatus {
+        let mut shown = self.shown.lock().expect("no holder panics").clone();
+        let pause = shown.link.as_ref().and_then(|link| link.pause());
+        if let (PartitionState::Running, Some(pause)) = (shown.state, pause) {
+            (shown.state, shown.why) = (PartitionState::Paused, Some(pause.to_owned()));
+        }
+        PartitionStatus {
+            partition: self.partition,
+            state: shown.state,
+            epoch: shown.epoch,
+            committed: shown.committed,
+            settled_above: shown.settled_above,
+            end,
+            why: shown.why,
+        }
+    }
+}

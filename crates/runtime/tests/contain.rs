@@ -1,0 +1,264 @@
+//! Handlers that block their thread, take too long, or take all there is: the others go on.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use keylane::clock::Clock;
+use keylane::spawn::Tasks;
+use keylane::{Draft, Keylane, Message, Outcome, Settings};
+use keylane_broker::MemoryBroker;
+
+/// A door that blocks the thread of whoever waits at it.
+#[derive(Default)]
+struct Door(Mutex<bool>, Condvar);
+
+impl Door {
+    fn wait(&self) {
+        let mut open = self.0.lock().expect("free");
+        while !*open {
+            open = self.1.wait(open).expect("free");
+        }
+    }
+
+    fn open(&self) {
+        *self.0.lock().expect("free") = true;
+        self.1.notify_all();
+    }
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..6000 {
+        if condition() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never: {what}");
+}
+
+fn one_shard() -> Settings {
+    let mut settings = Settings::default();
+    settings.shards = Some(1);
+    settings
+}
+
+/// ORD-4: the thread of a handler that blocks is left alone, and its shard goes on elsewhere; its lane stays busy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_handler_that_blocks_its_thread_stops_only_its_own_key() {
+    let cluster = MemoryBroker::new(1, || 0);
+    let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
+    let door = Arc::new(Door::default());
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let (log, shut) = (Arc::clone(&seen), Arc::clone(&door));
+    let pipeline = keylane
+        .pipeline("t")
+        .settings(one_shard())
+        .handle(move |message: Message| {
+            let (log, shut) = (Arc::clone(&log), Arc::clone(&shut));
+            async move {
+                let payload = String::from_utf8_lossy(message.get_payload()).into_owned();
+                if payload.starts_with("block") {
+                    shut.wait();
+                }
+                log.lock().expect("free").push(payload);
+            }
+        })
+        .start()
+        .await
+        .expect("starts");
+    // More than the three after which every attempt goes to the blocking pool.
+    for n in 0..6 {
+        let key = format!("blocked{n}");
+        keylane.produce(Message::new("t").key(&key).payload(format!("block{n}"))).await.expect("produced");
+        keylane.produce(Message::new("t").key(&key).payload(format!("next{n}"))).await.expect("produced");
+        for m in 0..20 {
+            let message = Message::new("t").key(format!("free{m}")).payload(format!("{n}-{m}"));
+            keylane.produce(message).await.expect("produced");
+        }
+        until("the others", || seen.lock().expect("free").len() == 20 * (n + 1)).await;
+    }
+    assert!(
+        seen.lock().expect("free").iter().all(|payload| !payload.contains("next")),
+        "the lanes stay busy"
+    );
+    door.open();
+    until("all", || seen.lock().expect("free").len() == 6 * 22).await;
+    let seen = seen.lock().expect("free").clone();
+    for n in 0..6 {
+        let at = |what: String| seen.iter().position(|payload| *payload == what).expect("handled");
+        assert!(at(format!("block{n}")) < at(format!("next{n}")));
+    }
+    pipeline.drain().await.expect("drained");
+    assert_eq!(pipeline.status().await.expect("answers").lag.messages, 0);
+}
+
+/// ORD-7: a handler that takes too long has failed, and is tried again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_takes_too_long_is_dropped_and_tried_again() {
+    let cluster = MemoryBroker::new(1, || 0);
+    let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&attempts);
+    let pipeline = keylane
+        .pipeline("t")
+        .timeout(Duration::from_millis(50))
+        .handle(move |message: Message| {
+            count.fetch_add(1, Ordering::SeqCst);
+            async move {
+                if message.attempt() < 3 {
+                    std::future::pending::<()>().await;
+                }
+                Outcome::Done
+            }
+        })
+        .start()
+        .await
+        .expect("starts");
+    keylane.produce(Message::new("t").key("k").payload("x")).await.expect("produced");
+    until("three attempts", || attempts.load(Ordering::SeqCst) == 3).await;
+    pipeline.drain().await.expect("drained");
+    let status = pipeline.status().await.expect("answers");
+    assert_eq!((status.handled, status.failed, status.lag.messages), (1, 2, 0));
+}
+
+/// ORD-4, MSG-2: no more handlers in flight than allowed, all of them used, and keyless ones take half at most.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn concurrency_is_used_up_and_never_exceeded() {
+    let cluster = MemoryBroker::new(1, || 0);
+    let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let released: Arc<tokio::sync::Semaphore> = Arc::new(tokio::sync::Semaphore::new(0));
+    let keyless: Arc<Mutex<BTreeSet<usize>>> = Arc::default();
+    let (now, max, gate, without) =
+        (Arc::clone(&running), Arc::clone(&most), Arc::clone(&released), Arc::clone(&keyless));
+    let pipeline = keylane
+        .pipeline("t")
+        .concurrency(8)
+        .handle(move |message: Message| {
+            let (now, max, gate, without) =
+                (Arc::clone(&now), Arc::clone(&max), Arc::clone(&gate), Arc::clone(&without));
+            async move {
+                let at_once = now.fetch_add(1, Ordering::SeqCst) + 1;
+                max.fetch_max(at_once, Ordering::SeqCst);
+                if message.get_key().is_none() {
+                    let n = String::from_utf8_lossy(message.get_payload()).parse().expect("a number");
+                    without.lock().expect("free").insert(n);
+                }
+                gate.acquire().await.expect("open").forget();
+                now.fetch_sub(1, Ordering::SeqCst);
+            }
+        })
+        .start()
+        .await
+        .expect("starts");
+    for n in 0..40 {
+        keylane.produce(Message::new("t").payload(n.to_string())).await.expect("produced");
+    }
+    until("half are keyless", || running.load(Ordering::SeqCst) == 4).await;
+    for n in 0..40 {
+        keylane.produce(Message::new("t").key(format!("k{n}")).payload("0")).await.expect("produced");
+    }
+    until("all are used", || running.load(Ordering::SeqCst) == 8).await;
+    assert_eq!(keyless.lock().expect("free").len(), 4);
+    released.add_permits(80);
+    until("all are handled", || released.available_permits() == 0 && running.load(Ordering::SeqCst) == 0)
+        .await;
+    assert_eq!(most.load(Ordering::SeqCst), 8);
+    pipeline.drain().await.expect("drained");
+    assert_eq!(pipeline.status().await.expect("answers").handled, 80);
+}
+
+/// ORD-4: with fewer permits than shards, a shard that is always busy leaves some to the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_permit_goes_round_among_busy_shards() {
+    let cluster = MemoryBroker::new(1, || 0);
+    let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
+    let mut settings = Settings::default();
+    (settings.shards, settings.concurrency) = (Some(2), 1);
+    let seen: Arc<Mutex<[usize; 4]>> = Arc::default();
+    let log = Arc::clone(&seen);
+    let pipeline = keylane
+        .pipeline("t")
+        .settings(settings)
+        .handle(move |message: Message| {
+            let log = Arc::clone(&log);
+            async move {
+                tokio::task::yield_now().await;
+                let partition = message.delivery().expect("it was read").partition();
+                log.lock().expect("free")[partition as usize] += 1;
+            }
+        })
+        .start()
+        .await
+        .expect("starts");
+    for n in 0..4_000 {
+        keylane.producer().send(Message::new("t").key(format!("k{n}")).payload("x")).await.expect("sent");
+    }
+    until("all are handled", || seen.lock().expect("free").iter().sum::<usize>() == 4_000).await;
+    pipeline.drain().await.expect("drained");
+}
+
+/// P3: a partition that always has more does not keep the others of its shard waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flooded_partition_leaves_the_others_their_turn() {
+    let cluster = MemoryBroker::new(1, || 0);
+    let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
+    let flood = "flood";
+    let flooded =
+        keylane.produce(Message::new("t").key(flood).payload("x")).await.expect("durable").partition;
+    let quiet = (0..)
+        .map(|n| format!("quiet{n}"))
+        .find(|key| keylane_core::partition_of(key.as_bytes(), 4) != flooded)
+        .expect("keys spread");
+    let before: Arc<AtomicUsize> = Arc::default();
+    let at: Arc<Mutex<Option<usize>>> = Arc::default();
+    let (count, found) = (Arc::clone(&before), Arc::clone(&at));
+    let pipeline = keylane
+        .pipeline("t")
+        .settings(one_shard())
+        .handle(move |message: Message| {
+            match message.get_key() == Some(flood.as_bytes()) {
+                true => drop(count.fetch_add(1, Ordering::SeqCst)),
+                false => *found.lock().expect("free") = Some(count.load(Ordering::SeqCst)),
+            }
+            async {}
+        })
+        .start()
+        .await
+        .expect("starts");
+    while pipeline.status().await.expect("answers").partitions.iter().any(|part| part.epoch == 0) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // One call, so that all of it is there at once.
+    let payload = vec![b'x'; 1_000];
+    let mut call = keylane.producer().call("t").await.expect("a topic");
+    for n in 0..20_001 {
+        let key = if n < 20_000 { flood.as_bytes() } else { quiet.as_bytes() };
+        call.push(&Draft { id: "any", key: Some(key), payload: Some(&payload), ..Draft::default() });
+    }
+    assert!(call.send().await.expect("sent").iter().all(Result::is_ok));
+    until("the quiet key", || at.lock().expect("free").is_some()).await;
+    let waited_for = at.lock().expect("free").expect("just seen");
+    assert!(waited_for < 5_000, "{waited_for} messages of the flood came first");
+    pipeline.drain().await.expect("drained");
+}
+
+/// MSG-5: a drained pipeline may be started again; a name or group that is in use is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drained_pipeline_starts_again_and_a_running_one_is_not_started_twice() {
+    let cluster = MemoryBroker::new(1, || 0);
+    let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
+    for _ in 0..2 {
+        let pipeline = keylane.pipeline("t").handle(|_: Message| async {}).start().await.expect("starts");
+        let same_name = keylane.pipeline("t").group("other").handle(|_: Message| async {}).start().await;
+        assert!(same_name.is_err_and(|error| error.to_string().contains("runs already")));
+        let same_group =
+            keylane.pipeline("u").topic("t").group("t").handle(|_: Message| async {}).start().await;
+        assert!(same_group.is_err_and(|error| error.to_string().contains("another group")));
+        assert_eq!(keylane.pipelines().await.expect("answers").len(), 1);
+        pipeline.drain().await.expect("drained");
+        assert_eq!(keylane.pipelines().await.expect("answers").len(), 0);
+    }
+}

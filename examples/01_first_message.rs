@@ -1,0 +1,33 @@
+//! The first message: open a folder, produce, handle.
+//!
+//! `cargo run --example 01_first_message`
+
+use keylane::{Keylane, Message};
+
+#[tokio::main]
+pub(crate) async fn main() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let keylane = Keylane::open_embedded(folder.path()).await?;
+
+    // Durable when this returns: the message is on disk.
+    let receipt = keylane.produce(Message::new("greetings").key("ada").payload("hello")).await?;
+    println!("stored in partition {} at {}", receipt.partition, receipt.offset);
+
+    // A pipeline reads the topic of its name, and runs until its future is ready; then it drains.
+    let (done, handled) = tokio::sync::oneshot::channel();
+    let done = std::sync::Mutex::new(Some(done));
+    keylane
+        .pipeline("greetings")
+        .handle(move |message: Message| {
+            println!("{} says {}", message.key_text(), String::from_utf8_lossy(message.get_payload()));
+            if let Some(done) = done.lock().expect("no holder panics").take() {
+                let _ = done.send(());
+            }
+            async {}
+        })
+        .run_until(async {
+            let _ = handled.await;
+        })
+        .await?;
+    Ok(())
+}
