@@ -1,0 +1,103 @@
+//! HTTP load: connections that send one and the same request again and again, each after the last answer.
+//!
+//! No HTTP library: the client shares the machine with what it measures, and should take as little of it as can be.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+
+use crate::Error;
+use crate::finished::Finished;
+
+/// A request, written out.
+pub(crate) fn post(path: &str, kind: &str, body: &[u8]) -> Arc<[u8]> {
+    let mut request = format!(
+        "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    )
+    .into_bytes();
+    request.extend_from_slice(body);
+    request.into()
+}
+
+/// Sends `request` over `connections` for `window`; answers a second. An answer that is not 200 is an error.
+pub(crate) fn rate(
+    client: &Runtime,
+    address: SocketAddr,
+    request: &Arc<[u8]>,
+    connections: usize,
+    window: Duration,
+) -> Result<f64, Error> {
+    let finished = Arc::<Finished>::default();
+    let until = Instant::now() + window;
+    let senders: Vec<_> = (0..connections)
+        .map(|_| client.spawn(send(address, Arc::clone(request), Arc::clone(&finished), until)))
+        .collect();
+    let since = Instant::now();
+    for sender in senders {
+        client.block_on(sender).expect("a sender does not panic")?;
+    }
+    Ok(finished.count() as f64 / since.elapsed().as_secs_f64())
+}
+
+async fn send(
+    address: SocketAddr,
+    request: Arc<[u8]>,
+    finished: Arc<Finished>,
+    until: Instant,
+) -> Result<(), Error> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let mut answer = Vec::with_capacity(64 * 1024);
+    while Instant::now() < until {
+        stream.write_all(&request).await?;
+        answer.clear();
+        while !is_whole(&answer)? {
+            if stream.read_buf(&mut answer).await? == 0 {
+                return Err(Error::Answer("the server closed the connection".to_owned()));
+            }
+        }
+        finished.one();
+    }
+    Ok(())
+}
+
+/// True once head and body are there.
+fn is_whole(answer: &[u8]) -> Result<bool, Error> {
+    let Some(head) = answer.windows(4).position(|end| end == b"\r\n\r\n") else {
+        return Ok(false);
+    };
+    let text = String::from_utf8_lossy(&answer[..head]);
+    if !text.starts_with("HTTP/1.1 2") {
+        let body = String::from_utf8_lossy(&answer[head..]);
+        return Err(Error::Answer(format!("{} {body}", text.lines().next().unwrap_or_default())));
+    }
+    let length = text
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        .and_then(|(_, length)| length.trim().parse::<usize>().ok());
+    match length {
+        Some(length) => Ok(answer.len() >= head + 4 + length),
+        None => Err(Error::Answer("an answer without a length".to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_whole_when_its_body_is_there() {
+        let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc";
+        for end in 0..answer.len() {
+            assert!(!is_whole(&answer[..end]).expect("well formed"));
+        }
+        assert!(is_whole(answer).expect("well formed"));
+        assert!(is_whole(b"HTTP/1.1 503 No\r\ncontent-length: 0\r\n\r\n").is_err());
+    }
+}

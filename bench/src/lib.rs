@@ -1,0 +1,149 @@
+//! Every figure of Keylane beside its raw limit, in the same process and run (SPEC's PRF table).
+//!
+//! Each figure has a file. Raw limit and Keylane take turns, the best of several rounds counts, and what is compared
+//! is CPU time wherever the table says so: on a shared machine only ratios within one run mean anything.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a benchmark reads clocks, and compares with bare tasks and threads"
+)]
+
+mod allocator;
+mod append;
+mod broker;
+mod client;
+mod disk;
+mod dispatch;
+mod end_to_end;
+mod figure;
+mod finished;
+mod flow;
+mod histogram;
+mod ingest;
+mod latency;
+mod ledger;
+mod machine;
+mod memory;
+mod share;
+mod source;
+mod start;
+mod waiting;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use keylane::clock::Clock;
+use keylane::spawn::Tasks;
+use keylane::status::PartitionState;
+use keylane::{Handler, Keylane, Pipeline, Settings};
+
+use crate::broker::{SourceBroker, TOPIC};
+
+pub use allocator::Allocator;
+pub use figure::{Figure, HEAD, Target, table};
+pub use start::fill;
+
+/// What is measured together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Suite {
+    /// In process, without I/O: dispatch, waiting handlers, latency, memory, ledger.
+    Dispatch,
+    /// The embedded broker: append, scan, end to end, start.
+    Embedded,
+    /// HTTP ingest.
+    Ingest,
+}
+
+impl Suite {
+    /// As it is called on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Suite::Dispatch => "dispatch",
+            Suite::Embedded => "embedded",
+            Suite::Ingest => "ingest",
+        }
+    }
+}
+
+/// What a benchmark needs from its caller.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where logs are written while they are measured: on the disk that is to be measured.
+    pub folder: PathBuf,
+    /// A program and its arguments that calls [`fill`] with the folder that follows them. It is killed.
+    pub filler: Vec<String>,
+}
+
+/// Why nothing could be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file, a socket or a thread.
+    #[error("the benchmark could not go on: {0}")]
+    Io(#[from] std::io::Error),
+    /// Keylane itself.
+    #[error("the benchmark could not go on: {0}")]
+    Keylane(#[from] keylane::Error),
+    /// A broker.
+    #[error("the benchmark could not go on: {0}")]
+    Broker(String),
+    /// A server under load.
+    #[error("the benchmark could not go on: a server answered: {0}")]
+    Answer(String),
+}
+
+/// Measures one figure or several that belong together, and reports each.
+type Measure = fn(&Options, &mut dyn FnMut(Figure)) -> Result<(), Error>;
+
+/// All that can be measured, in the order of the table.
+const MEASURES: [(Suite, &str, Measure); 10] = [
+    (Suite::Dispatch, "PRF-1", dispatch::run),
+    (Suite::Dispatch, "PRF-2", waiting::run),
+    (Suite::Dispatch, "PRF-3", share::run),
+    (Suite::Dispatch, "PRF-4", latency::run),
+    (Suite::Dispatch, "PRF-5", memory::run),
+    (Suite::Dispatch, "PRF-6", ledger::run),
+    (Suite::Embedded, "PRF-7", append::run),
+    (Suite::Embedded, "PRF-13", end_to_end::run),
+    (Suite::Embedded, "PRF-14", start::run),
+    (Suite::Ingest, "PRF-11", ingest::run),
+];
+
+/// What can be asked for: suites, then figures.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    let suites = [Suite::Dispatch, Suite::Embedded, Suite::Ingest].into_iter().map(Suite::name);
+    suites.chain(MEASURES.iter().map(|(_, id, _)| *id))
+}
+
+/// Measures all figures that `chosen` wants, and reports each as soon as it is known. Starts runtimes of its own: not
+/// to be called inside one.
+pub fn run(
+    options: &Options,
+    chosen: impl Fn(Suite, &str) -> bool,
+    mut report: impl FnMut(Figure),
+) -> Result<(), Error> {
+    for (suite, id, measure) in MEASURES {
+        if chosen(suite, id) {
+            measure(options, &mut report)?;
+        }
+    }
+    Ok(())
+}
+
+/// A pipeline on a broker of ours, once all its partitions are read.
+async fn started(
+    broker: Arc<SourceBroker>,
+    settings: Settings,
+    handler: impl Handler,
+) -> Result<Pipeline, Error> {
+    let keylane = Keylane::with_broker(broker, Clock::system(), Tasks::default(), true);
+    let pipeline = keylane.pipeline(TOPIC).settings(settings).handle(handler).start().await?;
+    loop {
+        let status = pipeline.status().await?;
+        let mut partitions = status.partitions.iter();
+        if partitions.all(|partition| partition.state == PartitionState::Running) {
+            return Ok(pipeline);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,73 @@
+//! What the machine says: CPU time of the process, resident memory, and runtimes of a known size.
+#![allow(unsafe_code, reason = "getrusage has no safe form in std")]
+
+use std::mem::MaybeUninit;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+
+/// Worker threads of every runtime that is measured: the targets are for 2 cores.
+pub(crate) const WORKERS: usize = 2;
+
+/// A runtime as users have it, on [`WORKERS`] threads; a profile shows its name.
+pub(crate) fn runtime(name: &str) -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).thread_name(name).enable_all().build()
+}
+
+/// CPU time of all threads so far.
+pub(crate) fn cpu() -> Duration {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel fills what the pointer names, and all zeros are a valid rusage if it does not.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let of = |time: libc::timeval| {
+        Duration::from_secs(time.tv_sec as u64) + Duration::from_micros(time.tv_usec as u64)
+    };
+    of(usage.ru_utime) + of(usage.ru_stime)
+}
+
+/// Bytes of memory that are resident now.
+pub(crate) fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or_default();
+    // SAFETY: reads a constant of the system.
+    pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(0) as u64
+}
+
+/// What some work took.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Took {
+    pub(crate) cpu: Duration,
+    pub(crate) wall: Duration,
+}
+
+impl Took {
+    /// CPU nanoseconds for each of `count`.
+    pub(crate) fn cpu_ns(&self, count: u64) -> f64 {
+        self.cpu.as_nanos() as f64 / count as f64
+    }
+
+    /// How many of `count` in a second of the wall's time.
+    pub(crate) fn rate(&self, count: u64) -> f64 {
+        count as f64 / self.wall.as_secs_f64()
+    }
+}
+
+/// Reads clock and CPU time from here on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Watch {
+    cpu: Duration,
+    wall: Instant,
+}
+
+impl Watch {
+    pub(crate) fn start() -> Watch {
+        Watch { cpu: cpu(), wall: Instant::now() }
+    }
+
+    pub(crate) fn took(&self) -> Took {
+        Took { cpu: cpu() - self.cpu, wall: self.wall.elapsed() }
+    }
+}

@@ -1,0 +1,24 @@
+//! `keylane completions`: completion for a shell, to be sourced by it.
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::Cli;
+use crate::failure::Failure;
+use crate::show;
+
+/// Arguments of `completions`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Which shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// Runs the command.
+pub async fn run(args: Args) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "keylane", &mut script);
+    let script = String::from_utf8_lossy(&script);
+    show::line(script.trim_end())
+}

@@ -1,0 +1,85 @@
+//! `keylane lanes`: the keys that have messages waiting, the deepest first.
+
+use clap::ValueEnum;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::client::{Client, ServerArgs};
+use crate::failure::Failure;
+use crate::show::{self, Cell};
+
+/// Arguments of `lanes`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// Only this pipeline's
+    #[arg(long)]
+    pipeline: Option<String>,
+    /// Which come first
+    #[arg(long, value_enum, default_value = "depth")]
+    sort: Sort,
+    /// How many
+    #[arg(long, default_value_t = 50)]
+    limit: u32,
+    /// Print the server's answer as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Sort {
+    /// The deepest
+    Depth,
+    /// Those that have waited longest
+    Waiting,
+}
+
+#[derive(Debug, Deserialize)]
+struct Lanes {
+    lanes: Vec<Lane>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Lane {
+    pipeline: String,
+    key: Option<String>,
+    partition: u32,
+    depth: u64,
+    state: String,
+    attempt: u64,
+    waiting_seconds: f64,
+    why: Option<String>,
+}
+
+/// Runs the command.
+pub async fn run(args: Args) -> Result<(), Failure> {
+    let client = Client::new(&args.server)?;
+    let sort = match args.sort {
+        Sort::Depth => "depth",
+        Sort::Waiting => "waiting",
+    };
+    let mut query = vec![("sort", sort.to_owned()), ("limit", args.limit.to_string())];
+    query.extend(args.pipeline.map(|pipeline| ("pipeline", pipeline)));
+    let answer: Box<RawValue> = client.get(&["admin", "lanes"], &query).await?;
+    if args.json {
+        return show::raw_json(&answer);
+    }
+    let answer: Lanes = client.read(&answer)?;
+    let rows = answer.lanes.iter().map(row).collect();
+    let header = ["pipeline", "key", "partition", "depth", "state", "attempt", "for", "why"];
+    show::table(&header, rows, "no lanes: nothing is being handled or waits")
+}
+
+fn row(lane: &Lane) -> Vec<Cell> {
+    vec![
+        Cell::text(Some(&lane.pipeline)),
+        Cell::text(lane.key.as_deref()),
+        Cell::number(lane.partition.into()),
+        Cell::number(lane.depth),
+        Cell::text(Some(&lane.state)),
+        Cell::number(lane.attempt),
+        Cell::seconds(Some(lane.waiting_seconds)),
+        Cell::text(lane.why.as_deref()),
+    ]
+}

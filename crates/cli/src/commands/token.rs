@@ -1,0 +1,116 @@
+//! `keylane token`: makes tokens, and the hashes of tokens that the config holds instead of them (ADM-2).
+
+use std::io::Read;
+
+use clap::{Subcommand, ValueEnum};
+use keylane_server::{hash_token, new_token};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::show;
+
+/// A token read from standard input is not longer than this; more is the wrong file.
+const INPUT_BYTES_MAX: u64 = 4_096;
+
+/// Arguments of `token`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Makes a random token and the config line that lets it in
+    New(Grant),
+    /// Hashes a token of yours for the config
+    Hash {
+        /// The token; without it, or with `-`, it is read from standard input, which no list of processes shows
+        token: Option<String>,
+        #[command(flatten)]
+        grant: Grant,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Grant {
+    /// Name under which its use is recorded
+    #[arg(long, default_value = "ops")]
+    name: String,
+    /// What it may do
+    #[arg(long, value_enum, default_value = "admin")]
+    role: Role,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Role {
+    Read,
+    Operate,
+    Admin,
+}
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+struct Shown<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<&'a str>,
+    sha256: String,
+    config: String,
+}
+
+/// Runs the command.
+pub async fn run(args: Args) -> Result<(), Failure> {
+    match args.action {
+        Action::New(grant) => {
+            let token = new_token();
+            print(Some(&token), &token, &grant)
+        }
+        Action::Hash { token, grant } => {
+            let token = match token {
+                Some(token) if token != "-" => token,
+                _ => read_token()?,
+            };
+            print(None, &token, &grant)
+        }
+    }
+}
+
+fn print(shown: Option<&str>, token: &str, grant: &Grant) -> Result<(), Failure> {
+    let sha256 = hash_token(token);
+    let config = config_line(grant, &sha256);
+    if grant.json {
+        return show::json(&Shown { token: shown, sha256, config });
+    }
+    if let Some(token) = shown {
+        show::line(token)?;
+        eprintln!("Keep it: it is not stored anywhere. In the config, under server.tokens:");
+    }
+    show::line(&config)
+}
+
+fn read_token() -> Result<String, Failure> {
+    let mut text = String::new();
+    std::io::stdin()
+        .lock()
+        .take(INPUT_BYTES_MAX)
+        .read_to_string(&mut text)
+        .map_err(|error| Failure::Wrong(format!("cannot read a token from standard input: {error}")))?;
+    match text.trim() {
+        "" => Err(Failure::Wrong("there is no token on standard input".to_owned())),
+        token => Ok(token.to_owned()),
+    }
+}
+
+fn config_line(grant: &Grant, sha256: &str) -> String {
+    let role = match grant.role {
+        Role::Read => "read",
+        Role::Operate => "operate",
+        Role::Admin => "admin",
+    };
+    // A JSON string is a YAML string, so any name is safe in it.
+    let name = serde_json::Value::from(grant.name.as_str());
+    format!("- {{ name: {name}, role: {role}, sha256: \"{sha256}\" }}")
+}

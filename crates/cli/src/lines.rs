@@ -1,0 +1,241 @@
+//! From a file or a pipe to batches that can be sent.
+//!
+//! In come bytes; out come bodies of newline-delimited messages, each with the numbers of the lines it was made of, so
+//! that a refused message can be found in the file again. Invariants: the bytes of a payload line stay what they are;
+//! no line is dropped without being named; memory is bounded by one line and one batch, however long the input.
+
+use std::io::{self, BufRead, BufReader, Read};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+/// Lines of one batch: a thousand amortise a round trip, and a refusal still names few.
+const BATCH_LINES_MAX: usize = 1_000;
+/// Bytes of one batch, before the line that passes it: far below the server's 16 MiB for a request.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+/// The longest line: as base64, behind a full batch and with a key, it still fits in a request of 16 MiB.
+pub const LINE_BYTES_MAX: usize = 11 << 20;
+/// Read at a time: a batch's worth.
+const READ_BYTES: usize = 1 << 20;
+
+/// What a line is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Format {
+    /// The payload of a message, all of them with this key.
+    Payload {
+        /// The key, if there is one.
+        key: Option<String>,
+    },
+    /// A message object, as over HTTP. Blank lines are none.
+    Message,
+}
+
+/// Messages to be sent together.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct LineBatch {
+    /// A message object a line.
+    pub body: Vec<u8>,
+    /// The number of the line each was made of, from 1.
+    pub numbers: Vec<u64>,
+    /// Lines that are too long to be sent.
+    pub too_long: Vec<u64>,
+    /// Bytes of input that it took.
+    pub input_bytes: u64,
+}
+
+/// Cuts input into batches.
+pub struct Lines<R> {
+    input: BufReader<R>,
+    format: Format,
+    number: u64,
+    line: Vec<u8>,
+}
+
+impl<R: Read> Lines<R> {
+    /// Reads `input` as lines of `format`.
+    pub fn new(input: R, format: Format) -> Lines<R> {
+        Lines { input: BufReader::with_capacity(READ_BYTES, input), format, number: 0, line: Vec::new() }
+    }
+
+    /// The next batch; none at the end. What has been typed is handed out without waiting for more of it.
+    pub fn next_batch(&mut self) -> io::Result<Option<LineBatch>> {
+        let mut batch = LineBatch::default();
+        while batch.numbers.len() < BATCH_LINES_MAX && batch.body.len() < BATCH_BYTES_MAX {
+            let something = !batch.numbers.is_empty() || !batch.too_long.is_empty();
+            if something && !self.input.buffer().contains(&b'\n') {
+                break;
+            }
+            match self.read_line(&mut batch.input_bytes)? {
+                None if something => break,
+                None => return Ok(None),
+                Some(Length::TooLong) => batch.too_long.push(self.number),
+                Some(Length::Fits) => self.put(&mut batch),
+            }
+        }
+        Ok(Some(batch))
+    }
+
+    fn put(&self, batch: &mut LineBatch) {
+        match &self.format {
+            Format::Payload { key } => {
+                let key = key.as_ref().map_or_else(String::new, |key| {
+                    format!("\"key\":{},", serde_json::Value::from(key.as_str()))
+                });
+                let payload = STANDARD.encode(&self.line);
+                batch.body.extend_from_slice(format!("{{{key}\"payload_base64\":\"{payload}\"}}").as_bytes());
+            }
+            Format::Message if self.line.trim_ascii().is_empty() => return,
+            Format::Message => batch.body.extend_from_slice(&self.line),
+        }
+        batch.body.push(b'\n');
+        batch.numbers.push(self.number);
+    }
+
+    /// Reads a line into `self.line`, without its end. A line that is too long is passed over, not kept.
+    fn read_line(&mut self, read_bytes: &mut u64) -> io::Result<Option<Length>> {
+        self.line.clear();
+        let mut length = Length::Fits;
+        let mut any = false;
+        loop {
+            let buffer = match self.input.fill_buf() {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                buffer => buffer?,
+            };
+            if buffer.is_empty() {
+                break;
+            }
+            any = true;
+            let end = buffer.iter().position(|byte| *byte == b'\n');
+            let part = &buffer[..end.unwrap_or(buffer.len())];
+            if self.line.len() + part.len() > LINE_BYTES_MAX {
+                length = Length::TooLong;
+                self.line.clear();
+            }
+            if length == Length::Fits {
+                self.line.extend_from_slice(part);
+            }
+            let taken = part.len() + usize::from(end.is_some());
+            self.input.consume(taken);
+            *read_bytes += taken as u64;
+            if end.is_some() {
+                break;
+            }
+        }
+        self.number += u64::from(any);
+        Ok(any.then_some(length))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Length {
+    Fits,
+    TooLong,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(input: &[u8], format: Format) -> Vec<LineBatch> {
+        let mut lines = Lines::new(input, format);
+        std::iter::from_fn(|| lines.next_batch().expect("memory can be read")).collect()
+    }
+
+    fn payloads(batches: &[LineBatch]) -> Vec<Vec<u8>> {
+        let bodies = batches.iter().flat_map(|batch| batch.body.split(|byte| *byte == b'\n'));
+        bodies
+            .filter(|line| !line.is_empty())
+            .map(|line| {
+                let message: serde_json::Value = serde_json::from_slice(line).expect("a message object");
+                let encoded = message["payload_base64"].as_str().expect("a payload").to_owned();
+                STANDARD.decode(encoded).expect("base64")
+            })
+            .collect()
+    }
+
+    /// ADM-8.
+    #[test]
+    fn a_payload_line_keeps_every_byte_but_its_end() {
+        let input = b"plain\n\xff\x00raw\r\n\n{\"n\": 1}\nlast without an end";
+        let batches = all(input, Format::Payload { key: None });
+        let expected: [&[u8]; 5] = [b"plain", b"\xff\x00raw\r", b"", b"{\"n\": 1}", b"last without an end"];
+        assert_eq!(payloads(&batches), expected);
+        let numbers: Vec<u64> = batches.iter().flat_map(|batch| batch.numbers.clone()).collect();
+        assert_eq!(numbers, [1, 2, 3, 4, 5]);
+        let read: u64 = batches.iter().map(|batch| batch.input_bytes).sum();
+        assert_eq!(read, input.len() as u64);
+    }
+
+    /// ADM-8.
+    #[test]
+    fn a_key_with_quotes_stays_that_key() {
+        let key = Some("a\"b\\\n".to_owned());
+        let batches = all(b"x\n", Format::Payload { key: key.clone() });
+        let message: serde_json::Value = serde_json::from_slice(&batches[0].body).expect("a message object");
+        assert_eq!(message["key"].as_str(), key.as_deref());
+    }
+
+    /// ADM-8.
+    #[test]
+    fn message_lines_pass_as_they_are_and_blank_ones_keep_their_number() {
+        let batches = all(b"{\"payload\":1}\n\n  \r\n{bad\n", Format::Message);
+        assert_eq!(batches.len(), 1);
+        assert_eq!(batches[0].body, b"{\"payload\":1}\n{bad\n");
+        assert_eq!(batches[0].numbers, [1, 4]);
+    }
+
+    /// ADM-8.
+    #[test]
+    fn a_line_that_cannot_be_sent_is_named_and_the_next_one_goes_on() {
+        let mut input = vec![b'x'; LINE_BYTES_MAX + 1];
+        input.extend_from_slice(b"\nnext\n");
+        let batches = all(&input, Format::Payload { key: None });
+        let too_long: Vec<u64> = batches.iter().flat_map(|batch| batch.too_long.clone()).collect();
+        assert_eq!(too_long, [1]);
+        assert_eq!(payloads(&batches), [b"next"]);
+    }
+
+    /// ADM-8.
+    #[test]
+    fn the_longest_line_fits_in_a_request() {
+        let mut input = vec![b'y'; BATCH_BYTES_MAX / 2];
+        input.push(b'\n');
+        input.extend(std::iter::repeat_n(b'x', LINE_BYTES_MAX));
+        input.push(b'\n');
+        let key = Some("k".repeat(4_096));
+        let batches = all(&input, Format::Payload { key });
+        assert_eq!(payloads(&batches).len(), 2);
+        assert!(batches.iter().all(|batch| batch.body.len() < 16 << 20));
+    }
+
+    /// ADM-8.
+    #[test]
+    fn a_long_input_is_cut_into_batches_of_a_thousand() {
+        let batches = all(&b"m\n".repeat(2_500), Format::Payload { key: None });
+        let lengths: Vec<usize> = batches.iter().map(|batch| batch.numbers.len()).collect();
+        assert_eq!(lengths, [1_000, 1_000, 500]);
+        assert_eq!(batches[2].numbers.last(), Some(&2_500));
+    }
+
+    /// ADM-8.
+    #[test]
+    fn what_was_typed_is_handed_out_before_more_comes() {
+        struct Typed(Vec<&'static [u8]>);
+        impl Read for Typed {
+            fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+                if self.0.is_empty() {
+                    return Ok(0);
+                }
+                let part = self.0.remove(0);
+                out[..part.len()].copy_from_slice(part);
+                Ok(part.len())
+            }
+        }
+        let mut lines = Lines::new(Typed(vec![b"one\n", b"two\nthr", b"ee\n"]), Format::Message);
+        let mut next = || lines.next_batch().expect("memory can be read").map(|batch| batch.body);
+        assert_eq!(next().as_deref(), Some(&b"one\n"[..]));
+        assert_eq!(next().as_deref(), Some(&b"two\n"[..]));
+        assert_eq!(next().as_deref(), Some(&b"three\n"[..]));
+        assert_eq!(next(), None);
+    }
+}

@@ -1,0 +1,160 @@
+//! What people and programs see on standard output: lines, tables, JSON.
+//!
+//! Invariant: no control character that came from a message, a key or a server reaches the terminal (SEC-5), and a
+//! closed pipe ends a command quietly instead of with a panic.
+
+use std::io::Write;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::failure::Failure;
+
+/// Writes a line and hands it on at once, so that whoever reads through a pipe sees it now.
+pub fn line(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Failure::output)
+}
+
+/// Writes a value as JSON, for programs.
+pub fn json(value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Failure::Failed(format!("cannot write the answer as JSON: {error}")))?;
+    line(&text)
+}
+
+/// Writes a server's answer as it came, for programs.
+pub fn raw_json(answer: &RawValue) -> Result<(), Failure> {
+    line(&json_on_one_line(answer.get()))
+}
+
+/// Writes a table, or a sentence if there is no row.
+pub fn table(header: &[&str], rows: Vec<Vec<Cell>>, nothing: &str) -> Result<(), Failure> {
+    if rows.is_empty() {
+        return line(nothing);
+    }
+    let mut table = Table::new();
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(header.iter().map(|name| name.to_uppercase()).collect::<Vec<_>>());
+    for row in rows {
+        table.add_row(row.into_iter().map(comfy_table::Cell::from).collect::<Vec<_>>());
+    }
+    line(&table.trim_fmt())
+}
+
+/// A cell of a table.
+pub enum Cell {
+    /// Text, left.
+    Text(String),
+    /// A number, right.
+    Number(String),
+}
+
+impl Cell {
+    /// Text, made harmless; a dash if there is none.
+    pub fn text(text: Option<&str>) -> Cell {
+        Cell::Text(text.map_or_else(|| "-".to_owned(), harmless))
+    }
+
+    /// A number with its thousands apart.
+    pub fn number(number: u64) -> Cell {
+        Cell::Number(thousands(number))
+    }
+
+    /// Seconds as people say them; a dash if there are none.
+    pub fn seconds(seconds: Option<f64>) -> Cell {
+        Cell::Number(seconds.map_or_else(|| "-".to_owned(), duration))
+    }
+}
+
+impl From<Cell> for comfy_table::Cell {
+    fn from(cell: Cell) -> comfy_table::Cell {
+        match cell {
+            Cell::Text(text) => comfy_table::Cell::new(text),
+            Cell::Number(text) => comfy_table::Cell::new(text).set_alignment(CellAlignment::Right),
+        }
+    }
+}
+
+/// `text` with control characters spelled out.
+pub fn harmless(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            // Four digits as in JSON, so that an escaped JSON line is still JSON.
+            c if c.is_control() => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// JSON on one line, harmless, with nothing else changed: numbers keep all their digits.
+pub fn json_on_one_line(json: &str) -> String {
+    // A bare line end or tab can only stand between tokens, where a space is as good.
+    harmless(&json.replace(['\n', '\r', '\t'], " "))
+}
+
+/// 1234567 as `1,234,567`.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Seconds with the unit that fits.
+pub fn duration(seconds: f64) -> String {
+    match seconds {
+        s if s < 1.0 => format!("{:.0}ms", s * 1_000.0),
+        s if s < 120.0 => format!("{s:.1}s"),
+        s if s < 7_200.0 => format!("{:.0}m", s / 60.0),
+        s if s < 172_800.0 => format!("{:.0}h", s / 3_600.0),
+        s => format!("{:.0}d", s / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SEC-5.
+    #[test]
+    fn an_escape_sequence_in_a_key_does_not_reach_the_terminal() {
+        assert_eq!(harmless("a\u{1b}[2Jb\n\u{9b}"), "a\\u001b[2Jb\\n\\u009b");
+        assert_eq!(harmless("grüße 你好"), "grüße 你好");
+    }
+
+    /// SEC-5.
+    #[test]
+    fn a_harmless_json_line_is_still_json() {
+        let line = "{\"a\":\n\t\"x\u{7f}\"}";
+        let shown = json_on_one_line(line);
+        assert!(!shown.contains(char::is_control));
+        let read: serde_json::Value = serde_json::from_str(&shown).expect("still JSON");
+        assert_eq!(read["a"], "x\u{7f}");
+    }
+
+    #[test]
+    fn numbers_have_their_thousands_apart() {
+        let shown: Vec<String> = [0, 999, 1_000, 12_345, 1_234_567].into_iter().map(thousands).collect();
+        assert_eq!(shown, ["0", "999", "1,000", "12,345", "1,234,567"]);
+    }
+
+    #[test]
+    fn a_duration_has_the_unit_that_fits() {
+        let shown: Vec<String> = [0.25, 1.5, 300.0, 10_800.0, 259_200.0].into_iter().map(duration).collect();
+        assert_eq!(shown, ["250ms", "1.5s", "5m", "3h", "3d"]);
+    }
+}

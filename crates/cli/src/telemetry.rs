@@ -1,0 +1,74 @@
+//! Where diagnostics go: standard error, as text for people or JSON for machines.
+//!
+//! Invariant: whatever a message, a key or an error carries, an event is one line, and no control character in it
+//! reaches a terminal or forges another line (SEC-5).
+
+use std::io::{self, Write};
+
+use clap::ValueEnum;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::failure::Failure;
+use crate::show::harmless;
+
+/// How events are written.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum LogFormat {
+    /// A line for people
+    Text,
+    /// A JSON object a line
+    Json,
+}
+
+/// Lets `events` (a level, or levels by module) flow from now on.
+pub fn start(format: LogFormat, events: &str) -> Result<(), Failure> {
+    let filter = EnvFilter::try_new(events)
+        .map_err(|error| Failure::Wrong(format!("--log {events:?} (or RUST_LOG): {error}")))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Stderr);
+    let started = match format {
+        LogFormat::Text => builder.try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+    started.map_err(|error| Failure::Failed(format!("cannot start telemetry: {error}")))
+}
+
+struct Stderr;
+
+impl MakeWriter<'_> for Stderr {
+    type Writer = Harmless<io::Stderr>;
+
+    fn make_writer(&self) -> Harmless<io::Stderr> {
+        Harmless(io::stderr())
+    }
+}
+
+/// Writes each event, which comes in one piece, as one harmless line.
+struct Harmless<W>(W);
+
+impl<W: Write> Write for Harmless<W> {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let mut line = harmless(text.trim_end_matches('\n'));
+        line.push('\n');
+        self.0.write_all(line.as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SEC-5.
+    #[test]
+    fn an_event_cannot_forge_another_line() {
+        let mut out = Harmless(Vec::new());
+        out.write_all(b"ERROR key=a\nINFO all is well\x1b[1A\n").expect("memory takes it");
+        assert_eq!(out.0, b"ERROR key=a\\nINFO all is well\\u001b[1A\n");
+    }
+}

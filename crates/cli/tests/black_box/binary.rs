@@ -1,0 +1,40 @@
+//! The binary, as a user runs it.
+
+use std::io::Write;
+use std::process::{Child, Command, Output, Stdio};
+
+/// Runs the binary with `input` on its standard input.
+pub fn keylane(arguments: &[&str], input: &[u8]) -> Output {
+    let mut child = command(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut stdin = child.stdin.take().expect("it is piped");
+    // A command that does not read may have ended.
+    let _ = stdin.write_all(input);
+    drop(stdin);
+    child.wait_with_output().expect("it ends")
+}
+
+/// The binary, without what the environment of the tests says.
+pub fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keylane"));
+    for name in ["KEYLANE_URL", "KEYLANE_TOKEN", "RUST_LOG"] {
+        command.env_remove(name);
+    }
+    command.args(arguments);
+    command
+}
+
+/// What was written, as text.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+/// Sends a signal to a running one.
+pub fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([name, &child.id().to_string()]).status();
+    assert!(sent.expect("kill runs").success());
+}

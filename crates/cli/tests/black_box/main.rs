@@ -1,0 +1,8 @@
+//! The binary `keylane` from outside: what it sends, what it prints, how it exits (ADM-8).
+
+mod binary;
+mod canned;
+mod clients;
+mod demo;
+mod local;
+mod serve;

@@ -1,0 +1,258 @@
+//! The server as a user runs it: from start to drain, and what it says when it cannot start.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Output, Stdio};
+
+use crate::binary::{command, keylane, signal, text};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A running server; killed when dropped, so that a failed test leaves none behind.
+struct Running {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    url: String,
+}
+
+impl Running {
+    fn start(config: &Path) -> Running {
+        Running::start_with(config, Stdio::null())
+    }
+
+    fn start_with(config: &Path, stderr: Stdio) -> Running {
+        let mut child = command(&["serve", "-c", config.to_str().expect("text")])
+            .stdout(Stdio::piped())
+            .stderr(stderr)
+            .spawn()
+            .expect("it starts");
+        let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("it says where it listens");
+        let url = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
+        Running { child, stdout, url }
+    }
+
+    fn exit_code(&mut self) -> Option<i32> {
+        let code = self.child.wait().expect("it ends").code();
+        let mut rest = String::new();
+        self.stdout.read_line(&mut rest).expect("its output ends");
+        code
+    }
+
+    fn run(&self, arguments: &[&str], input: &[u8]) -> Output {
+        keylane(&[arguments, &["--url", &self.url]].concat(), input)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A folder with a config that listens on `listen` and adds `more`.
+fn config(listen: &str, more: &str) -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let text = format!("server:\n  listen: {listen}\ndata: {}\n{more}", data.display());
+    std::fs::write(folder.path().join("keylane.yaml"), text).expect("it is written");
+    folder
+}
+
+fn serve(config: &Path) -> Output {
+    keylane(&["serve", "-c", config.to_str().expect("text")], b"")
+}
+
+fn one_sentence(output: &Output) -> String {
+    let said = text(&output.stderr);
+    let sentences: Vec<&str> = said.lines().filter(|line| line.starts_with("keylane: ")).collect();
+    assert_eq!(sentences.len(), 1, "{said}");
+    sentences[0].to_owned()
+}
+
+/// ADM-8, ORD-10.
+#[test]
+fn a_signal_drains_and_ends_the_server_with_0() {
+    for name in ["-TERM", "-INT"] {
+        let folder = config("127.0.0.1:0", "");
+        let mut server = Running::start(&folder.path().join("keylane.yaml"));
+        signal(&server.child, name);
+        assert_eq!(server.exit_code(), Some(0), "{name}");
+    }
+}
+
+/// ADM-8, ORD-10.
+#[test]
+fn a_second_signal_cuts_the_drain_short_with_1() {
+    // A handler that takes the call and never answers.
+    let handler = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let url = format!("http://{}/", handler.local_addr().expect("it is bound"));
+    let folder = config(
+        "127.0.0.1:0",
+        &format!(
+            "pipelines:\n  orders:\n    handler: {{ http: {{ url: \"{url}\", allow_private: true }} }}\n"
+        ),
+    );
+    let path = folder.path().join("keylane.yaml");
+    let mut server = Running::start_with(&path, Stdio::piped());
+    let produced = server.run(&["produce", "orders"], b"hello\n");
+    assert_eq!(produced.status.code(), Some(0), "{}", text(&produced.stderr));
+    let _taken = handler.accept().expect("the handler is called");
+    signal(&server.child, "-TERM");
+    let events = BufReader::new(server.child.stderr.take().expect("it is piped"));
+    let mut events = events.lines().map(|line| line.expect("text"));
+    // Only now has the first signal been seen; sent earlier, the two could become one.
+    assert!(events.any(|event| event.contains("draining")));
+    signal(&server.child, "-TERM");
+    assert_eq!(server.exit_code(), Some(1));
+    assert!(events.any(|event| event.starts_with("keylane: a second signal")));
+}
+
+/// ADM-8, ING-1.
+#[test]
+fn what_was_produced_is_there_to_be_read_byte_for_byte() {
+    let folder = config("127.0.0.1:0", "");
+    let server = Running::start(&folder.path().join("keylane.yaml"));
+    let produced = server.run(&["produce", "orders", "-k", "user-1"], b"one\n{\"n\": 1e400}\n\xff\xfe\n");
+    assert_eq!(produced.status.code(), Some(0), "{}", text(&produced.stderr));
+    let read = server.run(&["tail", "orders", "--no-follow", "--json"], b"");
+    assert_eq!(read.status.code(), Some(0), "{}", text(&read.stderr));
+    let messages: Vec<Value> = text(&read.stdout)
+        .lines()
+        .map(|line| {
+            // A number that no double holds must come through; only the shape is looked at here.
+            serde_json::from_str(&line.replace("1e400", "1")).expect("JSON")
+        })
+        .collect();
+    assert_eq!(messages.len(), 3);
+    assert!(messages.iter().all(|message| message["key"] == "user-1"));
+    assert!(text(&read.stdout).contains("//4="));
+    let shown = server.run(&["tail", "orders", "--from", "earliest", "-n", "2"], b"");
+    assert_eq!(shown.status.code(), Some(0), "{}", text(&shown.stderr));
+    assert!(text(&shown.stdout).lines().next().is_some_and(|line| line.ends_with(" user-1 one")));
+    let topics: Value = serde_json::from_slice(&server.run(&["topics", "--json"], b"").stdout).expect("JSON");
+    assert_eq!(topics["topics"][0]["messages"], 3);
+    for command in ["pipelines", "lanes"] {
+        let output = server.run(&[command, "--json"], b"");
+        assert_eq!(output.status.code(), Some(0));
+        serde_json::from_slice::<Value>(&output.stdout).expect("JSON");
+    }
+}
+
+/// ADM-8, ING-1.
+#[test]
+fn a_bad_line_of_a_file_is_named_and_the_others_are_kept() {
+    let folder = config("127.0.0.1:0", "");
+    let server = Running::start(&folder.path().join("keylane.yaml"));
+    let file = folder.path().join("messages.ndjson");
+    std::fs::write(&file, "{\"payload\":1}\n\n{bad\n{\"key\":\"a\"}\n{\"payload\":2}\n")
+        .expect("it is written");
+    let output = server.run(&["produce", "orders", file.to_str().expect("text"), "--ndjson", "--json"], b"");
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let printed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((&printed["accepted"], &printed["rejected"]), (&2.into(), &2.into()));
+    let lines: Vec<&Value> =
+        printed["errors"].as_array().expect("a list").iter().map(|error| &error["line"]).collect();
+    assert_eq!(lines, [3, 4]);
+    let alone = server.run(&["produce", "orders", "--ndjson"], b"{bad\n");
+    assert_eq!(alone.status.code(), Some(1));
+    assert!(text(&alone.stderr).contains("line 1: "), "{}", text(&alone.stderr));
+}
+
+/// ADM-8.
+#[test]
+fn a_port_in_use_is_one_clear_sentence() {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = taken.local_addr().expect("it is bound").to_string();
+    let folder = config(&address, "");
+    let output = serve(&folder.path().join("keylane.yaml"));
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(one_sentence(&output).contains(&address));
+}
+
+/// ADM-8, BRK-1.
+#[test]
+fn a_second_process_on_the_folder_is_one_clear_sentence() {
+    let folder = config("127.0.0.1:0", "");
+    let config = folder.path().join("keylane.yaml");
+    let first = Running::start(&config);
+    let output = serve(&config);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(one_sentence(&output).contains("data"));
+    let still_there = first.run(&["topics"], b"");
+    assert_eq!(still_there.status.code(), Some(0));
+}
+
+/// ADM-8, BRK-1.
+#[test]
+fn a_folder_that_cannot_be_made_is_one_clear_sentence() {
+    let folder = config("127.0.0.1:0", "");
+    // Where a file is in the way, not even root may make a folder.
+    std::fs::write(folder.path().join("data"), "in the way").expect("it is written");
+    let output = serve(&folder.path().join("keylane.yaml"));
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(one_sentence(&output).contains("data"));
+}
+
+/// ADM-8, ADM-9.
+#[test]
+fn a_wrong_config_is_told_with_its_place_and_the_nearest_name() {
+    let folder = config("127.0.0.1:0", "topics:\n  orders: { partitoins: 4 }\n");
+    let config = folder.path().join("keylane.yaml");
+    let path = config.to_str().expect("text");
+    for command in ["serve", "check"] {
+        let output = keylane(&[command, "-c", path], b"");
+        assert_eq!(output.status.code(), Some(2), "{command}");
+        let said = text(&output.stderr);
+        assert!(said.contains(&format!("{path}:5:")) && said.contains("partitions"), "{said}");
+    }
+    let missing = keylane(&["check", "-c", "no-such-file.yaml"], b"");
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(text(&missing.stderr).contains("no-such-file.yaml"));
+}
+
+/// ADM-8, ADM-9.
+#[test]
+fn check_says_what_would_run() {
+    let more = "topics:\n  orders: { partitions: 6 }\npipelines:\n  orders:\n    topic: orders\n    handler: { log: {} }\n";
+    let folder = config("127.0.0.1:7499", more);
+    let path = folder.path().join("keylane.yaml");
+    let path = path.to_str().expect("text");
+    let shown = keylane(&["check", "-c", path], b"");
+    assert_eq!(shown.status.code(), Some(0), "{}", text(&shown.stderr));
+    let table = text(&shown.stdout);
+    assert!(table.contains("127.0.0.1:7499") && table.contains("orders") && table.contains("log"), "{table}");
+    let plan: Value =
+        serde_json::from_slice(&keylane(&["check", "-c", path, "--json"], b"").stdout).expect("JSON");
+    assert_eq!(plan["topics"][0]["partitions"], 6);
+    assert_eq!(plan["pipelines"][0]["handler"], "log");
+    assert!(!folder.path().join("data").exists(), "check opens nothing");
+    let schema = keylane(&["check", "--schema"], b"");
+    let schema: Value = serde_json::from_slice(&schema.stdout).expect("JSON");
+    assert!(schema["properties"]["pipelines"].is_object());
+}
+
+/// ADM-2, ADM-8.
+#[test]
+fn a_new_token_lets_its_holder_in_and_nobody_else() {
+    let made: Value =
+        serde_json::from_slice(&keylane(&["token", "new", "--json"], b"").stdout).expect("JSON");
+    let line = made["config"].as_str().expect("a config line");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("keylane.yaml");
+    let data = folder.path().join("data");
+    let config = format!("server:\n  listen: 127.0.0.1:0\n  tokens:\n    {line}\ndata: {}\n", data.display());
+    std::fs::write(&path, config).expect("it is written");
+    let server = Running::start(&path);
+    let token = made["token"].as_str().expect("a token");
+    assert_eq!(server.run(&["topics", "--token", token], b"").status.code(), Some(0));
+    for stranger in [&["topics"][..], &["topics", "--token", "wrong"]] {
+        let refused = server.run(stranger, b"");
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(one_sentence(&refused).contains("KL-"));
+    }
+}

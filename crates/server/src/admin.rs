@@ -1,0 +1,111 @@
+//! The admin API's reads (ADM-1): pipelines, lanes, topics, and what lies in a topic.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse;
+use keylane::status::LaneSort;
+use serde::Deserialize;
+
+use crate::app::App;
+use crate::ingest;
+use crate::problem::Problem;
+use crate::routes::listed;
+use crate::tail::{From, Tail};
+
+/// Lanes shown unless told.
+const LANES: usize = 50;
+/// Lanes shown at most: what a person or a table can take.
+const LANES_MAX: usize = 1000;
+/// Messages shown unless told.
+const MESSAGES: usize = 100;
+/// Messages shown at most in one answer.
+const MESSAGES_MAX: usize = 1000;
+
+/// `GET /admin/pipelines`
+pub(crate) async fn pipelines(State(app): State<Arc<App>>) -> Result<Response<Body>, Problem> {
+    Ok(listed("pipelines", app.keylane.pipelines().await?))
+}
+
+/// `GET /admin/topics`
+pub(crate) async fn topics(State(app): State<Arc<App>>) -> Result<Response<Body>, Problem> {
+    Ok(listed("topics", app.keylane.topics().await?))
+}
+
+/// Which lanes.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LanesQuery {
+    pipeline: Option<String>,
+    sort: Option<String>,
+    limit: Option<usize>,
+}
+
+/// `GET /admin/lanes`
+pub(crate) async fn lanes(
+    State(app): State<Arc<App>>,
+    query: Result<Query<LanesQuery>, QueryRejection>,
+) -> Result<Response<Body>, Problem> {
+    let Query(query) = query.map_err(|error| Problem::bad_query(error.body_text()))?;
+    let sort = match query.sort.as_deref() {
+        None | Some("depth") => LaneSort::Depth,
+        Some("waiting") => LaneSort::Waiting,
+        Some(_) => return Err(Problem::bad_query("sort must be `depth` or `waiting`")),
+    };
+    let limit = limit(query.limit, LANES, LANES_MAX)?;
+    let lanes = app.keylane.lanes(query.pipeline.as_deref(), sort, limit).await?;
+    Ok(listed("lanes", lanes))
+}
+
+/// Which messages of a topic.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MessagesQuery {
+    partition: Option<u32>,
+    from: Option<String>,
+    limit: Option<usize>,
+    #[serde(default)]
+    follow: bool,
+}
+
+/// `GET /admin/topics/{topic}/messages`
+pub(crate) async fn messages(
+    State(app): State<Arc<App>>,
+    Path(topic): Path<String>,
+    query: Result<Query<MessagesQuery>, QueryRejection>,
+) -> Result<Response<Body>, Problem> {
+    let Query(query) = query.map_err(|error| Problem::bad_query(error.body_text()))?;
+    let from = match query.from.as_deref() {
+        None if query.follow => From::Latest,
+        None | Some("earliest") => From::Earliest,
+        Some("latest") => From::Latest,
+        Some(number) => From::Position(
+            number
+                .parse()
+                .map_err(|_| Problem::bad_query("from must be `earliest`, `latest` or a position"))?,
+        ),
+    };
+    if matches!(from, From::Position(_)) && query.partition.is_none() {
+        return Err(Problem::bad_query("from as a position needs a partition"));
+    }
+    let mut tail = Tail::open(&app.keylane, &topic, query.partition, from).await?;
+    if query.follow {
+        let limit = query.limit.unwrap_or(usize::MAX);
+        let body = Body::from_stream(tail.follow(app.phase.subscribe(), limit));
+        let kind = HeaderValue::from_static("application/x-ndjson");
+        return Ok(([(header::CONTENT_TYPE, kind)], body).into_response());
+    }
+    let limit = limit(query.limit, MESSAGES, MESSAGES_MAX)?;
+    Ok(ingest::json(StatusCode::OK, tail.array(limit).await?))
+}
+
+fn limit(asked: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
+    let limit = asked.unwrap_or(default);
+    if limit > max {
+        return Err(Problem::bad_query(format!("limit must be at most {max}")));
+    }
+    Ok(limit)
+}

@@ -1,0 +1,86 @@
+//! What all routes share: the opened broker, the bounds, who may do what, and which phase of its life the server is in.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use keylane::clock::Clock;
+use keylane::{Keylane, Producer, WhenFull};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use crate::access::Access;
+use crate::config::Config;
+use crate::ingest::Bodies;
+use crate::metrics::Metrics;
+use crate::problem::Problem;
+
+/// A server's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Pipelines are being started. Messages are taken: they need only the broker.
+    Starting,
+    Ready,
+    /// On its way out: nothing more is taken.
+    Draining,
+    /// Drained: no connection is accepted any more.
+    Closing,
+}
+
+/// Shared by all routes.
+pub(crate) struct App {
+    pub(crate) keylane: Keylane,
+    /// Fails at once when too much is in flight: a client that is told can slow down, one that waits cannot.
+    pub(crate) producer: Producer,
+    /// Topics that the config declares; none: any may be created by first use.
+    pub(crate) topics: Vec<String>,
+    pub(crate) access: Access,
+    pub(crate) bodies: Bodies,
+    pub(crate) metrics: Metrics,
+    pub(crate) clock: Clock,
+    pub(crate) phase: watch::Sender<Phase>,
+    producing: Arc<Semaphore>,
+    producing_max: usize,
+}
+
+impl App {
+    pub(crate) fn new(config: &Config, keylane: Keylane) -> App {
+        App {
+            producer: keylane.producer().when_full(WhenFull::Fail),
+            keylane,
+            topics: config.topics.keys().cloned().collect(),
+            access: Access::new(config.server.tokens.clone()),
+            bodies: Bodies::new(config.ingest.max_request, config.server.body_timeout),
+            metrics: Metrics::new(),
+            clock: Clock::system(),
+            phase: watch::Sender::new(Phase::Starting),
+            producing: Arc::new(Semaphore::new(config.ingest.in_flight)),
+            producing_max: config.ingest.in_flight,
+        }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// A place among the requests that produce, or why there is none.
+    pub(crate) fn admit(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        if self.phase() >= Phase::Draining {
+            return Err(Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "KL-1212",
+                "the server is shutting down",
+                "the server is shutting down and takes no more messages; send it again, to another server or later",
+            ));
+        }
+        Arc::clone(&self.producing).try_acquire_owned().map_err(|_| {
+            Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "KL-1205",
+                "there is no room now",
+                format!(
+                    "{} requests are producing already (ingest.in_flight); slow down, or send more messages in each",
+                    self.producing_max
+                ),
+            )
+        })
+    }
+}

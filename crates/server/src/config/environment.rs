@@ -1,0 +1,60 @@
+//! The only file that reads the environment.
+
+use std::collections::BTreeMap;
+
+/// Begins the name of every variable that overrides a setting: `KEYLANE_SERVER__LISTEN` is `server.listen`.
+const PREFIX: &str = "KEYLANE_";
+/// Parts the levels of a setting. A name without it is not an override (`KEYLANE_TOKEN` is the command line's) ...
+const LEVELS: &str = "__";
+/// ... but for the one setting that stands at the top.
+const TOP: &str = "KEYLANE_DATA";
+
+/// Environment variables, as a config sees them.
+#[derive(Debug, Clone, Default)]
+pub struct Environment {
+    variables: BTreeMap<String, String>,
+}
+
+impl Environment {
+    /// Those of this process. One that is not UTF-8 cannot be named in a config and is left out.
+    #[allow(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
+    pub fn process() -> Environment {
+        let variables = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        Environment { variables }
+    }
+
+    /// None at all.
+    pub fn empty() -> Environment {
+        Environment::default()
+    }
+
+    /// These.
+    pub fn of<const N: usize>(variables: [(&str, &str); N]) -> Environment {
+        Environment {
+            variables: variables
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .collect(),
+        }
+    }
+
+    /// Whether a variable is set.
+    pub fn is_set(&self, name: &str) -> bool {
+        self.variables.contains_key(name)
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.variables.get(name).map(String::as_str)
+    }
+
+    /// Variables that override settings: name, path, value.
+    pub(super) fn overrides(&self) -> impl Iterator<Item = (&str, Vec<&str>, &str)> {
+        self.variables.iter().filter_map(|(name, value)| {
+            let path = name.strip_prefix(PREFIX)?;
+            let is_one = name == TOP || path.contains(LEVELS);
+            is_one.then(|| (name.as_str(), path.split(LEVELS).collect(), value.as_str()))
+        })
+    }
+}

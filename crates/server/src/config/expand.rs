@@ -1,0 +1,177 @@
+//! What comes into a config from outside: `${NAME}` in values, `file:/path` secrets, and variables that override.
+//!
+//! It happens in the tree, after parsing: a value that holds a quote, a colon or a line break stays one value.
+
+use std::path::Path;
+
+use super::environment::Environment;
+use super::error::{ConfigError, ConfigProblem, Place};
+use super::tree::{Key, Node, Value};
+
+/// A secret's file is at most this long: a token, a key or a URL, not a data file named by mistake.
+const SECRET_BYTES_MAX: u64 = 64 * 1024;
+
+/// Expands every value of `root`, then applies the overrides of `environment`.
+pub(super) fn expand(root: &mut Node, environment: &Environment, problems: &mut Vec<ConfigProblem>) {
+    values(root, environment, problems);
+    for (variable, path, value) in environment.overrides() {
+        match override_node(variable, value) {
+            Ok(node) => set(root, &path, variable, node),
+            Err(error) => problems.extend(
+                error
+                    .problems
+                    .into_iter()
+                    .map(|problem| ConfigProblem { place: Place::Variable(variable.to_owned()), ..problem }),
+            ),
+        }
+    }
+}
+
+fn values(node: &mut Node, environment: &Environment, problems: &mut Vec<ConfigProblem>) {
+    match &mut node.value {
+        Value::List(items) => items.iter_mut().for_each(|item| values(item, environment, problems)),
+        Value::Map(entries) => entries.iter_mut().for_each(|(_, value)| values(value, environment, problems)),
+        Value::Text(text) => {
+            let outcome = variables(text, environment).and_then(|expanded| {
+                let from_file = secret_file(expanded.as_deref().unwrap_or(text))?;
+                Ok(from_file.or(expanded))
+            });
+            match outcome {
+                Ok(None) => {}
+                Ok(Some(changed)) => {
+                    *text = changed;
+                    node.secret = true;
+                }
+                Err((what, help)) => {
+                    problems.push(ConfigProblem { code: "KL-1008", place: node.place.clone(), what, help })
+                }
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Whole(_) | Value::Number(_) => {}
+    }
+}
+
+type Complaint = (String, String);
+
+/// `text` with its variables put in; none if it has none.
+fn variables(text: &str, environment: &Environment) -> Result<Option<String>, Complaint> {
+    if !text.contains("${") {
+        return Ok(None);
+    }
+    let mut expanded = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("${") {
+        // `$${` stands for itself.
+        if rest[..at].ends_with('$') {
+            expanded.push_str(&rest[..at]);
+            expanded.push('{');
+            rest = &rest[at + 2..];
+            continue;
+        }
+        let Some(end) = rest[at..].find('}') else {
+            return Err((
+                "`${` is not closed".to_owned(),
+                "write `${NAME}`, or `$${` for the characters themselves".to_owned(),
+            ));
+        };
+        expanded.push_str(&rest[..at]);
+        expanded.push_str(&variable(&rest[at + 2..at + end], environment)?);
+        rest = &rest[at + end + 1..];
+    }
+    expanded.push_str(rest);
+    Ok(Some(expanded))
+}
+
+fn variable(inside: &str, environment: &Environment) -> Result<String, Complaint> {
+    let name_end = inside.find(':').unwrap_or(inside.len());
+    let (name, rule) = inside.split_at(name_end);
+    if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return Err((
+            format!("`${{{}}}` does not name a variable", inside.escape_debug()),
+            "write `${NAME}`, `${NAME:-default}` or `${NAME:?message}`".to_owned(),
+        ));
+    }
+    let found = environment.get(name);
+    // As in a shell, the two forms with a colon take an empty variable for a missing one.
+    let filled = found.filter(|value| !value.is_empty());
+    let missing = || format!("the environment variable {name} is not set");
+    if rule.is_empty() {
+        found
+            .map(str::to_owned)
+            .ok_or_else(|| (missing(), format!("set {name}, or give a default: `${{{name}:-default}}`")))
+    } else if let Some(default) = rule.strip_prefix(":-") {
+        Ok(filled.unwrap_or(default).to_owned())
+    } else if let Some(message) = rule.strip_prefix(":?") {
+        let help = if message.is_empty() { format!("set {name}") } else { message.to_owned() };
+        filled.map(str::to_owned).ok_or_else(|| (missing(), help))
+    } else {
+        Err((
+            format!("`${{{}}}` cannot be read", inside.escape_debug()),
+            "write `${NAME}`, `${NAME:-default}` or `${NAME:?message}`".to_owned(),
+        ))
+    }
+}
+
+/// What the file holds that `text` names, without the line break at its end; none if it names none.
+fn secret_file(text: &str) -> Result<Option<String>, Complaint> {
+    let Some(path) = text.strip_prefix("file:").filter(|path| path.starts_with('/')) else {
+        return Ok(None);
+    };
+    let complain = |why: String| {
+        (
+            format!("{path} cannot be read: {why}"),
+            "check that the file is there and that this user may read it".to_owned(),
+        )
+    };
+    let size = std::fs::metadata(Path::new(path)).map_err(|error| complain(error.to_string()))?.len();
+    if size > SECRET_BYTES_MAX {
+        return Err(complain(format!("it has {size} bytes, more than a secret has")));
+    }
+    let content = std::fs::read_to_string(path).map_err(|error| complain(error.to_string()))?;
+    Ok(Some(content.trim_end_matches(['\r', '\n']).to_owned()))
+}
+
+/// A list or a section is written as in the file; anything else is taken as it is.
+fn override_node(variable: &str, value: &str) -> Result<Node, ConfigError> {
+    let place = Place::Variable(variable.to_owned());
+    let mut node = if value.starts_with(['[', '{']) {
+        Node::parse(variable, value)?
+    } else {
+        Node::new(place.clone(), Value::Text(value.to_owned()))
+    };
+    mark(&mut node, &place);
+    Ok(node)
+}
+
+fn mark(node: &mut Node, place: &Place) {
+    node.place = place.clone();
+    node.secret = true;
+    match &mut node.value {
+        Value::List(items) => items.iter_mut().for_each(|item| mark(item, place)),
+        Value::Map(entries) => entries.iter_mut().for_each(|(key, value)| {
+            key.place = place.clone();
+            mark(value, place);
+        }),
+        _ => {}
+    }
+}
+
+fn set(node: &mut Node, path: &[&str], variable: &str, value: Node) {
+    let Some((first, rest)) = path.split_first() else {
+        *node = value;
+        return;
+    };
+    let place = Place::Variable(variable.to_owned());
+    if !matches!(node.value, Value::Map(_)) {
+        *node = Node::new(place.clone(), Value::Map(Vec::new()));
+    }
+    let Value::Map(entries) = &mut node.value else { unreachable!("made a map just above") };
+    // A variable's name cannot hold what a topic's or a pipeline's can.
+    let same = |key: &Key| key.name.to_uppercase().replace(['-', '.'], "_") == *first;
+    let at = entries.iter().position(|(key, _)| same(key)).unwrap_or_else(|| {
+        let key = Key { name: first.to_lowercase(), place: place.clone() };
+        entries.push((key, Node::new(place, Value::Null)));
+        entries.len() - 1
+    });
+    set(&mut entries[at].1, rest, variable, value);
+}

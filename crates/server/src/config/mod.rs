@@ -1,0 +1,194 @@
+//! One YAML file, with the environment in it and over it (ADM-9).
+//!
+//! `tree` reads YAML and keeps lines and columns; `expand` puts in what comes from outside; `table` says which
+//! settings there are; `reader` and `read` make a [`Config`] of it all, or say everything that is wrong. The JSON
+//! schema and `deploy/keylane.reference.yaml` are written from the same table.
+
+mod environment;
+mod error;
+mod expand;
+mod print;
+mod read;
+mod reader;
+mod shape;
+mod table;
+mod tree;
+mod units;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use keylane::handlers::{HttpHandler, HttpSettings};
+use keylane::{Settings, TopicSpec};
+
+pub use environment::Environment;
+pub(crate) use error::nearest;
+pub use error::{ConfigError, ConfigProblem, Place};
+pub(crate) use shape::{NAME_BYTES_MAX, is_name};
+
+use crate::access::Role;
+use tree::Node;
+
+/// All settings of a server. `Config::default()` is what runs without a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// How HTTP is served.
+    pub server: ServerConfig,
+    /// Folder of the embedded broker.
+    pub data: PathBuf,
+    /// Topics by name; without any, they are created by first use.
+    pub topics: BTreeMap<String, TopicSpec>,
+    /// Pipelines by name.
+    pub pipelines: BTreeMap<String, PipelineConfig>,
+    /// Bounds of producing over HTTP.
+    pub ingest: IngestConfig,
+}
+
+/// How HTTP is served.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServerConfig {
+    /// Address and port.
+    pub listen: SocketAddr,
+    /// Who may do what; without any, only this machine may do anything.
+    pub tokens: Vec<TokenConfig>,
+    /// Connections at once.
+    pub connections: usize,
+    /// How long a connection may take to send a request head.
+    pub idle_timeout: Duration,
+    /// How long a body may stand still.
+    pub body_timeout: Duration,
+    /// How long handlers get to finish on shutdown.
+    pub drain: Duration,
+}
+
+/// A token, hashed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenConfig {
+    /// Whose it is.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// Its SHA-256.
+    pub sha256: [u8; 32],
+}
+
+/// A pipeline.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PipelineConfig {
+    /// The topic it reads.
+    pub topic: String,
+    /// The group whose position it keeps.
+    pub group: String,
+    /// How it behaves.
+    pub settings: Settings,
+    /// What runs on each message.
+    pub handler: HandlerConfig,
+}
+
+/// What runs on each message.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum HandlerConfig {
+    /// Pushes it to a URL.
+    Http(HttpConfig),
+    /// Prints it.
+    Log,
+}
+
+/// How messages are pushed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HttpConfig {
+    /// Where to.
+    pub url: String,
+    /// A call that takes longer has failed.
+    pub timeout: Duration,
+    /// Whether loopback and private addresses may be called.
+    pub allow_private: bool,
+    /// Statuses that void a message.
+    pub reject: Vec<u16>,
+}
+
+impl HttpConfig {
+    /// The handler it describes, or what is wrong with it.
+    pub(crate) fn handler(&self) -> Result<HttpHandler, String> {
+        let mut settings = HttpSettings::new(&self.url);
+        settings.timeout = self.timeout;
+        settings.allow_private = self.allow_private;
+        settings.reject.clone_from(&self.reject);
+        HttpHandler::new(settings)
+    }
+}
+
+/// Bounds of producing over HTTP.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IngestConfig {
+    /// Requests at once.
+    pub in_flight: usize,
+    /// Bytes of one request's body.
+    pub max_request: usize,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config::parse("defaults", "", &Environment::empty())
+            .expect("the table's defaults are valid; a test reads them")
+    }
+}
+
+impl Config {
+    /// Reads `file` (none: all defaults) with this process's environment.
+    pub fn load(file: Option<&Path>) -> Result<Config, ConfigError> {
+        let environment = Environment::process();
+        let Some(file) = file else {
+            return Config::parse("the environment", "", &environment);
+        };
+        let name = file.display().to_string();
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            ConfigError::one(
+                &name,
+                ConfigProblem {
+                    code: "KL-1001",
+                    place: Place::Whole,
+                    what: format!("the config cannot be read: {error}"),
+                    help: "check the path given with -c, and that this user may read the file".to_owned(),
+                },
+            )
+        })?;
+        Config::parse(&name, &text, &environment)
+    }
+
+    /// Reads `text`, which errors call `name`.
+    pub fn parse(name: &str, text: &str, environment: &Environment) -> Result<Config, ConfigError> {
+        let mut root = Node::parse(name, text)?;
+        let mut problems = Vec::new();
+        expand::expand(&mut root, environment, &mut problems);
+        // A value that could not be expanded would only be reported a second time.
+        if problems.is_empty() {
+            let (config, found) = read::read(&root);
+            if found.is_empty() {
+                return Ok(config);
+            }
+            problems = found;
+        }
+        problems.sort_by_key(|problem| match problem.place {
+            Place::File { line, column } => (line, column),
+            Place::Variable(_) | Place::Whole => (u64::MAX, 0),
+        });
+        Err(ConfigError { name: name.to_owned(), problems })
+    }
+
+    /// The JSON schema of a config, for editors.
+    pub fn schema() -> serde_json::Value {
+        print::schema()
+    }
+
+    /// Every setting with its default and a sentence, as YAML: what `deploy/keylane.reference.yaml` holds.
+    pub fn reference() -> String {
+        print::reference()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,314 @@
+//! Every setting of this version: its name, what it takes, its default, a sentence. And by name those of
+//! INTERFACE.md that a later version brings, so that they are refused for what they are and not as slips.
+
+use super::shape::{Absent, Field, Kind, Shape};
+
+const SECOND: u64 = 1000;
+const MINUTE: u64 = 60 * SECOND;
+const DAY: u64 = 24 * 60 * MINUTE;
+
+const fn field(name: &'static str, kind: Kind, absent: Absent, about: &'static str) -> Field {
+    Field { name, kind, absent, about }
+}
+
+const fn is(text: &'static str) -> Absent {
+    Absent::Is(text)
+}
+
+pub(super) static ROOT: Shape = Shape {
+    fields: &[
+        field("server", Kind::Section(&SERVER), is(""), "How HTTP is served."),
+        field(
+            "data",
+            Kind::Text,
+            is("./keylane-data"),
+            "Folder of the embedded broker. One process at a time.",
+        ),
+        field("broker", Kind::Section(&BROKER), is(""), "Where topics live."),
+        field(
+            "topics",
+            Kind::Named(&TOPIC),
+            Absent::Example("orders"),
+            "Topics by name. Without any, a topic is created by its first use; with some, another name is an error.",
+        ),
+        field(
+            "pipelines",
+            Kind::Named(&PIPELINE),
+            Absent::Example("orders"),
+            "Pipelines by name: a topic, a group, and what runs on each message.",
+        ),
+        field("ingest", Kind::Section(&INGEST), is(""), "Bounds of producing over HTTP."),
+    ],
+    later: &["profile", "locks", "spill", "alerts", "redis", "users", "wecom"],
+};
+
+static SERVER: Shape = Shape {
+    fields: &[
+        field(
+            "listen",
+            Kind::Address,
+            is("127.0.0.1:7400"),
+            "Address and port. Anything but loopback needs tokens; port 0 takes any free one.",
+        ),
+        field(
+            "tokens",
+            Kind::List(&TOKEN),
+            Absent::Example(""),
+            "Who may do what. Without tokens only this machine may do anything.",
+        ),
+        field(
+            "connections",
+            Kind::Whole { min: 1, max: 1_000_000 },
+            is("4096"),
+            "Connections at once; one more is answered 503.",
+        ),
+        field(
+            "idle_timeout",
+            Kind::Duration { min_ms: 10, max_ms: DAY },
+            is("60s"),
+            "A connection that has not sent a whole request head within this is closed, a new or an idle one.",
+        ),
+        field(
+            "body_timeout",
+            Kind::Duration { min_ms: 10, max_ms: DAY },
+            is("30s"),
+            "A request whose body stands still for this long is answered 408.",
+        ),
+        field(
+            "drain",
+            Kind::Duration { min_ms: 0, max_ms: DAY },
+            is("30s"),
+            "On shutdown, handlers that run get this long to finish.",
+        ),
+    ],
+    later: &["tls"],
+};
+
+static TOKEN: Shape = Shape {
+    fields: &[
+        field("name", Kind::Name, Absent::Required("ops"), "Whose it is."),
+        field(
+            "role",
+            Kind::Choice { of: &["read", "operate", "admin"], later: &[] },
+            Absent::Required("admin"),
+            "What it may do: `read`, `operate` (read, produce, change), `admin` (all).",
+        ),
+        field(
+            "sha256",
+            Kind::Hash,
+            Absent::Required("\"2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae\""),
+            "The token's SHA-256, as `keylane token hash` prints it.",
+        ),
+    ],
+    later: &[],
+};
+
+static BROKER: Shape = Shape {
+    fields: &[field(
+        "kind",
+        Kind::Choice { of: &["embedded"], later: &["kafka", "nats", "redis"] },
+        is("embedded"),
+        "Which broker: `embedded`, a log in the data folder.",
+    )],
+    later: &["kafka", "nats", "redis"],
+};
+
+static TOPIC: Shape = Shape {
+    fields: &[
+        field(
+            "kind",
+            Kind::Choice { of: &["log"], later: &["queue"] },
+            is("log"),
+            "What kind of topic: `log`, kept in order and read from a position.",
+        ),
+        field(
+            "partitions",
+            Kind::Whole { min: 1, max: 4096 },
+            is("4"),
+            "Partitions. Fixed once the topic is made: other counts move keys.",
+        ),
+        field("replicas", Kind::Whole { min: 1, max: 32 }, is("1"), "Copies. The embedded broker keeps one."),
+        field(
+            "min_insync",
+            Kind::Whole { min: 1, max: 32 },
+            is("1"),
+            "Copies that must have a message before it is acknowledged.",
+        ),
+        field(
+            "retention",
+            Kind::Duration { min_ms: SECOND, max_ms: 36_500 * DAY },
+            is("7d"),
+            "How long messages are kept. What a pipeline has not settled is kept longer.",
+        ),
+        field(
+            "retention_bytes",
+            Kind::Size { min: 1 << 20, max: 1 << 50 },
+            is("10GiB"),
+            "How much is kept. When it is full of what is not settled, producing is answered 503.",
+        ),
+        field(
+            "compression",
+            Kind::Choice { of: &["lz4", "none"], later: &["snappy", "zstd", "gzip"] },
+            is("lz4"),
+            "For brokers that compress on the wire; the embedded one has no wire and stores messages as they are.",
+        ),
+        field(
+            "max_message",
+            Kind::Size { min: 1, max: 16 << 20 },
+            is("1MiB"),
+            "The largest message, key and payload together.",
+        ),
+    ],
+    later: &[],
+};
+
+static PIPELINE: Shape = Shape {
+    fields: &[
+        field(
+            "topic",
+            Kind::Name,
+            Absent::Example("orders"),
+            "The topic it reads; the pipeline's name if left out.",
+        ),
+        field(
+            "group",
+            Kind::Name,
+            Absent::Example("orders"),
+            "The group whose position it keeps; the pipeline's name if left out.",
+        ),
+        field(
+            "order",
+            Kind::Choice { of: &["key", "partition", "none"], later: &["adaptive"] },
+            is("key"),
+            "What keeps its order: messages of one `key`, of one `partition`, or `none`.",
+        ),
+        field(
+            "shards",
+            Kind::Auto { max: 1024 },
+            is("auto"),
+            "Loops that share the partitions; `auto` is one for each core.",
+        ),
+        field(
+            "concurrency",
+            Kind::Whole { min: 1, max: 1_000_000 },
+            is("10000"),
+            "Handlers in flight at most.",
+        ),
+        field("lane", Kind::Section(&LANE), is(""), "A lane is one key's messages, in order."),
+        field("buffer", Kind::Section(&BUFFER), is(""), "What is read and not settled yet, over all lanes."),
+        field("handler", Kind::OneOf(&HANDLER), Absent::Required(""), "What runs on each message."),
+        field("retry", Kind::Section(&RETRY), is(""), "What happens when a handler fails."),
+    ],
+    later: &["version", "dedup", "rate_limit", "breaker", "dead_letters", "recovery"],
+};
+
+static LANE: Shape = Shape {
+    fields: &[
+        field(
+            "capacity",
+            Kind::Whole { min: 1, max: 10_000_000 },
+            is("1000"),
+            "Messages in one lane at most.",
+        ),
+        field(
+            "idle",
+            Kind::Duration { min_ms: SECOND, max_ms: 7 * DAY },
+            is("5m"),
+            "An idle lane's memory is freed after this.",
+        ),
+        field(
+            "overflow",
+            Kind::Choice { of: &["pause"], later: &["hold", "dead_letter"] },
+            is("pause"),
+            "What a full lane does: `pause` stops reading its partition until there is room.",
+        ),
+    ],
+    later: &[],
+};
+
+static BUFFER: Shape = Shape {
+    fields: &[
+        field("messages", Kind::Whole { min: 1, max: 100_000_000 }, is("100000"), "Messages at most."),
+        field("bytes", Kind::Size { min: 1 << 20, max: 1 << 40 }, is("256MiB"), "Their bytes at most."),
+        field("pause_at", Kind::Share, is("0.8"), "Reading stops at this share of either bound."),
+        field("resume_at", Kind::Share, is("0.5"), "And goes on below this one."),
+    ],
+    later: &[],
+};
+
+static HANDLER: Shape = Shape {
+    fields: &[
+        field("http", Kind::Section(&HTTP), Absent::Example(""), "Pushes each message to a URL."),
+        field("log", Kind::Section(&LOG), Absent::Example(""), "Prints each message to standard output."),
+    ],
+    later: &["sql"],
+};
+
+static HTTP: Shape = Shape {
+    fields: &[
+        field(
+            "url",
+            Kind::Text,
+            Absent::Required("\"https://orders.example.com/push\""),
+            "Where each message is sent with `POST`.",
+        ),
+        field(
+            "timeout",
+            Kind::Duration { min_ms: 1, max_ms: DAY },
+            is("30s"),
+            "A call that takes longer has failed.",
+        ),
+        field(
+            "allow_private",
+            Kind::Flag,
+            is("false"),
+            "Whether loopback and private addresses may be called.",
+        ),
+        field(
+            "reject",
+            Kind::Statuses,
+            is("[400, 413, 415, 422]"),
+            "Statuses that void a message. Any other but 2xx is a failure, and is tried again.",
+        ),
+    ],
+    later: &["batch"],
+};
+
+static LOG: Shape = Shape { fields: &[], later: &[] };
+
+static RETRY: Shape = Shape {
+    fields: &[
+        field(
+            "retries",
+            Kind::Whole { min: 0, max: 1000 },
+            is("3"),
+            "Attempts after the first. Then the key counts as stuck, and is tried again every `max`.",
+        ),
+        field(
+            "base",
+            Kind::Duration { min_ms: 1, max_ms: DAY },
+            is("100ms"),
+            "The first wait; each further one is twice as long.",
+        ),
+        field("max", Kind::Duration { min_ms: 1, max_ms: DAY }, is("30s"), "The longest wait."),
+    ],
+    later: &[],
+};
+
+static INGEST: Shape = Shape {
+    fields: &[
+        field(
+            "in_flight",
+            Kind::Whole { min: 1, max: 1_000_000 },
+            is("1000"),
+            "Requests that produce, at once; one more is answered 503.",
+        ),
+        field(
+            "max_request",
+            Kind::Size { min: 1 << 10, max: 16 << 20 },
+            is("16MiB"),
+            "The largest request body.",
+        ),
+    ],
+    later: &["lag_protection", "write_limit"],
+};

@@ -1,0 +1,307 @@
+//! What a config says, and what is said about a wrong one.
+
+use super::*;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    Config::parse("k.yaml", text, &Environment::empty())
+}
+
+/// The one problem of `text`.
+fn problem(text: &str) -> ConfigProblem {
+    let error = parse(text).expect_err("the config is wrong");
+    assert_eq!(error.problems.len(), 1, "{error}");
+    error.problems.into_iter().next().expect("just counted")
+}
+
+fn at(line: u64, column: u64) -> Place {
+    Place::File { line, column }
+}
+
+const PIPELINE: &str = "pipelines:\n  a:\n    handler: { log: {} }\n";
+
+/// ADM-9.
+#[test]
+fn a_misspelt_field_is_named_with_its_place_and_the_nearest_known_one() {
+    let text = "broker: { kind: embedded }\npipelines:\n  a:\n    topic: a\n    concurency: 5\n    handler: { log: {} }\n";
+    let error = parse(text).expect_err("misspelt");
+    assert_eq!(
+        error.to_string(),
+        "k.yaml:5:5: unknown setting `concurency` in pipelines.a [KL-1003]\n  help: did you mean `concurrency`? Known here: `topic`, `group`, `order`, `shards`, `concurrency`, `lane`, `buffer`, `handler`, `retry`"
+    );
+}
+
+/// ADM-9.
+#[test]
+fn what_a_later_version_brings_is_refused_as_that() {
+    let pipeline = |line: &str| format!("{PIPELINE}    {line}\n");
+    for (text, place, names) in [
+        ("profile: production\n".to_owned(), at(1, 1), "`profile`"),
+        ("spill: { bytes: 1GiB }\n".to_owned(), at(1, 1), "`spill`"),
+        ("locks: { kind: auto }\n".to_owned(), at(1, 1), "`locks`"),
+        ("alerts: { webhooks: [] }\n".to_owned(), at(1, 1), "`alerts`"),
+        ("redis: { url: x }\n".to_owned(), at(1, 1), "`redis`"),
+        ("broker: { kind: kafka }\n".to_owned(), at(1, 17), "`broker.kind: kafka`"),
+        ("broker:\n  kafka: { brokers: x }\n".to_owned(), at(2, 3), "`kafka` in broker"),
+        ("ingest:\n  lag_protection: off\n".to_owned(), at(2, 3), "`lag_protection` in ingest"),
+        ("ingest:\n  write_limit: { local: 1 }\n".to_owned(), at(2, 3), "`write_limit` in ingest"),
+        (pipeline("dedup: { window: 24h }"), at(4, 5), "`dedup` in pipelines.a"),
+        (pipeline("rate_limit: off"), at(4, 5), "`rate_limit` in pipelines.a"),
+        (pipeline("version: { check: true }"), at(4, 5), "`version` in pipelines.a"),
+        (pipeline("breaker: off"), at(4, 5), "`breaker` in pipelines.a"),
+        (pipeline("dead_letters: {}"), at(4, 5), "`dead_letters` in pipelines.a"),
+        (pipeline("recovery: {}"), at(4, 5), "`recovery` in pipelines.a"),
+        (pipeline("order: adaptive"), at(4, 12), "`pipelines.a.order: adaptive`"),
+        (pipeline("lane: { overflow: hold }"), at(4, 23), "`pipelines.a.lane.overflow: hold`"),
+        (
+            "pipelines:\n  a:\n    handler: { sql: { url: x } }\n".to_owned(),
+            at(3, 16),
+            "`sql` in pipelines.a.handler",
+        ),
+    ] {
+        let problem = problem(&text);
+        assert_eq!((problem.code, &problem.place), ("KL-1004", &place), "{text}");
+        assert_eq!(problem.what, format!("{names} is not in this version"), "{text}");
+    }
+}
+
+/// ADM-9.
+#[test]
+fn a_wrong_value_is_told_what_is_expected_with_an_example() {
+    for (text, place, what, help) in [
+        (
+            "server:\n  idle_timeout: 60\n",
+            at(2, 17),
+            "server.idle_timeout must be a duration with its unit (ms, s, m, h, d) from 10ms to 1d; it is `60`",
+            "write it like this: `idle_timeout: 60s`",
+        ),
+        (
+            "topics: { t: { retention_bytes: 10 gigs } }\n",
+            at(1, 33),
+            "topics.t.retention_bytes must be a size (KB, KiB, MB, MiB, GB, GiB) from 1MiB to 1024TiB; it is `10 gigs`",
+            "write it like this: `retention_bytes: 10GiB`",
+        ),
+        (
+            "topics: { t: { partitions: 0 } }\n",
+            at(1, 28),
+            "topics.t.partitions must be a whole number from 1 to 4096; it is `0`",
+            "write it like this: `partitions: 4`",
+        ),
+        (
+            "server: { listen: 7400 }\n",
+            at(1, 19),
+            "server.listen must be an address and a port; it is `7400`",
+            "write it like this: `listen: 127.0.0.1:7400`",
+        ),
+        (
+            "ingest: 5\n",
+            at(1, 9),
+            "ingest must be a section; it is `5`",
+            "write it like this: `{ in_flight: 1000 }`",
+        ),
+        (
+            "server: { tokens: { name: ops } }\n",
+            at(1, 19),
+            "server.tokens must be a list; it is a section",
+            "write it like this: `tokens: []`",
+        ),
+    ] {
+        let problem = problem(text);
+        assert_eq!((problem.code, &problem.place), ("KL-1005", &place), "{text}");
+        assert_eq!((problem.what.as_str(), problem.help.as_str()), (what, help), "{text}");
+    }
+}
+
+#[test]
+fn every_problem_is_told_at_once_in_order() {
+    let error =
+        parse("data: 5\nserver: { lisen: x }\ntopics: { t: { partitions: many } }\n").expect_err("wrong");
+    let lines: Vec<_> = error.problems.iter().map(|problem| problem.place.clone()).collect();
+    assert_eq!(lines, [at(1, 7), at(2, 11), at(3, 28)]);
+}
+
+#[test]
+fn text_that_is_not_yaml_is_told_where() {
+    let problem = problem("server:\n  listen: \"127.0.0.1:1\n");
+    assert_eq!(problem.code, "KL-1002");
+    assert!(matches!(problem.place, Place::File { .. }), "{problem:?}");
+    for wrong in ["a: 1\na: 2\n", "server: {\n", "server:\n\tlisten: x\n", "- 1\n", "just text\n"] {
+        assert!(parse(wrong).is_err(), "{wrong:?}");
+    }
+}
+
+/// MSG-5.
+#[test]
+fn settings_that_contradict_each_other_are_refused() {
+    let problem = problem(
+        "pipelines:\n  a: { topic: t, group: g, handler: { log: {} } }\n  b: { topic: t, group: g, handler: { log: {} } }\n",
+    );
+    assert_eq!((problem.code, problem.place), ("KL-1007", at(3, 25)));
+    assert!(
+        problem.what.contains("pipelines.b and pipelines.a both read topic t as group g"),
+        "{}",
+        problem.what
+    );
+    for text in [
+        "topics: { t: {} }\npipelines: { a: { topic: u, handler: { log: {} } } }\n",
+        "pipelines: { a: { buffer: { pause_at: 0.5, resume_at: 0.9 }, handler: { log: {} } } }\n",
+        "pipelines: { a: { retry: { base: 1m, max: 1s }, handler: { log: {} } } }\n",
+        "pipelines: { a: { handler: { log: {}, http: { url: \"http://x/\" } } } }\n",
+        "topics: { t: { replicas: 3 } }\n",
+    ] {
+        assert_eq!(self::problem(text).code, "KL-1007", "{text}");
+    }
+    assert_eq!(self::problem("pipelines: { a: {} }\n").code, "KL-1006");
+    assert_eq!(self::problem("pipelines: { a: { handler: { http: {} } } }\n").code, "KL-1006");
+    assert_eq!(self::problem("topics: { \"a/../b\": {} }\n").code, "KL-1005");
+}
+
+/// SEC-1.
+#[test]
+fn other_machines_are_served_only_with_tokens() {
+    for listen in ["0.0.0.0:7400", "10.0.0.1:7400", "\"[::]:7400\""] {
+        for tokens in ["", ", tokens: []", ", tokens: null"] {
+            let problem = problem(&format!("server: {{ listen: {listen}{tokens} }}\n"));
+            assert_eq!(problem.code, "KL-1009", "{listen}{tokens}");
+        }
+        let hash = "a".repeat(64);
+        let with = format!(
+            "server: {{ listen: {listen}, tokens: [{{ name: ops, role: admin, sha256: \"{hash}\" }}] }}\n"
+        );
+        assert_eq!(parse(&with).expect("with a token").server.tokens[0].role, Role::Admin);
+    }
+    for listen in ["127.0.0.1:0", "localhost:7400", "\"[::1]:7400\""] {
+        assert!(parse(&format!("server: {{ listen: {listen} }}\n")).is_ok(), "{listen}");
+    }
+}
+
+/// ADM-9, SEC-5.
+#[test]
+fn values_come_from_the_environment_and_from_files() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, format!("{}\n", "b".repeat(64))).expect("written");
+    let text = format!(
+        "server:\n  listen: 127.0.0.1:${{PORT}}\n  connections: ${{MANY:-17}}\n  tokens: [{{ name: ops, role: read, sha256: 'file:{}' }}]\ndata: '$${{x}}${{EMPTY}}'\n",
+        secret.display()
+    );
+    let environment = Environment::of([("PORT", "99"), ("EMPTY", "")]);
+    let config = Config::parse("k.yaml", &text, &environment).expect("valid");
+    assert_eq!(config.server.listen.port(), 99);
+    assert_eq!(config.server.connections, 17);
+    assert_eq!(config.server.tokens[0].sha256, [0xbb; 32]);
+    assert_eq!(config.data, PathBuf::from("${x}"));
+
+    for (text, code, says) in [
+        ("data: ${NONE}\n", "KL-1008", "NONE is not set"),
+        ("data: ${NONE:?ask ops}\n", "KL-1008", "NONE is not set"),
+        ("data: ${NONE\n", "KL-1008", "not closed"),
+        ("data: ${A B}\n", "KL-1008", "does not name a variable"),
+        ("data: ${NONE:+x}\n", "KL-1008", "cannot be read"),
+        ("data: file:/no/such/file\n", "KL-1008", "/no/such/file cannot be read"),
+    ] {
+        let problem = problem(text);
+        assert_eq!((problem.code, problem.place), (code, at(1, 7)), "{text}");
+        assert!(problem.what.contains(says), "{text}: {}", problem.what);
+    }
+    assert_eq!(problem("data: ${NONE:?ask ops}\n").help, "ask ops");
+}
+
+/// SEC-5.
+#[test]
+fn a_value_from_outside_never_shows_in_an_error() {
+    let environment = Environment::of([("S", "hunter2"), ("KEYLANE_SERVER__DRAIN", "hunter3")]);
+    let text = "server:\n  tokens: [{ name: ops, role: read, sha256: \"${S}\" }]\n  connections: ${S}\n";
+    let error = Config::parse("k.yaml", text, &environment).expect_err("not a hash");
+    assert_eq!(error.problems.len(), 3, "{error}");
+    assert!(!error.to_string().contains("hunter"), "{error}");
+}
+
+/// ADM-9.
+#[test]
+fn variables_override_what_the_file_says() {
+    let text = "server: { listen: 127.0.0.1:1 }\npipelines:\n  my-orders: { handler: { log: {} } }\n";
+    let environment = Environment::of([
+        ("KEYLANE_SERVER__LISTEN", "127.0.0.1:2"),
+        ("KEYLANE_PIPELINES__MY_ORDERS__CONCURRENCY", "7"),
+        ("KEYLANE_PIPELINES__MY_ORDERS__LANE__IDLE", "9s"),
+        ("KEYLANE_TOPICS", "ignored: one level, as KEYLANE_TOKEN"),
+        ("KEYLANE_TOPICS__T", "{ partitions: 3 }"),
+        ("KEYLANE_PIPELINES__MY_ORDERS__TOPIC", "t"),
+        ("KEYLANE_DATA", "/elsewhere"),
+        ("KEYLANE_TOKEN", "not a setting"),
+        ("OTHER__THING", "1"),
+    ]);
+    let config = Config::parse("k.yaml", text, &environment).expect("valid");
+    assert_eq!(config.server.listen.port(), 2);
+    assert_eq!(config.pipelines["my-orders"].settings.concurrency, 7);
+    assert_eq!(config.pipelines["my-orders"].settings.lane_idle, Duration::from_secs(9));
+    assert_eq!(config.topics["t"].partitions, 3);
+    assert_eq!(config.data, PathBuf::from("/elsewhere"));
+
+    let wrong = Environment::of([("KEYLANE_SERVER__LISEN", "x")]);
+    let error = Config::parse("k.yaml", "", &wrong).expect_err("misspelt");
+    assert_eq!(error.problems[0].place, Place::Variable("KEYLANE_SERVER__LISEN".to_owned()));
+    assert!(error.to_string().contains("did you mean `listen`?"), "{error}");
+}
+
+/// ADM-9: what is left out is what the library does by default.
+#[test]
+fn defaults_are_those_of_the_library() {
+    let config = Config::default();
+    assert_eq!(config.server.listen.to_string(), "127.0.0.1:7400");
+    assert_eq!(config.data, PathBuf::from("./keylane-data"));
+    assert_eq!((config.topics.len(), config.pipelines.len()), (0, 0));
+    let config =
+        parse("topics: { t: {} }\npipelines: { t: { handler: { http: { url: \"http://x/\" } } } }\n")
+            .expect("valid");
+    assert_eq!(config.topics["t"], TopicSpec::default());
+    let pipeline = &config.pipelines["t"];
+    assert_eq!((pipeline.topic.as_str(), pipeline.group.as_str()), ("t", "t"));
+    let mut settings = Settings::default();
+    settings.timeout += Duration::from_secs(1);
+    assert_eq!(pipeline.settings, settings);
+    let library = keylane::handlers::HttpSettings::new("http://x/");
+    let HandlerConfig::Http(http) = &pipeline.handler else { panic!("it is http") };
+    assert_eq!(
+        (http.timeout, http.allow_private, &http.reject),
+        (library.timeout, library.allow_private, &library.reject)
+    );
+}
+
+/// ADM-9. Set KEYLANE_WRITE in the environment of this test to write the file anew.
+#[test]
+fn the_reference_file_has_every_setting_at_its_default() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/keylane.reference.yaml");
+    if Environment::process().is_set("KEYLANE_WRITE") {
+        std::fs::write(path, Config::reference()).expect("written");
+    }
+    let committed = std::fs::read_to_string(path).expect("it is committed");
+    assert_eq!(committed, Config::reference(), "run this test with KEYLANE_WRITE=1");
+    let mut config = parse(&committed).expect("it is valid");
+    let example = "topics: { orders: {} }\npipelines: { orders: { handler: { http: { url: \"https://orders.example.com/push\" } } } }\n";
+    assert_eq!(config, parse(example).expect("valid"));
+    config.topics.clear();
+    config.pipelines.clear();
+    assert_eq!(config, Config::default());
+}
+
+/// ADM-9: what the reference shows in comments is valid too.
+#[test]
+fn the_examples_in_the_reference_files_comments_are_valid() {
+    let reference = Config::reference();
+    let token = reference.lines().find_map(|line| line.trim().strip_prefix("#   - ")).expect("a token");
+    let config = parse(&format!("server: {{ tokens: [{token}] }}\n")).expect("valid");
+    assert_eq!(config.server.tokens[0].name, "ops");
+    assert!(reference.contains("\n      # log: {}\n"), "{reference}");
+}
+
+#[test]
+fn the_schema_knows_every_setting_that_is_read() {
+    let schema = Config::schema();
+    let pipeline = &schema["properties"]["pipelines"]["additionalProperties"];
+    assert_eq!(schema["additionalProperties"], false);
+    assert_eq!(pipeline["required"], serde_json::json!(["handler"]));
+    assert_eq!(pipeline["properties"]["lane"]["properties"]["idle"]["default"], "5m");
+    assert_eq!(pipeline["properties"]["concurrency"]["default"], 10_000);
+    assert_eq!(schema["properties"]["server"]["properties"]["listen"]["default"], "127.0.0.1:7400");
+}

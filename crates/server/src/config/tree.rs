@@ -1,0 +1,161 @@
+//! YAML as a tree in which every key and value knows its line and column.
+//!
+//! Reading into a tree first, and into settings second, is what lets a config be checked as a whole: all problems at
+//! once, each with its place, and with names for settings that this version does not have.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Location, Spanned};
+
+use super::error::{ConfigError, ConfigProblem, Place};
+
+/// A value and its place.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Node {
+    pub(super) place: Place,
+    pub(super) value: Value,
+    /// It came from the environment or a file: never shown, it may be a secret (SEC-5).
+    pub(super) secret: bool,
+}
+
+/// A key and its place.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Key {
+    pub(super) name: String,
+    pub(super) place: Place,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Value {
+    Null,
+    Bool(bool),
+    Whole(i128),
+    Number(f64),
+    Text(String),
+    List(Vec<Node>),
+    Map(Vec<(Key, Node)>),
+}
+
+impl Node {
+    pub(super) fn new(place: Place, value: Value) -> Node {
+        Node { place, value, secret: false }
+    }
+
+    /// Reads YAML. An empty document is a null.
+    pub(super) fn parse(name: &str, text: &str) -> Result<Node, ConfigError> {
+        if text.trim().is_empty() {
+            return Ok(Node::new(Place::Whole, Value::Null));
+        }
+        serde_saphyr::from_str::<Node>(text).map_err(|error| {
+            let place = error.location().map_or(Place::Whole, place);
+            // The first line says what is wrong; the rest is the library's own picture of the place.
+            let what = error.to_string();
+            let what = what.lines().next().unwrap_or("not YAML").to_owned();
+            ConfigError::one(
+                name,
+                ConfigProblem {
+                    code: "KL-1002",
+                    place,
+                    what: format!("this is not YAML that can be read: {what}"),
+                    help: "check the indentation and the quotes just before this place".to_owned(),
+                },
+            )
+        })
+    }
+
+    /// How a value is shown in an error.
+    pub(super) fn shown(&self) -> String {
+        if self.secret {
+            return "a value that is not shown, since it comes from outside of the file".to_owned();
+        }
+        match &self.value {
+            Value::Null => "nothing".to_owned(),
+            Value::Bool(value) => format!("`{value}`"),
+            Value::Whole(value) => format!("`{value}`"),
+            Value::Number(value) => format!("`{value}`"),
+            Value::Text(value) => format!("`{}`", value.escape_debug()),
+            Value::List(_) => "a list".to_owned(),
+            Value::Map(_) => "a section".to_owned(),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Node, D::Error> {
+        let spanned = Spanned::<Value>::deserialize(deserializer)?;
+        Ok(Node::new(place(spanned.referenced), spanned.value))
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(AnyValue)
+    }
+}
+
+struct AnyValue;
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Whole(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Whole(value.into()))
+    }
+
+    fn visit_i128<E>(self, value: i128) -> Result<Value, E> {
+        Ok(Value::Whole(value))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Number(value))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::Text(value.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Value::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let mut map = Vec::new();
+        while let Some((key, node)) = entries.next_entry::<Spanned<String>, Node>()? {
+            let key = Key { name: key.value, place: place(key.referenced) };
+            map.push((key, node));
+        }
+        Ok(Value::Map(map))
+    }
+}
+
+fn place(location: Location) -> Place {
+    if location.line() == 0 {
+        return Place::Whole;
+    }
+    Place::File { line: location.line(), column: location.column() }
+}

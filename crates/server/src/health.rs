@@ -1,0 +1,62 @@
+//! Is it alive, is it ready, what is it (ING-8).
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
+use axum::response::IntoResponse;
+use serde_json::json;
+
+use crate::app::{App, Phase};
+use crate::ingest;
+use crate::problem::Problem;
+
+/// Touches nothing: it answers as long as the process can.
+pub(crate) async fn alive() -> Response<Body> {
+    ingest::json(StatusCode::OK, br#"{"status":"ok"}"#.to_vec())
+}
+
+/// 200 when messages are taken and pipelines run, else 503 with every reason.
+pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
+    let reasons = reasons(&app).await;
+    if reasons.is_empty() {
+        return ingest::json(StatusCode::OK, br#"{"status":"ready"}"#.to_vec());
+    }
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "KL-1218", "not ready", reasons.join("; "))
+        .with("reasons", reasons)
+        .into_response()
+}
+
+async fn reasons(app: &App) -> Vec<String> {
+    let mut reasons = Vec::new();
+    match app.phase() {
+        Phase::Starting => reasons.push("pipelines are being started".to_owned()),
+        Phase::Draining | Phase::Closing => reasons.push("the server is shutting down".to_owned()),
+        Phase::Ready => {}
+    }
+    if let Err(error) = app.keylane.health().await {
+        reasons.push(error.to_string());
+    }
+    match app.keylane.pipelines().await {
+        Ok(pipelines) => reasons.extend(
+            pipelines
+                .iter()
+                .filter(|pipeline| pipeline.state == "starting")
+                .map(|pipeline| format!("pipeline {} is starting", pipeline.name)),
+        ),
+        Err(error) => reasons.push(error.to_string()),
+    }
+    reasons.dedup();
+    reasons
+}
+
+/// Name and version.
+pub(crate) async fn version(State(app): State<Arc<App>>) -> Response<Body> {
+    let version = json!({
+        "name": "keylane",
+        "version": env!("CARGO_PKG_VERSION"),
+        "broker": app.keylane.broker_kind(),
+    });
+    ingest::json(StatusCode::OK, version.to_string().into_bytes())
+}

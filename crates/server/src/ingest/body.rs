@@ -1,0 +1,146 @@
+//! A request's body, bounded while it comes in (SEC-2): its own size, what all bodies together take, and how long it
+//! may stand still. Half a body is an error, never a shorter one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::problem::Problem;
+
+/// All bodies in memory at once, in KiB: eight of the largest. A body turns into frames and an answer several times
+/// its size, so this bounds far more memory than it says.
+const ALL_KIB_MAX: usize = 128 * 1024;
+/// What is read and thrown away of a body that is too large, so that a client which sends before it reads gets to
+/// see the answer; beyond it the connection is closed.
+const DISCARDED_BYTES_MAX: usize = 64 << 20;
+
+/// Reads bodies.
+pub(crate) struct Bodies {
+    bytes_max: usize,
+    idle_max: Duration,
+    room_kib: Arc<Semaphore>,
+}
+
+/// A whole body; its room is given back when it is dropped.
+pub(super) struct WholeBody {
+    pub(super) bytes: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Bodies {
+    pub(crate) fn new(bytes_max: usize, idle_max: Duration) -> Bodies {
+        Bodies { bytes_max, idle_max, room_kib: Arc::new(Semaphore::new(ALL_KIB_MAX)) }
+    }
+
+    /// Reads all of `body`.
+    pub(super) async fn read(&self, headers: &HeaderMap, mut body: Body) -> Result<WholeBody, Problem> {
+        let announced = headers
+            .get(header::CONTENT_LENGTH)
+            .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+        if announced.is_some_and(|length| length > self.bytes_max) {
+            // A client that asks first has not sent anything yet, and need not.
+            if !headers.contains_key(header::EXPECT) {
+                self.discard(&mut body, 0).await;
+            }
+            return Err(self.too_large());
+        }
+        let mut room = self.room(1)?;
+        let mut granted = 1024;
+        let mut first: Option<Bytes> = None;
+        let mut gathered = BytesMut::new();
+        let mut length = 0;
+        while let Some(part) = self.next(&mut body).await? {
+            length += part.len();
+            if length > self.bytes_max {
+                drop((first, gathered, room));
+                self.discard(&mut body, length).await;
+                return Err(self.too_large());
+            }
+            if length > granted {
+                let more = (length - granted).div_ceil(1024);
+                room.merge(self.room(more)?);
+                granted += more * 1024;
+            }
+            match first.take() {
+                None if gathered.is_empty() => first = Some(part),
+                None => gathered.extend_from_slice(&part),
+                Some(begin) => {
+                    gathered.reserve(announced.unwrap_or(0).max(begin.len() + part.len()));
+                    gathered.extend_from_slice(&begin);
+                    gathered.extend_from_slice(&part);
+                }
+            }
+        }
+        Ok(WholeBody { bytes: first.unwrap_or_else(|| gathered.freeze()), _room: room })
+    }
+
+    async fn next(&self, body: &mut Body) -> Result<Option<Bytes>, Problem> {
+        loop {
+            let frame = timeout(self.idle_max, body.frame()).await.map_err(|_| {
+                Problem::new(
+                    StatusCode::REQUEST_TIMEOUT,
+                    "KL-1211",
+                    "the body did not come",
+                    format!("nothing of the body came for {:?}; nothing was kept", self.idle_max),
+                )
+            })?;
+            match frame {
+                None => return Ok(None),
+                Some(Ok(frame)) => {
+                    // Trailers say nothing about messages.
+                    if let Ok(part) = frame.into_data()
+                        && !part.is_empty()
+                    {
+                        return Ok(Some(part));
+                    }
+                }
+                Some(Err(error)) => {
+                    return Err(Problem::new(
+                        StatusCode::BAD_REQUEST,
+                        "KL-1211",
+                        "the body did not come",
+                        format!("the body broke off: {error}; nothing was kept"),
+                    ));
+                }
+            }
+        }
+    }
+
+    async fn discard(&self, body: &mut Body, mut length: usize) {
+        while let Ok(Some(part)) = self.next(body).await {
+            length += part.len();
+            if length > DISCARDED_BYTES_MAX {
+                return;
+            }
+        }
+    }
+
+    fn room(&self, kib: usize) -> Result<OwnedSemaphorePermit, Problem> {
+        Arc::clone(&self.room_kib).try_acquire_many_owned(kib as u32).map_err(|_| {
+            Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "KL-1205",
+                "there is no room now",
+                format!("requests of {} MiB are on their way already", ALL_KIB_MAX / 1024),
+            )
+        })
+    }
+
+    fn too_large(&self) -> Problem {
+        Problem::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "KL-1210",
+            "the request is too large",
+            format!(
+                "a request has at most {} bytes (ingest.max_request); send the messages in several",
+                self.bytes_max
+            ),
+        )
+    }
+}

@@ -1,0 +1,333 @@
+//! One message as JSON, borrowed from the request.
+//!
+//! The payload is never parsed into values: it is checked to be JSON and kept byte for byte (MSG-3). Text without
+//! escapes is borrowed. What this version cannot do is refused by name, and so is what nobody knows.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::config::nearest;
+
+/// Arrays and objects inside of one another: what every JSON reader takes (SEC-2).
+pub(super) const DEPTH_MAX: usize = 128;
+
+const FIELDS: [&str; 6] = ["key", "payload", "payload_base64", "id", "version", "headers"];
+const LATER: [&str; 3] = ["deliver_at", "priority", "ttl"];
+
+/// A message as it came.
+#[derive(Debug)]
+pub(super) struct Line<'a> {
+    pub(super) key: Option<Cow<'a, str>>,
+    pub(super) id: Option<Cow<'a, str>>,
+    pub(super) payload: Payload<'a>,
+    pub(super) version: Option<u64>,
+    pub(super) headers: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+#[derive(Debug)]
+pub(super) enum Payload<'a> {
+    /// JSON, byte for byte.
+    Json(&'a str),
+    /// Bytes, decoded.
+    Bytes(Vec<u8>),
+}
+
+impl Payload<'_> {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Payload::Json(text) => text.as_bytes(),
+            Payload::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+impl<'a> Line<'a> {
+    /// Reads one message.
+    pub(super) fn parse(text: &'a [u8]) -> Result<Line<'a>, String> {
+        serde_json::from_slice(text).map_err(|error| explain(&error))
+    }
+
+    /// The same from text that is known to be JSON.
+    pub(super) fn of_raw(raw: &'a RawValue) -> Result<Line<'a>, String> {
+        serde_json::from_str(raw.get()).map_err(|error| explain(&error))
+    }
+}
+
+/// What is wrong, without the library's line number, which counts within one message.
+pub(super) fn explain(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" at line ") {
+        Some(at) if error.column() > 0 => format!("{} (column {})", &text[..at], error.column()),
+        _ => text,
+    }
+}
+
+impl<'de> Deserialize<'de> for Line<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Line<'de>, D::Error> {
+        deserializer.deserialize_map(LineVisitor)
+    }
+}
+
+struct LineVisitor;
+
+#[derive(Default)]
+struct Found<'a> {
+    key: Option<Option<Text<'a>>>,
+    id: Option<Option<Text<'a>>>,
+    payload: Option<&'a RawValue>,
+    payload_base64: Option<Text<'a>>,
+    version: Option<Option<u64>>,
+    headers: Option<Option<Headers<'a>>>,
+}
+
+impl<'de> Visitor<'de> for LineVisitor {
+    type Value = Line<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a message: an object with `payload`")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Line<'de>, A::Error> {
+        let mut found = Found::default();
+        while let Some(Text(name)) = map.next_key()? {
+            match &*name {
+                "key" => once(&mut found.key, "key", &mut map)?,
+                "payload" => once(&mut found.payload, "payload", &mut map)?,
+                "payload_base64" => once(&mut found.payload_base64, "payload_base64", &mut map)?,
+                "id" => once(&mut found.id, "id", &mut map)?,
+                "version" => once(&mut found.version, "version", &mut map)?,
+                "headers" => once(&mut found.headers, "headers", &mut map)?,
+                other => return Err(A::Error::custom(unknown(other))),
+            }
+        }
+        let payload = match (found.payload, found.payload_base64) {
+            (Some(raw), None) => json(raw.get())?,
+            (None, Some(Text(text))) => decode(&text)?,
+            (None, None) => {
+                return Err(A::Error::custom(
+                    "`payload` is missing; it is the one field a message must have",
+                ));
+            }
+            (Some(_), Some(_)) => {
+                return Err(A::Error::custom("`payload` and `payload_base64` are both given; one is taken"));
+            }
+        };
+        Ok(Line {
+            key: found.key.flatten().map(|Text(text)| text),
+            id: found.id.flatten().map(|Text(text)| text),
+            payload,
+            version: found.version.flatten(),
+            headers: found.headers.flatten().map_or_else(Vec::new, |Headers(list)| list),
+        })
+    }
+}
+
+fn once<'de, T: Deserialize<'de>, A: MapAccess<'de>>(
+    slot: &mut Option<T>,
+    name: &str,
+    map: &mut A,
+) -> Result<(), A::Error> {
+    if slot.is_some() {
+        return Err(A::Error::custom(format_args!("`{name}` is given twice")));
+    }
+    *slot = Some(map.next_value()?);
+    Ok(())
+}
+
+fn unknown(name: &str) -> String {
+    let shown: String = name.chars().take(80).flat_map(char::escape_debug).collect();
+    if LATER.contains(&name) {
+        return format!("`{name}` is not in this version");
+    }
+    match nearest(&shown, FIELDS.into_iter()) {
+        Some(near) => format!("unknown field `{shown}`; did you mean `{near}`?"),
+        None => format!("unknown field `{shown}`; known are {}", FIELDS.join(", ")),
+    }
+}
+
+fn json<'a, E: serde::de::Error>(text: &'a str) -> Result<Payload<'a>, E> {
+    // Brackets within text count here too: an upper bound that costs next to nothing, and is nearly always enough.
+    let brackets = text.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count();
+    if brackets > DEPTH_MAX && depth(text.as_bytes()) > DEPTH_MAX {
+        return Err(E::custom(format_args!("`payload` nests deeper than {DEPTH_MAX} levels")));
+    }
+    Ok(Payload::Json(text))
+}
+
+/// How deep valid JSON nests.
+fn depth(text: &[u8]) -> usize {
+    let (mut now, mut most, mut quoted, mut escaped) = (0usize, 0, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => {
+                now += 1;
+                most = most.max(now);
+            }
+            b']' | b'}' if !quoted => now = now.saturating_sub(1),
+            _ => {}
+        }
+    }
+    most
+}
+
+fn decode<'a, E: serde::de::Error>(text: &str) -> Result<Payload<'a>, E> {
+    base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text)
+        .map(Payload::Bytes)
+        .map_err(|error| E::custom(format_args!("`payload_base64` is not base64: {error}")))
+}
+
+/// Text, borrowed where it has no escapes.
+#[derive(Debug)]
+struct Text<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Text<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text<'de>, D::Error> {
+        struct TextVisitor;
+        impl<'de> Visitor<'de> for TextVisitor {
+            type Value = Text<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text")
+            }
+
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(TextVisitor)
+    }
+}
+
+/// An object of text, in its order.
+#[derive(Debug)]
+struct Headers<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'de> Deserialize<'de> for Headers<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Headers<'de>, D::Error> {
+        struct HeadersVisitor;
+        impl<'de> Visitor<'de> for HeadersVisitor {
+            type Value = Headers<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of text")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Headers<'de>, A::Error> {
+                let mut headers = Vec::new();
+                while let Some((Text(name), Text(value))) = map.next_entry()? {
+                    headers.push((name, value));
+                }
+                Ok(Headers(headers))
+            }
+        }
+        deserializer.deserialize_map(HeadersVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn error(text: &str) -> String {
+        Line::parse(text.as_bytes()).expect_err("not a message")
+    }
+
+    /// MSG-1, MSG-3.
+    #[test]
+    fn every_field_is_read_and_the_payload_is_kept_as_it_came() {
+        let text = br#" {"key":"a\u00e9","payload": {"n" : 1.0e+2 , "x":[ ]} ,"id":"m","version":7,"headers":{"b":"1","a":"2"}} "#;
+        let line = Line::parse(text).expect("a message");
+        assert_eq!(line.key.as_deref(), Some("aé"));
+        assert_eq!(line.id.as_deref(), Some("m"));
+        assert_eq!(line.version, Some(7));
+        assert_eq!(line.payload.bytes(), br#"{"n" : 1.0e+2 , "x":[ ]}"#);
+        assert_eq!(line.headers, [("b".into(), "1".into()), ("a".into(), "2".into())]);
+        assert!(matches!(line.id, Some(Cow::Borrowed(_))), "no copy without escapes");
+    }
+
+    #[test]
+    fn null_is_json_and_an_absent_key_is_not_an_empty_one() {
+        let line = Line::parse(br#"{"payload":null,"key":""}"#).expect("a message");
+        assert_eq!((line.payload.bytes(), line.key.as_deref()), (&b"null"[..], Some("")));
+        let line = Line::parse(br#"{"payload_base64":"AP8=","key":null}"#).expect("a message");
+        assert_eq!((line.payload.bytes(), line.key), (&[0, 255][..], None));
+    }
+
+    #[test]
+    fn what_cannot_be_taken_is_named() {
+        for (text, wants) in [
+            ("{}", "`payload` is missing"),
+            (r#"{"payload":1,"payload_base64":"AA=="}"#, "both given"),
+            (r#"{"payload_base64":"?"}"#, "not base64"),
+            (r#"{"payload":1,"ttl":"1h"}"#, "`ttl` is not in this version"),
+            (r#"{"payload":1,"deliver_at":"2027-01-01T00:00:00Z"}"#, "`deliver_at` is not in this version"),
+            (r#"{"payload":1,"priority":5}"#, "`priority` is not in this version"),
+            (r#"{"paylod":1}"#, "unknown field `paylod`; did you mean `payload`?"),
+            (r#"{"payload":1,"colour":1}"#, "unknown field `colour`; known are key, payload"),
+            (r#"{"payload":1,"payload":2}"#, "`payload` is given twice"),
+            (r#"{"payload":1,"key":5}"#, "expected text"),
+            (r#"{"payload":1,"version":-1}"#, "u64"),
+            (r#"{"payload":1,"headers":{"a":1}}"#, "expected text"),
+            (r#"{"payload":1} x"#, "trailing characters (column 15)"),
+            (r#"{"key":"#, "EOF"),
+            ("[1]", "expected a message"),
+            ("7", "expected a message"),
+            ("", "EOF"),
+        ] {
+            let got = error(text);
+            assert!(got.contains(wants), "{text}: {got}");
+        }
+        let unpaired = Line::parse(b"{\"payload\":\"\xff\"}").expect_err("not UTF-8");
+        assert!(!unpaired.is_empty());
+    }
+
+    /// SEC-2.
+    #[test]
+    fn depth_is_bounded_and_brackets_in_text_do_not_count() {
+        let nested = |levels: usize| format!("{{\"payload\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
+        assert!(Line::parse(nested(DEPTH_MAX).as_bytes()).is_ok());
+        assert!(error(&nested(DEPTH_MAX + 1)).contains("deeper than 128"));
+        assert!(error(&nested(1_000_000)).contains("deeper than 128"));
+        let text = format!("{{\"payload\":[\"{}\\\"[\",[1],[2]]}}", "[{".repeat(500));
+        assert!(Line::parse(text.as_bytes()).is_ok());
+    }
+
+    proptest! {
+        /// MSG-3.
+        #[test]
+        fn payload_bytes_survive_exactly(text in "[ -~é\\u{1F600}]{0,60}", spaces in " {0,3}", number in any::<f64>()) {
+            let inner = serde_json::to_string(&serde_json::json!({ "t": text, "n": number })).expect("JSON");
+            let payload = inner.replace(',', &format!(",{spaces}"));
+            // A comma within text may have changed; it is JSON still.
+            let line = format!("{{\"payload\":{spaces}{payload}{spaces}}}");
+            let parsed = Line::parse(line.as_bytes()).expect("a message");
+            prop_assert_eq!(parsed.payload.bytes(), payload.as_bytes());
+        }
+
+        #[test]
+        fn whatever_the_bytes_are_there_is_an_answer(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Line::parse(&bytes);
+        }
+
+        #[test]
+        fn a_damaged_message_never_panics(at in 0usize..80, byte in any::<u8>()) {
+            let mut text = br#"{"key":"k","payload":{"a":["\u00e9",1]},"id":"m","version":7,"headers":{"b":"1"}}"#.to_vec();
+            let at = at % text.len();
+            text[at] = byte;
+            let _ = Line::parse(&text);
+            text.truncate(at);
+            prop_assert!(Line::parse(&text).is_err());
+        }
+    }
+}

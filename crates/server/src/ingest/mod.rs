@@ -1,0 +1,237 @@
+//! Producing over HTTP (ING-1): `POST /v1/topics/{topic}/messages`.
+//!
+//! In comes a body with one message or many; out goes, once each is durable or refused, where it lies or why not.
+//! Messages go from the body straight into the producer's arena: nothing is built between. A body that cannot be read
+//! to its end leaves nothing behind.
+
+mod answer;
+mod body;
+mod ids;
+mod line;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderMap, Response, StatusCode, header};
+use axum::response::IntoResponse;
+use keylane::{Call, Draft, Error};
+use serde_json::value::RawValue;
+
+use crate::app::App;
+use crate::config::{NAME_BYTES_MAX, is_name, nearest};
+use crate::problem::{Problem, Rejected};
+pub(crate) use answer::json;
+pub(crate) use body::Bodies;
+use ids::Ids;
+use line::Line;
+
+/// Messages parsed before other tasks of this thread get their turn: well under a millisecond's worth.
+const PARSED_AT_ONCE: usize = 1024;
+
+/// The route.
+pub(crate) async fn produce(
+    State(app): State<Arc<App>>,
+    Path(topic): Path<String>,
+    request: Request,
+) -> Response<Body> {
+    match produce_all(&app, &topic, request).await {
+        Ok(response) => response,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+async fn produce_all(app: &App, topic: &str, request: Request) -> Result<Response<Body>, Problem> {
+    let form = Form::of(request.headers())?;
+    if !is_name(topic) {
+        return Err(Problem::new(
+            StatusCode::BAD_REQUEST,
+            "KL-1215",
+            "this cannot be a topic",
+            format!("a topic is called by letters, digits, `.`, `_` and `-`, at most {NAME_BYTES_MAX}"),
+        ));
+    }
+    let _place = app.admit()?;
+    let (parts, body) = request.into_parts();
+    let body = app.bodies.read(&parts.headers, body).await?;
+    let call = app.producer.call(topic).await.map_err(|error| no_call(app, topic, error))?;
+    let mut intake = Intake {
+        call,
+        ids: Ids::new(app.producer.wall_ms()),
+        now_ms: app.producer.wall_ms(),
+        refused: Vec::new(),
+        count: 0,
+    };
+    intake.take_all(form, &body.bytes).await?;
+    drop(body);
+    let results = intake.call.send().await?;
+    answer::answer(results, intake.refused)
+}
+
+/// How messages are written in a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// An object, or an array of them.
+    Json,
+    /// An object a line.
+    Lines,
+}
+
+impl Form {
+    /// What the headers say; what this version does not have is refused, never ignored.
+    fn of(headers: &HeaderMap) -> Result<Form, Problem> {
+        let unsupported = |detail: String| {
+            Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "KL-1209", "this form is not taken", detail)
+        };
+        if headers.contains_key("idempotency-key") {
+            return Err(Problem::new(
+                StatusCode::BAD_REQUEST,
+                "KL-1216",
+                "not in this version",
+                "`Idempotency-Key` is not in this version; leave it out, and give each message an `id`",
+            ));
+        }
+        if headers.contains_key("ce-specversion") {
+            return Err(unsupported("CloudEvents are not in this version".to_owned()));
+        }
+        if let Some(encoding) = headers.get(header::CONTENT_ENCODING)
+            && encoding != "identity"
+        {
+            return Err(unsupported("a body is taken as it is, without Content-Encoding".to_owned()));
+        }
+        let kind = headers.get(header::CONTENT_TYPE).map_or("", |kind| kind.to_str().unwrap_or("?"));
+        let name = kind.split(';').next().unwrap_or_default().trim();
+        if name.eq_ignore_ascii_case("application/json") {
+            Ok(Form::Json)
+        } else if name.eq_ignore_ascii_case("application/x-ndjson")
+            || name.eq_ignore_ascii_case("application/jsonl")
+        {
+            Ok(Form::Lines)
+        } else if name.to_ascii_lowercase().starts_with("application/cloudevents") {
+            Err(unsupported("CloudEvents are not in this version".to_owned()))
+        } else {
+            let sent = if name.is_empty() { "none" } else { name };
+            Err(unsupported(format!(
+                "Content-Type must be application/json (a message, or an array) or application/x-ndjson (a message a line); it is {}",
+                sent.escape_debug()
+            )))
+        }
+    }
+}
+
+/// Messages of one request on their way into the arena.
+struct Intake {
+    call: Call,
+    ids: Ids,
+    now_ms: u64,
+    refused: Vec<Rejected>,
+    count: usize,
+}
+
+impl Intake {
+    async fn take_all(&mut self, form: Form, body: &[u8]) -> Result<(), Problem> {
+        let text = body.trim_ascii();
+        if text.is_empty() {
+            return Err(malformed("the body is empty; it must hold a message"));
+        }
+        match form {
+            Form::Json if text[0] == b'[' => {
+                let items: Vec<&RawValue> = serde_json::from_slice(text).map_err(|error| {
+                    malformed(format!("the body is not an array of messages: {}", line::explain(&error)))
+                })?;
+                if items.is_empty() {
+                    return Err(malformed("the array is empty; it must hold a message"));
+                }
+                for item in items {
+                    self.take(Line::of_raw(item)).await;
+                }
+            }
+            Form::Json => self.take(Line::parse(text)).await,
+            Form::Lines => {
+                for line in text.split(|byte| *byte == b'\n') {
+                    let line = line.trim_ascii();
+                    if !line.is_empty() {
+                        self.take(Line::parse(line)).await;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn take(&mut self, line: Result<Line<'_>, String>) {
+        match line {
+            Ok(line) => self.push(&line),
+            Err(error) => self.refused.push(Rejected { index: self.count, error }),
+        }
+        self.count += 1;
+        if self.count.is_multiple_of(PARSED_AT_ONCE) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn push(&mut self, line: &Line<'_>) {
+        let headers: Vec<(&str, &[u8])> =
+            line.headers.iter().map(|(name, value)| (&**name, value.as_bytes())).collect();
+        let draft = Draft {
+            id: "",
+            key: line.key.as_deref().map(str::as_bytes),
+            payload: Some(line.payload.bytes()),
+            headers: &headers,
+            version: line.version,
+            produced_ms: self.now_ms,
+            appended_ms: None,
+        };
+        match &line.id {
+            Some(id) => self.call.push(&Draft { id, ..draft }),
+            None => {
+                let mut space = [0; Ids::LENGTH];
+                let id = self.ids.next(&mut space);
+                self.call.push_without_id(&Draft { id, ..draft });
+            }
+        }
+    }
+}
+
+fn malformed(detail: impl Into<String>) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, "KL-1207", "the body cannot be read", detail)
+}
+
+/// A topic that is not there says how to declare it; there are topics declared, or it would have been created.
+fn no_call(app: &App, topic: &str, error: Error) -> Problem {
+    let mut problem = Problem::from(error);
+    if problem.status == StatusCode::NOT_FOUND {
+        let near = nearest(topic, app.topics.iter().map(String::as_str))
+            .map_or_else(String::new, |near| format!("did you mean `{near}`? Else "));
+        problem.detail = format!(
+            "there is no topic `{topic}`, and this server's config declares its topics; {near}declare it under `topics:` as `{topic}: {{}}` and restart"
+        );
+    }
+    problem
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn form(headers: &[(&'static str, &'static str)]) -> Result<Form, u16> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(*name, value.parse().expect("a value"));
+        }
+        Form::of(&map).map_err(|problem| problem.status.as_u16())
+    }
+
+    /// ING-1: what is not in this version is refused, never ignored.
+    #[test]
+    fn the_form_of_a_body_is_told_by_its_headers() {
+        assert_eq!(form(&[("content-type", "application/json; charset=utf-8")]), Ok(Form::Json));
+        assert_eq!(form(&[("content-type", "Application/X-NDJSON")]), Ok(Form::Lines));
+        assert_eq!(form(&[]), Err(415));
+        assert_eq!(form(&[("content-type", "text/plain")]), Err(415));
+        assert_eq!(form(&[("content-type", "application/cloudevents+json")]), Err(415));
+        assert_eq!(form(&[("content-type", "application/json"), ("ce-specversion", "1.0")]), Err(415));
+        assert_eq!(form(&[("content-type", "application/json"), ("content-encoding", "gzip")]), Err(415));
+        assert_eq!(form(&[("content-type", "application/json"), ("idempotency-key", "x")]), Err(400));
+    }
+}

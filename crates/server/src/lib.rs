@@ -1,0 +1,35 @@
+//! Keylane as a server: config, HTTP ingest, admin API, metrics, health, status page.
+//!
+//! [`Config`] is read from a file and the environment; [`serve`] runs what it says until it is told to stop. What a
+//! route does is one call of the library; what it may be asked by whom is decided in `access`.
+//!
+//! ```no_run
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! use keylane_server::{Config, serve};
+//!
+//! let config = Config::load(None)?;
+//! serve(config, async { tokio::signal::ctrl_c().await.unwrap_or_default() }).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod access;
+mod admin;
+mod app;
+pub mod config;
+mod errors;
+mod health;
+mod ingest;
+mod listen;
+mod metrics;
+mod openapi;
+mod page;
+mod problem;
+mod routes;
+mod server;
+mod tail;
+mod tasks;
+
+pub use access::{Role, hash_token, new_token};
+pub use config::{Config, ConfigError, Environment, HandlerConfig, HttpConfig, PipelineConfig, TokenConfig};
+pub use server::{ServeError, Server, serve};

@@ -1,0 +1,250 @@
+//! The API described (ING-7): served at `/openapi.json`, committed as `docs/openapi.json`. A test keeps the two, and
+//! the routes, together.
+
+use serde_json::{Value, json};
+
+/// The OpenAPI document.
+pub(crate) fn document() -> Value {
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Keylane",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+            "description": "Producing needs the role `operate`, reading `read`; what is open says so. Errors are RFC 9457 problems; `type` leads to a page about each code.",
+        },
+        "security": [{ "bearer": [] }, { "admin_token": [] }, {}],
+        "paths": paths(),
+        "components": {
+            "securitySchemes": {
+                "bearer": { "type": "http", "scheme": "bearer" },
+                "admin_token": { "type": "apiKey", "in": "header", "name": "X-Admin-Token" },
+            },
+            "responses": {
+                "Problem": {
+                    "description": "What went wrong, and what to do.",
+                    "content": { "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } },
+                },
+            },
+            "schemas": schemas(),
+        },
+    })
+}
+
+fn paths() -> Value {
+    json!({
+        "/v1/topics/{topic}/messages": { "post": produce() },
+        "/healthz": { "get": open("Alive; touches nothing", object(json!({ "status": { "const": "ok" } }))) },
+        "/readyz": { "get": open("Ready for work, or 503 with `reasons`", object(json!({ "status": { "const": "ready" } }))) },
+        "/version": { "get": open("Name and version", object(json!({
+            "name": text(), "version": text(), "broker": text(),
+        }))) },
+        "/metrics": { "get": get("Metrics for Prometheus", &[], "application/openmetrics-text", text()) },
+        "/openapi.json": { "get": get("This document", &[], "application/json", json!({ "type": "object" })) },
+        "/": { "get": {
+            "summary": "The status page", "security": [{}],
+            "responses": { "200": content("HTML", "text/html", text()), "default": problem() },
+        } },
+        "/errors/{code}": { "get": {
+            "summary": "What an error code means, and what to do", "security": [{}],
+            "parameters": [path_parameter("code")],
+            "responses": { "200": content("Markdown", "text/markdown", text()), "default": problem() },
+        } },
+        "/admin/pipelines": { "get": get("Pipelines", &[], "application/json", list("pipelines", "Pipeline")) },
+        "/admin/lanes": { "get": get("Lanes", &[
+            query("pipeline", "Only this one's", text()),
+            query("sort", "What comes first", json!({ "enum": ["depth", "waiting"], "default": "depth" })),
+            query("limit", "At most so many", json!({ "type": "integer", "minimum": 0, "maximum": 1000, "default": 50 })),
+        ], "application/json", list("lanes", "Lane")) },
+        "/admin/topics": { "get": get("Topics", &[], "application/json", list("topics", "Topic")) },
+        "/admin/topics/{topic}/messages": { "get": messages() },
+    })
+}
+
+fn produce() -> Value {
+    let message = json!({ "$ref": "#/components/schemas/Message" });
+    json!({
+        "summary": "Produce messages",
+        "description": "Answered once each message is durable or refused. 202 if any was accepted. In NDJSON empty lines are skipped and not counted.",
+        "parameters": [path_parameter("topic")],
+        "requestBody": { "required": true, "content": {
+            "application/json": { "schema": { "oneOf": [message, { "type": "array", "items": message, "minItems": 1 }] } },
+            "application/x-ndjson": { "schema": { "description": "A message a line.", "type": "string" } },
+        } },
+        "responses": {
+            "202": content("At least one is durable", "application/json", object(json!({
+                "accepted": { "type": "array", "items": { "$ref": "#/components/schemas/Receipt" } },
+                "rejected": { "type": "array", "items": { "$ref": "#/components/schemas/Rejected" } },
+            }))),
+            "400": problem(), "401": problem(), "403": problem(), "404": problem(), "408": problem(),
+            "413": problem(), "415": problem(), "503": problem(), "default": problem(),
+        },
+    })
+}
+
+fn messages() -> Value {
+    let shown = json!({ "$ref": "#/components/schemas/ShownMessage" });
+    json!({
+        "summary": "Look into a topic, without a group",
+        "parameters": [
+            path_parameter("topic"),
+            query("partition", "Only this one", json!({ "type": "integer", "minimum": 0 })),
+            query("from", "Where to begin: `earliest`, `latest`, or a position, which needs a partition. With follow the default is `latest`, else `earliest`", text()),
+            query("limit", "At most so many (100; with follow: no end)", json!({ "type": "integer", "minimum": 0 })),
+            query("follow", "Go on as messages come, a line each", json!({ "type": "boolean", "default": false })),
+        ],
+        "responses": {
+            "200": { "description": "Messages", "content": {
+                "application/json": { "schema": { "type": "array", "items": shown } },
+                "application/x-ndjson": { "schema": { "type": "string" } },
+            } },
+            "default": problem(),
+        },
+    })
+}
+
+fn schemas() -> Value {
+    let count = || json!({ "type": "integer", "minimum": 0 });
+    let maybe_text = || json!({ "type": ["string", "null"] });
+    json!({
+        "Message": {
+            "type": "object",
+            "additionalProperties": false,
+            "description": "Exactly one of `payload` and `payload_base64`.",
+            "properties": {
+                "payload": { "description": "Any JSON, kept byte for byte." },
+                "payload_base64": { "type": "string", "contentEncoding": "base64", "description": "Bytes." },
+                "key": { "type": ["string", "null"], "description": "Messages of one key are handled in order. At most 4 KiB." },
+                "id": { "type": ["string", "null"], "minLength": 1, "description": "Made (UUIDv7) if left out. At most 1 KiB." },
+                "version": { "type": ["integer", "null"], "minimum": 0 },
+                "headers": { "type": ["object", "null"], "additionalProperties": { "type": "string" } },
+            },
+        },
+        "Receipt": object(json!({ "id": text(), "partition": count(), "offset": count() })),
+        "Rejected": object(json!({ "index": count(), "error": text() })),
+        "Problem": {
+            "type": "object",
+            "required": ["type", "title", "status", "detail", "code"],
+            "properties": {
+                "type": { "type": "string", "format": "uri-reference" },
+                "title": text(), "status": { "type": "integer" }, "detail": text(),
+                "code": { "type": "string", "pattern": "^KL-[0-9]{4}$" },
+                "rejected": { "type": "array", "items": { "$ref": "#/components/schemas/Rejected" } },
+                "reasons": { "type": "array", "items": text() },
+            },
+        },
+        "Pipeline": object(json!({
+            "name": text(), "topic": text(), "group": text(), "mode": text(), "state": text(),
+            "lag": object(json!({ "messages": count(), "oldest_age_seconds": { "type": ["number", "null"] } })),
+            "lanes": object(json!({ "total": count(), "busy": count(), "held": count(), "retrying": count(), "stuck": count() })),
+            "handled": count(), "failed": count(), "dead": count(),
+            "commits": object(json!({ "done": count(), "failed": count() })),
+            "in_flight": count(), "buffered": count(), "buffered_bytes": count(),
+            "partitions": { "type": "array", "items": { "$ref": "#/components/schemas/Partition" } },
+        })),
+        "Partition": {
+            "type": "object",
+            "required": ["partition", "state", "epoch", "committed", "end"],
+            "properties": {
+                "partition": count(), "state": text(), "epoch": count(), "committed": count(), "end": count(), "why": text(),
+            },
+        },
+        "Lane": object(json!({
+            "pipeline": text(), "key": maybe_text(), "partition": count(), "depth": count(), "state": text(),
+            "attempt": count(), "waiting_seconds": { "type": "number" }, "why": maybe_text(),
+        })),
+        "Topic": object(json!({
+            "name": text(), "partitions": count(), "messages": count(),
+            "ends": { "type": "array", "items": object(json!({ "partition": count(), "start": count(), "end": count() })) },
+        })),
+        "ShownMessage": {
+            "type": "object",
+            "description": "`payload` where it is JSON on one line, else `payload_base64`; neither for a null. `key_base64` for a key that is not text.",
+            "required": ["topic", "partition", "offset", "id", "headers", "produced_at", "appended_at"],
+            "properties": {
+                "topic": text(), "partition": count(), "offset": count(), "id": text(),
+                "key": maybe_text(), "key_base64": text(), "version": count(),
+                "headers": { "type": "object", "additionalProperties": { "type": "string" } },
+                "produced_at": count(), "appended_at": count(), "payload": {}, "payload_base64": text(),
+            },
+        },
+    })
+}
+
+fn text() -> Value {
+    json!({ "type": "string" })
+}
+
+/// An object all of whose members are always there.
+fn object(properties: Value) -> Value {
+    let required: Vec<String> =
+        properties.as_object().map(|members| members.keys().cloned().collect()).unwrap_or_default();
+    json!({ "type": "object", "properties": properties, "required": required })
+}
+
+fn list(name: &str, of: &str) -> Value {
+    let items = json!({ "$ref": format!("#/components/schemas/{of}") });
+    object(json!({ name: { "type": "array", "items": items } }))
+}
+
+fn content(description: &str, kind: &str, schema: Value) -> Value {
+    json!({ "description": description, "content": { kind: { "schema": schema } } })
+}
+
+fn problem() -> Value {
+    json!({ "$ref": "#/components/responses/Problem" })
+}
+
+fn get(summary: &str, parameters: &[Value], kind: &str, schema: Value) -> Value {
+    json!({
+        "summary": summary,
+        "parameters": parameters,
+        "responses": { "200": content(summary, kind, schema), "401": problem(), "403": problem(), "default": problem() },
+    })
+}
+
+fn open(summary: &str, schema: Value) -> Value {
+    json!({
+        "summary": summary,
+        "security": [{}],
+        "responses": { "200": content(summary, "application/json", schema), "default": problem() },
+    })
+}
+
+fn path_parameter(name: &str) -> Value {
+    json!({ "name": name, "in": "path", "required": true, "schema": text() })
+}
+
+fn query(name: &str, description: &str, schema: Value) -> Value {
+    json!({ "name": name, "in": "query", "description": description, "schema": schema })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Environment;
+    use crate::routes;
+
+    /// ING-7. Set KEYLANE_WRITE in the environment of this test to write the file anew.
+    #[test]
+    fn the_committed_document_is_the_one_that_is_served() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
+        let text = serde_json::to_string_pretty(&document()).expect("JSON") + "\n";
+        if Environment::process().is_set("KEYLANE_WRITE") {
+            std::fs::write(path, &text).expect("written");
+        }
+        let committed = std::fs::read_to_string(path).expect("it is committed");
+        assert_eq!(committed, text, "run this test with KEYLANE_WRITE=1");
+    }
+
+    /// ING-7.
+    #[test]
+    fn the_document_has_exactly_the_paths_that_are_served() {
+        let mut described: Vec<_> =
+            document()["paths"].as_object().expect("an object").keys().cloned().collect();
+        let mut served: Vec<_> = routes::PATHS.map(str::to_owned).to_vec();
+        described.sort();
+        served.sort();
+        assert_eq!(described, served);
+    }
+}

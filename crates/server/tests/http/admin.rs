@@ -1,0 +1,167 @@
+//! What can be read: health, metrics, pipelines, lanes, topics, the page.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use keylane::{Message, Outcome, Settings};
+use serde_json::{Value, json};
+
+use crate::client::Rig;
+
+/// ING-8.
+#[tokio::test]
+async fn the_standard_pages_answer() {
+    let rig = Rig::start("topics: { t: {} }").await;
+    let health = rig.get("/healthz").await;
+    assert_eq!((health.status, health.text().as_str()), (200, r#"{"status":"ok"}"#));
+    assert_eq!(rig.get("/readyz").await.value(), json!({ "status": "ready" }));
+    let version = rig.get("/version").await.value();
+    assert_eq!((&version["name"], &version["broker"]), (&json!("keylane"), &json!("memory")));
+    assert_eq!(rig.get("/admin/pipelines").await.value(), json!({ "pipelines": [] }));
+    assert_eq!(rig.get("/admin/lanes").await.value(), json!({ "lanes": [] }));
+}
+
+/// ING-7.
+#[tokio::test]
+async fn the_api_is_described_and_each_error_has_a_page() {
+    let rig = Rig::start("").await;
+    let committed = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json"))
+        .expect("it is there");
+    let committed: Value = serde_json::from_str(&committed).expect("JSON");
+    assert_eq!(rig.get("/openapi.json").await.value(), committed);
+    let problem = rig.get("/nowhere").await.is_problem(404, "KL-1213");
+    let page = rig.get(problem["type"].as_str().expect("a link")).await;
+    assert!(page.text().starts_with("# KL-1213: "), "{}", page.text());
+}
+
+/// SEC-3.
+#[tokio::test]
+async fn the_status_page_has_a_strict_policy() {
+    let rig = Rig::start("").await;
+    let page = rig.get("/").await;
+    assert_eq!(page.header("content-type").as_deref(), Some("text/html; charset=utf-8"));
+    let policy = page.header("content-security-policy").expect("a policy");
+    assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");
+    assert!(!policy.contains("unsafe"), "{policy}");
+}
+
+/// ADM-1, ADM-3, RTY-2: a failing key shows as stuck with its reason, and no metric names it.
+#[tokio::test]
+async fn pipelines_and_lanes_show_what_happens_and_metrics_count_it() {
+    let rig = Rig::start("topics: { t: { partitions: 2 } }").await;
+    let healed = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&healed);
+    let mut settings = Settings::default();
+    settings.retries = 1;
+    settings.retry_base = std::time::Duration::from_millis(1);
+    settings.retry_max = std::time::Duration::from_millis(5);
+    let pipeline = rig
+        .server
+        .keylane()
+        .pipeline("p")
+        .topic("t")
+        .settings(settings)
+        .handle(move |message: Message| {
+            let fails = message.key_text() == "secret-key" && !asked.load(Ordering::Relaxed);
+            async move { if fails { Outcome::failed("no luck") } else { Outcome::Done } }
+        })
+        .start()
+        .await
+        .expect("it starts");
+    rig.server.drain_too(pipeline);
+    let lines: String = (0..20).map(|n| format!("{{\"payload\":{n},\"key\":\"k{n}\"}}\n")).collect();
+    let failing = "{\"payload\":0,\"key\":\"secret-key\",\"id\":\"secret-id\"}\n".repeat(3);
+    assert_eq!(rig.lines("t", &(failing + &lines)).await.status, 202);
+
+    let shown = loop {
+        let shown = rig.get("/admin/pipelines").await.value()["pipelines"][0].clone();
+        if shown["handled"] == 20 && shown["lanes"]["stuck"] == 1 {
+            break shown;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(
+        (&shown["name"], &shown["topic"], &shown["mode"]),
+        (&json!("p"), &json!("t"), &json!("normal"))
+    );
+    assert_eq!(shown["lag"]["messages"].as_u64().map(|lag| lag >= 3), Some(true), "{shown}");
+    assert_eq!(shown["partitions"].as_array().map(Vec::len), Some(2));
+    for sort in ["depth", "waiting"] {
+        let lanes = rig.get(&format!("/admin/lanes?pipeline=p&sort={sort}&limit=1000")).await.value();
+        let stuck = lanes["lanes"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .find(|lane| lane["key"] == "secret-key")
+            .expect("shown")
+            .clone();
+        assert_eq!((&stuck["depth"], &stuck["partition"].is_u64()), (&json!(3), &true), "{stuck}");
+    }
+
+    let metrics = rig.get("/metrics").await;
+    let text = metrics.text();
+    assert!(metrics.header("content-type").expect("a type").starts_with("application/openmetrics-text"));
+    for line in [
+        "kafka_producer_inflight_current 0",
+        "kafka_producer_success_total 23",
+        "kafka_producer_failures_total 0",
+        "kafka_consumer_lag{topic=\"t\",group=\"p\"}",
+        "kafka_consumer_processing_errors{topic=\"t\",group=\"p\"}",
+        "keylane_produced_total 23",
+        "keylane_handled_total{pipeline=\"p\"} 20",
+        "keylane_lanes{pipeline=\"p\",state=\"stuck\"} 1",
+        "keylane_end_position{pipeline=\"p\",partition=\"1\"}",
+        "keylane_http_requests_total{route=\"/v1/topics/{topic}/messages\",code=\"202\"} 1",
+        "keylane_http_request_seconds_count{route=\"/v1/topics/{topic}/messages\"} 1",
+    ] {
+        assert!(text.contains(line), "{line} is not in:\n{text}");
+    }
+    assert!(!text.contains("secret"), "a label carries a key or an id:\n{text}");
+    assert_eq!(text.matches("# EOF").count(), 1);
+    assert!(text.ends_with("# EOF\n"));
+
+    healed.store(true, Ordering::Relaxed);
+    while rig.get("/admin/pipelines").await.value()["pipelines"][0]["handled"] != 23 {
+        tokio::task::yield_now().await;
+    }
+    rig.server.stop().await.expect("it drains");
+}
+
+/// ADM-1: what lies in a topic, by partition, position and limit.
+#[tokio::test]
+async fn a_topic_can_be_looked_into_anywhere() {
+    let rig = Rig::start("topics: { t: { partitions: 1 } }").await;
+    let lines: String = (0..40).map(|n| format!("{{\"payload\":{n}}}\n")).collect();
+    assert_eq!(rig.lines("t", &lines).await.status, 202);
+    let payloads = async |query: &str| -> Vec<u64> {
+        let answer = rig.get(&format!("/admin/topics/t/messages{query}")).await;
+        answer.value().as_array().expect("an array").iter().filter_map(|m| m["payload"].as_u64()).collect()
+    };
+    assert_eq!(payloads("").await, (0..40).collect::<Vec<_>>());
+    assert_eq!(payloads("?limit=3").await, [0, 1, 2]);
+    assert_eq!(payloads("?partition=0&from=17&limit=2").await, [17, 18]);
+    assert_eq!(payloads("?partition=0&from=39").await, [39]);
+    assert_eq!(payloads("?from=latest").await, [0; 0]);
+    assert_eq!(payloads("?limit=0").await, [0; 0]);
+}
+
+/// ADM-1: with follow, messages come as they are produced, and the stream ends with the server.
+#[tokio::test]
+async fn a_topic_can_be_followed() {
+    let rig = Rig::start("topics: { t: { partitions: 3 } }").await;
+    assert_eq!(rig.json("t", "{\"payload\":\"before\"}").await.status, 202);
+    let mut follower = rig.connect().await;
+    follower.send(b"GET /admin/topics/t/messages?follow=true HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    let (status, head) = follower.head().await.expect("an answer");
+    assert_eq!(status, 200);
+    assert!(head.to_lowercase().contains("content-type: application/x-ndjson"), "{head}");
+    for n in 0..3 {
+        assert_eq!(rig.json("t", &format!("{{\"payload\":{n},\"key\":\"k{n}\"}}")).await.status, 202);
+        let line = follower.chunk().await.expect("a line");
+        let message: Value = serde_json::from_slice(&line).expect("JSON");
+        assert_eq!((&message["payload"], &message["key"]), (&json!(n), &json!(format!("k{n}"))));
+    }
+    let (stopped, end) = tokio::join!(rig.server.stop(), follower.chunk());
+    stopped.expect("it stops");
+    assert_eq!(end, None);
+}

@@ -1,0 +1,135 @@
+//! How a server starts and ends.
+
+use std::sync::Arc;
+
+use keylane::{Message, Outcome};
+use keylane_server::{Config, Environment, Server};
+use tokio::sync::Semaphore;
+
+use crate::client::{Client, Rig};
+
+fn config(text: &str) -> Config {
+    let environment = Environment::of([("KEYLANE_SERVER__LISTEN", "127.0.0.1:0")]);
+    Config::parse("test", text, &environment).expect("a valid config")
+}
+
+/// Bad input: one clear sentence each.
+#[tokio::test]
+async fn a_port_in_use_and_a_folder_in_use_are_told_in_a_sentence() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut first = config("");
+    first.data = folder.path().to_owned();
+    let mut second = first.clone();
+    let server = Server::start(first).await.expect("it starts");
+
+    second.server.listen = server.address();
+    let error = Server::start(second.clone()).await.err().expect("the port is taken");
+    assert_eq!(error.code(), "KL-1401");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "cannot listen on {}: the address is in use; stop the process that has it, or set server.listen to another port",
+            server.address()
+        )
+    );
+    second.server.listen.set_port(0);
+    let error = Server::start(second).await.err().expect("the folder is taken");
+    assert_eq!(error.code(), "KL-1101");
+    assert!(error.to_string().contains(&folder.path().display().to_string()), "{error}");
+    assert!(!error.to_string().contains('\n'), "{error}");
+    server.stop().await.expect("it stops");
+}
+
+/// BRK-1, BRK-10: what was acknowledged is there after a restart; another partition count is refused.
+#[tokio::test]
+async fn messages_outlive_the_server_and_partitions_cannot_change() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let with = |partitions: u32| {
+        let mut config = config(&format!("topics: {{ t: {{ partitions: {partitions} }} }}"));
+        config.data = folder.path().to_owned();
+        config
+    };
+    let server = Server::start(with(2)).await.expect("it starts");
+    let headers = [("Content-Type", "application/json")];
+    let mut client = Client::connect(server.address()).await;
+    let answer = client.ask("POST", "/v1/topics/t/messages", &headers, b"{\"payload\":[1, 2]}").await;
+    assert_eq!(answer.status, 202, "{}", answer.text());
+    server.stop().await.expect("it stops");
+
+    let error = Server::start(with(3)).await.err().expect("keys would move");
+    assert_eq!(error.code(), "KL-1105");
+    assert!(error.to_string().contains("set topics.t.partitions to 2"), "{error}");
+
+    let server = Server::start(with(2)).await.expect("it starts again");
+    let mut client = Client::connect(server.address()).await;
+    let answer = client.ask("GET", "/admin/topics/t/messages", &[], b"").await;
+    assert!(answer.text().contains("\"payload\":[1, 2]"), "{}", answer.text());
+    server.stop().await.expect("it stops");
+}
+
+/// ORD-10: on the way out it is not ready and takes nothing more, but what runs is finished and settled.
+#[tokio::test]
+async fn a_drain_says_so_takes_nothing_more_and_finishes_what_runs() {
+    let rig = Rig::start("topics: { t: { partitions: 1 } }").await;
+    let (begun, go) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let (began, goes) = (Arc::clone(&begun), Arc::clone(&go));
+    let pipeline = rig
+        .server
+        .keylane()
+        .pipeline("t")
+        .handle(move |_: Message| {
+            let (began, goes) = (Arc::clone(&began), Arc::clone(&goes));
+            async move {
+                began.add_permits(1);
+                let _ = goes.acquire().await;
+                Outcome::Done
+            }
+        })
+        .start()
+        .await
+        .expect("it starts");
+    rig.server.drain_too(pipeline);
+    let keylane = rig.server.keylane().clone();
+    assert_eq!(rig.json("t", "{\"payload\":1,\"key\":\"a\"}").await.status, 202);
+    begun.acquire().await.expect("open").forget();
+
+    let address = rig.address();
+    let watches = async {
+        let mut client = Client::connect(address).await;
+        while client.ask("GET", "/readyz", &[], b"").await.status == 200 {
+            tokio::task::yield_now().await;
+        }
+        let ready = client.ask("GET", "/readyz", &[], b"").await;
+        let reasons = ready.is_problem(503, "KL-1218")["reasons"].clone();
+        assert!(reasons.to_string().contains("shutting down"), "{reasons}");
+        assert_eq!(client.ask("GET", "/healthz", &[], b"").await.status, 200);
+        let headers = [("Content-Type", "application/json")];
+        let late = client.ask("POST", "/v1/topics/t/messages", &headers, b"{\"payload\":2}").await;
+        late.is_problem(503, "KL-1212");
+        go.add_permits(1);
+    };
+    let (stopped, ()) = tokio::join!(rig.server.stop(), watches);
+    stopped.expect("it drained");
+    let ends = keylane.topics().await.expect("the broker is there");
+    assert_eq!(ends[0].messages, 1, "nothing was taken late");
+    assert!(tokio::net::TcpStream::connect(address).await.is_err(), "nobody listens");
+}
+
+/// MSG-5: pipelines of the config run, on topics that their first use makes.
+#[tokio::test]
+async fn pipelines_of_the_config_run() {
+    let rig = Rig::start(
+        "pipelines: { a: { topic: t, handler: { log: {} } }, b: { topic: t, handler: { log: {} } } }",
+    )
+    .await;
+    assert_eq!(rig.lines("t", &"{\"payload\":1}\n".repeat(10)).await.status, 202);
+    loop {
+        let shown = rig.get("/admin/pipelines").await.value()["pipelines"].clone();
+        assert_eq!((&shown[0]["group"], &shown[1]["group"]), (&"a".into(), &"b".into()));
+        if shown[0]["handled"] == 10 && shown[1]["handled"] == 10 {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    rig.server.stop().await.expect("it drains");
+}

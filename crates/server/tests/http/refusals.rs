@@ -1,0 +1,156 @@
+//! What is refused, and how: always as a problem, and the server lives on.
+
+use crate::client::Rig;
+
+const ONE: &str = "topics: { t: { partitions: 1 } }";
+const JSON: &str = "application/json";
+
+/// ING-1, ING-7.
+#[tokio::test]
+async fn a_message_that_cannot_be_taken_is_a_problem_and_leaves_nothing_behind() {
+    let rig = Rig::start(ONE).await;
+    for (body, code) in [
+        ("", "KL-1207"),
+        (" \n ", "KL-1207"),
+        ("[]", "KL-1207"),
+        ("[{\"payload\":1},", "KL-1207"),
+        ("{\"key\":", "KL-1202"),
+        ("{\"key\":\"a\"}", "KL-1202"),
+        ("{\"payload\":1,\"ttl\":\"1h\"}", "KL-1202"),
+        ("{\"payload\":1,\"id\":\"\"}", "KL-1202"),
+        ("[{}, {}]", "KL-1208"),
+        ("5", "KL-1202"),
+    ] {
+        rig.json("t", body).await.is_problem(400, code);
+    }
+    let long = format!("{{\"payload\":1,\"key\":\"{}\"}}", "k".repeat(5000));
+    rig.json("t", &long).await.is_problem(400, "KL-1202");
+    assert_eq!(rig.messages("t").await.len(), 0);
+    assert_eq!(rig.json("t", "{\"payload\":1}").await.status, 202);
+}
+
+/// ING-1: a form that this version does not have is refused, never taken for another.
+#[tokio::test]
+async fn other_forms_are_refused() {
+    let rig = Rig::start(ONE).await;
+    let good = "{\"payload\":1}";
+    for kind in ["text/plain", "application/x-www-form-urlencoded", "application/cloudevents+json", ""] {
+        rig.post("t", kind, good).await.is_problem(415, "KL-1209");
+    }
+    let mut client = rig.connect().await;
+    for (name, value, status, code) in [
+        ("Content-Encoding", "gzip", 415, "KL-1209"),
+        ("ce-specversion", "1.0", 415, "KL-1209"),
+        ("Idempotency-Key", "x", 400, "KL-1216"),
+    ] {
+        let headers = [("Content-Type", JSON), (name, value)];
+        let answer = client.ask("POST", "/v1/topics/t/messages", &headers, good.as_bytes()).await;
+        answer.is_problem(status, code);
+    }
+    assert_eq!(rig.messages("t").await.len(), 0);
+}
+
+/// ING-1: an unknown topic says how to declare it.
+#[tokio::test]
+async fn an_unknown_topic_is_404_and_says_how_to_declare_it() {
+    let rig = Rig::start("topics: { orders: {} }").await;
+    let problem = rig.json("order", "{\"payload\":1}").await.is_problem(404, "KL-1201");
+    let detail = problem["detail"].as_str().expect("text");
+    assert!(detail.contains("did you mean `orders`?"), "{detail}");
+    assert!(detail.contains("`topics:` as `order: {}`"), "{detail}");
+    rig.get("/admin/topics/none/messages").await.is_problem(404, "KL-1201");
+}
+
+/// BRK-1: a broker that is full is backpressure.
+#[tokio::test]
+async fn a_full_topic_is_503_with_when_to_try_again() {
+    let rig = Rig::start(ONE).await;
+    rig.broker.set_full("t", true);
+    rig.json("t", "{\"payload\":1}").await.is_problem(503, "KL-1204");
+    let problem = rig.lines("t", "{\"payload\":1}\nx\n{\"payload\":2}").await.is_problem(503, "KL-1204");
+    assert_eq!(problem["rejected"].as_array().map(Vec::len), Some(3));
+    rig.broker.set_full("t", false);
+    assert_eq!(rig.json("t", "{\"payload\":1}").await.status, 202);
+}
+
+/// ING-7.
+#[tokio::test]
+async fn unknown_paths_methods_and_queries_are_problems_too() {
+    let rig = Rig::start(ONE).await;
+    let mut client = rig.connect().await;
+    for (method, path, status, code) in [
+        ("GET", "/no/such/path", 404, "KL-1213"),
+        ("POST", "/admin/dlq/purge", 404, "KL-1213"),
+        ("GET", "/v1/topics/t/messages/", 404, "KL-1213"),
+        ("GET", "/errors/KL-0000", 404, "KL-1213"),
+        ("GET", "/v1/topics/t/messages", 405, "KL-1214"),
+        ("DELETE", "/admin/pipelines", 405, "KL-1214"),
+        ("POST", "/healthz", 405, "KL-1214"),
+        ("GET", "/admin/lanes?sort=size", 400, "KL-1504"),
+        ("GET", "/admin/lanes?limit=x", 400, "KL-1504"),
+        ("GET", "/admin/lanes?limit=100000", 400, "KL-1504"),
+        ("GET", "/admin/lanes?limt=1", 400, "KL-1504"),
+        ("GET", "/admin/lanes?pipeline=none", 404, "KL-1309"),
+        ("GET", "/admin/topics/t/messages?from=x", 400, "KL-1504"),
+        ("GET", "/admin/topics/t/messages?from=3", 400, "KL-1504"),
+        ("GET", "/admin/topics/t/messages?partition=9", 400, "KL-1504"),
+    ] {
+        // One connection for all: a refusal does not end it.
+        let answer = client.ask(method, path, &[], b"").await;
+        answer.is_problem(status, code);
+        assert_eq!(answer.header("allow").is_some(), status == 405, "{}", answer.head);
+    }
+}
+
+/// ADM-2.
+#[tokio::test]
+async fn with_tokens_each_role_may_do_what_it_says() {
+    let token = |name: &str, role: &str| {
+        let hash = keylane_server::hash_token(name);
+        format!("{{ name: {name}, role: {role}, sha256: \"{hash}\" }}")
+    };
+    let config = format!(
+        "server: {{ tokens: [{}, {}] }}\n{ONE}\n",
+        token("reader", "read"),
+        token("writer", "operate")
+    );
+    let rig = Rig::start(&config).await;
+    let mut client = rig.connect().await;
+    for (sent, read, produce) in
+        [(None, 401, 401), (Some("wrong"), 401, 401), (Some("reader"), 200, 403), (Some("writer"), 200, 202)]
+    {
+        let bearer = format!("Bearer {}", sent.unwrap_or_default());
+        for name in ["X-Admin-Token", "Authorization"] {
+            let mut headers = vec![("Content-Type", JSON)];
+            if let Some(sent) = sent {
+                headers.push((name, if name == "Authorization" { &bearer } else { sent }));
+            }
+            for path in ["/metrics", "/admin/pipelines", "/admin/topics", "/openapi.json"] {
+                let answer = client.ask("GET", path, &headers, b"").await;
+                assert_eq!(answer.status, read, "{path} with {sent:?}");
+            }
+            let answer = client.ask("POST", "/v1/topics/t/messages", &headers, b"{\"payload\":1}").await;
+            assert_eq!(answer.status, produce, "{sent:?}");
+            match produce {
+                401 => {
+                    answer.is_problem(401, "KL-1501");
+                    assert_eq!(answer.header("www-authenticate").as_deref(), Some("Bearer"));
+                }
+                403 => drop(answer.is_problem(403, "KL-1502")),
+                _ => {}
+            }
+            for path in ["/healthz", "/readyz", "/version", "/"] {
+                assert_eq!(client.ask("GET", path, &headers, b"").await.status, 200, "{path}");
+            }
+        }
+    }
+}
+
+/// SEC-1: a page from elsewhere that points its name at this port gets nothing.
+#[tokio::test]
+async fn without_tokens_another_name_for_this_machine_is_refused() {
+    let rig = Rig::start(ONE).await;
+    let mut client = rig.connect().await;
+    client.send(b"GET /admin/topics HTTP/1.1\r\nHost: evil.example\r\n\r\n").await;
+    client.answer().await.expect("an answer").is_problem(403, "KL-1503");
+}
