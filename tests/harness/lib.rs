@@ -1,0 +1,30 @@
+//! What the promises are tested with, from outside: the real binary on a throwaway folder ([`Server`]), a push handler
+//! that records every call and behaves as told ([`Sink`]), producers that remember what was acknowledged ([`Load`]),
+//! and a checker that compares the two ([`check`]).
+//!
+//! Nothing here knows how Keylane works; it speaks INTERFACE.md. Order is told by a count that every record takes from
+//! the sink, not by clocks, so a slow machine changes no verdict. Waits have a limit only so that a test that hangs
+//! fails with a sentence.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "what stands outside of Keylane has its own clock, environment and tasks"
+)]
+
+mod check;
+mod faults;
+mod load;
+mod server;
+mod sink;
+mod status;
+mod storm;
+mod wait;
+
+pub use check::{Report, check, check_committed};
+pub use faults::{SmallDisk, Tracer, files_below, find_bytes};
+pub use load::{Acked, Item, Load, Refusal, fill, items, produce};
+pub use server::{Server, Setup, run_binary};
+pub use sink::{Call, Reply, Sink};
+pub use status::{Committed, PartitionView, PipelineView};
+pub use storm::{Storm, storm};
+pub use wait::{WAIT_MAX, until};

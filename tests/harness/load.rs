@@ -1,0 +1,192 @@
+//! Producers that remember what was acknowledged to them.
+//!
+//! A batch whose fate is unknown, because the server died, is sent again with the same ids until it is acknowledged:
+//! what any careful producer does. The log may then hold it twice, at two positions; checks go by positions.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use crate::server::Server;
+use crate::sink::Sink;
+
+/// A message to be produced: with the key's number `n` in its payload.
+#[derive(Debug, Clone)]
+pub struct Item {
+    /// The key.
+    pub key: Option<String>,
+    /// The id.
+    pub id: String,
+    /// Counts up for each key.
+    pub n: u64,
+    /// Bytes that are added to the payload.
+    pub padding: usize,
+}
+
+/// A message that was acknowledged, and where it lies.
+#[derive(Debug, Clone)]
+pub struct Acked {
+    /// The key.
+    pub key: Option<String>,
+    /// The id.
+    pub id: String,
+    /// Counts up for each key.
+    pub n: u64,
+    /// Its partition.
+    pub partition: u32,
+    /// Its position.
+    pub offset: u64,
+}
+
+/// Why a batch was not acknowledged.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    /// What was answered; none if nobody did.
+    pub status: Option<u16>,
+    /// The answer, or what became of the connection.
+    pub text: String,
+}
+
+/// `count` messages of one key, from `from` on.
+pub fn items(key: &str, from: u64, count: u64) -> Vec<Item> {
+    (from..from + count)
+        .map(|n| Item { key: Some(key.to_owned()), id: format!("{key}-{n}"), n, padding: 0 })
+        .collect()
+}
+
+/// Sends `items` in one request; all of them are acknowledged, or it is a refusal.
+pub async fn produce(client: &reqwest::Client, server: &str, items: &[Item]) -> Result<Vec<Acked>, Refusal> {
+    let gone = |error: reqwest::Error| Refusal { status: None, text: error.to_string() };
+    let url = format!("{server}/v1/topics/t/messages");
+    let request = client.post(url).header("content-type", "application/x-ndjson").body(lines(items));
+    let answer = request.send().await.map_err(gone)?;
+    let status = answer.status().as_u16();
+    let text = answer.text().await.map_err(gone)?;
+    let refused = || Refusal { status: Some(status), text: text.clone() };
+    if status != 202 {
+        return Err(refused());
+    }
+    let body: Value = serde_json::from_str(&text).map_err(|_| refused())?;
+    let accepted = body["accepted"].as_array().ok_or_else(refused)?;
+    if accepted.len() != items.len() {
+        return Err(refused());
+    }
+    let pairs = items.iter().zip(accepted);
+    Ok(pairs.map(|(item, place)| acked(item, place)).collect())
+}
+
+fn lines(items: &[Item]) -> String {
+    let mut body = String::new();
+    for item in items {
+        let mut message = json!({ "id": item.id, "payload": { "n": item.n } });
+        if let Some(key) = &item.key {
+            message["key"] = json!(key);
+        }
+        if item.padding > 0 {
+            message["payload"]["padding"] = json!("x".repeat(item.padding));
+        }
+        body.push_str(&message.to_string());
+        body.push('\n');
+    }
+    body
+}
+
+fn acked(item: &Item, place: &Value) -> Acked {
+    assert_eq!(place["id"], item.id.as_str(), "answers stand in the order of the messages");
+    Acked {
+        key: item.key.clone(),
+        id: item.id.clone(),
+        n: item.n,
+        partition: place["partition"].as_u64().expect("a partition") as u32,
+        offset: place["offset"].as_u64().expect("an offset"),
+    }
+}
+
+/// Produces `items` in requests of at most 1,000, all of which must be acknowledged.
+pub async fn fill(server: &Server, items: &[Item]) -> Vec<Acked> {
+    let client = client();
+    let mut all = Vec::with_capacity(items.len());
+    for chunk in items.chunks(1_000) {
+        match produce(&client, &server.url(""), chunk).await {
+            Ok(acked) => all.extend(acked),
+            Err(refusal) => panic!("not acknowledged: {refusal:?}\n{}", server.output()),
+        }
+    }
+    all
+}
+
+fn client() -> reqwest::Client {
+    let builder = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30));
+    builder.build().expect("a client")
+}
+
+/// Steady traffic in the background, through every death of the server.
+pub struct Load {
+    stop: Arc<AtomicBool>,
+    tasks: Vec<JoinHandle<Vec<Acked>>>,
+}
+
+/// Producers that work side by side, each with keys of its own: the order of a key's messages is one producer's.
+const PRODUCERS: u64 = 2;
+/// Messages in one request.
+const BATCH: u64 = 20;
+/// Acknowledged and not handled, at most: what is left at the end must be handled before a test can end.
+const AHEAD_MAX: u64 = 1_500;
+/// Between two tries while nobody answers.
+const PAUSE: Duration = Duration::from_millis(5);
+
+impl Load {
+    /// Produces to `keys` keys until it is stopped.
+    pub fn start(server: &Server, sink: &Sink, keys: u64) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let tasks = (0..PRODUCERS)
+            .map(|producer| {
+                let own: Vec<u64> = (0..keys).filter(|key| key % PRODUCERS == producer).collect();
+                let (url, stop) = (server.url(""), Arc::clone(&stop));
+                tokio::spawn(run(url, own, stop, sink.settled_reader()))
+            })
+            .collect();
+        Load { stop, tasks }
+    }
+
+    /// Ends it once each producer's last batch is acknowledged; the server must run. Returns all that was.
+    pub async fn stop(self) -> Vec<Acked> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut all = Vec::new();
+        for task in self.tasks {
+            all.extend(task.await.expect("a producer does not panic"));
+        }
+        all
+    }
+}
+
+async fn run(url: String, keys: Vec<u64>, stop: Arc<AtomicBool>, settled: impl Fn() -> u64) -> Vec<Acked> {
+    let client = client();
+    let mut next = vec![0; keys.len()];
+    let mut acknowledged: Vec<Acked> = Vec::new();
+    let mut at = 0;
+    while !stop.load(Ordering::Relaxed) {
+        if acknowledged.len() as u64 * PRODUCERS > settled() + AHEAD_MAX {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        }
+        let mut batch = Vec::new();
+        for _ in 0..BATCH {
+            // A stride that is prime to most sizes: every key comes again and again, in changing company.
+            at = (at + 7) % keys.len();
+            let (key, n) = (format!("k{}", keys[at]), next[at]);
+            next[at] += 1;
+            batch.extend(items(&key, n, 1));
+        }
+        loop {
+            match produce(&client, &url, &batch).await {
+                Ok(acked) => break acknowledged.extend(acked),
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            }
+        }
+    }
+    acknowledged
+}

@@ -1,0 +1,317 @@
+//! The real binary, on a folder and a port of its own, started, stopped and killed as a test likes.
+
+use std::collections::HashSet;
+use std::fs::{File, OpenOptions};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+
+use crate::load::Acked;
+use crate::sink::Sink;
+use crate::wait::until;
+
+/// What a test's server is configured with: one topic `t`, one pipeline `t` on it, pushing to a sink.
+pub struct Setup {
+    /// Partitions of the topic.
+    pub partitions: u32,
+    /// Further settings of the pipeline, as lines of YAML without indentation.
+    pub pipeline: String,
+    /// Time-out of a push.
+    pub timeout: &'static str,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup { partitions: 4, pipeline: String::new(), timeout: "60s" }
+    }
+}
+
+impl Setup {
+    /// With these settings of the pipeline, a line each.
+    pub fn pipeline(lines: &[&str]) -> Setup {
+        Setup { pipeline: lines.join("\n"), ..Setup::default() }
+    }
+
+    /// With so many partitions.
+    pub fn partitions(mut self, partitions: u32) -> Setup {
+        self.partitions = partitions;
+        self
+    }
+
+    fn yaml(&self, sink: &Sink, port: u16, data: &Path) -> String {
+        let mut text = format!(
+            "server: {{ listen: \"127.0.0.1:{port}\" }}\n\
+             data: \"{}\"\n\
+             broker: {{ kind: embedded }}\n\
+             topics: {{ t: {{ partitions: {} }} }}\n\
+             pipelines:\n  t:\n    topic: t\n    \
+             handler: {{ http: {{ url: \"{}\", timeout: {}, allow_private: true }} }}\n",
+            data.display(),
+            self.partitions,
+            sink.url(),
+            self.timeout,
+        );
+        for line in self.pipeline.lines() {
+            text.push_str(&format!("    {line}\n"));
+        }
+        text
+    }
+}
+
+/// A server of a test. Killed when dropped.
+pub struct Server {
+    folder: TempDir,
+    data: PathBuf,
+    port: u16,
+    child: Option<Child>,
+    client: reqwest::Client,
+}
+
+impl Server {
+    /// Configured, not yet started.
+    pub fn new(setup: &Setup, sink: &Sink) -> Server {
+        let folder = TempDir::new().expect("a folder for the test");
+        let data = folder.path().join("data");
+        Server::with_data(setup, sink, folder, data)
+    }
+
+    /// As [`Server::new`], with its data elsewhere.
+    pub fn on(setup: &Setup, sink: &Sink, data: &Path) -> Server {
+        Server::with_data(setup, sink, TempDir::new().expect("a folder for the test"), data.to_owned())
+    }
+
+    fn with_data(setup: &Setup, sink: &Sink, folder: TempDir, data: PathBuf) -> Server {
+        let server = Server {
+            folder,
+            data,
+            port: free_port(),
+            child: None,
+            client: reqwest::Client::builder()
+                .no_proxy()
+                .build()
+                .expect("a client without certificates to load"),
+        };
+        server.configure(setup, sink);
+        server
+    }
+
+    /// Changes the config, for the next start.
+    pub fn configure(&self, setup: &Setup, sink: &Sink) {
+        let text = setup.yaml(sink, self.port, &self.data);
+        std::fs::write(self.config(), text).expect("the test's folder can be written");
+    }
+
+    fn config(&self) -> PathBuf {
+        self.folder.path().join("keylane.yaml")
+    }
+
+    /// The folder of the embedded broker.
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// The address of a path on it.
+    pub fn url(&self, path: &str) -> String {
+        format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Starts the binary and does not wait for it.
+    pub fn spawn(&mut self) {
+        let output = || -> File {
+            OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(self.folder.path().join("output"))
+                .expect("the test's folder can be written")
+        };
+        let child = Command::new(binary())
+            .args(["serve", "-c"])
+            .arg(self.config())
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null())
+            .stdout(output())
+            .stderr(output())
+            .kill_on_drop(true)
+            .spawn()
+            .expect("the binary starts");
+        self.child = Some(child);
+    }
+
+    /// Starts the binary and waits until it is ready.
+    pub async fn start(&mut self) {
+        self.spawn();
+        self.answers("/healthz").await;
+        self.answers("/readyz").await;
+    }
+
+    async fn answers(&mut self, path: &str) {
+        let url = self.url(path);
+        let what = format!("{url} to answer 200");
+        loop {
+            let answered = until(&what, async || match self.client.get(&url).send().await {
+                Ok(answer) => (answer.status().as_u16() == 200).then_some(true),
+                Err(_) => self.has_ended().then_some(false),
+            })
+            .await;
+            if answered {
+                return;
+            }
+            assert!(!self.has_ended(), "the server ended at its start:\n{}", self.output());
+        }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        let child = self.child.as_mut().expect("it was started");
+        child.try_wait().expect("a child can be asked").is_some()
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        let child = self.child.as_ref().expect("it was started");
+        child.id().expect("it runs")
+    }
+
+    /// True while its process runs.
+    pub fn is_running(&mut self) -> bool {
+        self.child.is_some() && !self.has_ended()
+    }
+
+    /// Kill -9, and waits until the process is gone.
+    pub async fn kill9(&mut self) {
+        let mut child = self.child.take().expect("it was started");
+        child.kill().await.expect("one's own child can be killed");
+    }
+
+    /// SIGTERM; returns the exit code.
+    pub async fn stop(&mut self) -> Option<i32> {
+        self.signal("TERM").await;
+        self.ended().await
+    }
+
+    /// Waits for the process to end by itself; returns the exit code.
+    pub async fn ended(&mut self) -> Option<i32> {
+        until("the server to end", async || self.has_ended().then_some(())).await;
+        let mut child = self.child.take().expect("it was started");
+        child.wait().await.expect("a child can be waited for").code()
+    }
+
+    /// Sends a signal by its name.
+    pub async fn signal(&self, name: &str) {
+        let status = Command::new("kill")
+            .arg(format!("-{name}"))
+            .arg(self.pid().to_string())
+            .status()
+            .await
+            .expect("kill is there");
+        assert!(status.success(), "SIG{name} was not sent");
+    }
+
+    /// All it has printed, over all its starts.
+    pub fn output(&self) -> String {
+        let bytes = std::fs::read(self.folder.path().join("output")).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// GET; status and body. None if nobody answers.
+    pub async fn get(&self, path: &str) -> Option<(u16, Value)> {
+        let answer = self.client.get(self.url(path)).send().await.ok()?;
+        let status = answer.status().as_u16();
+        let text = answer.text().await.ok()?;
+        Some((status, serde_json::from_str(&text).unwrap_or(Value::String(text))))
+    }
+
+    /// Waits until all that was acknowledged is settled. If it never is, the failure shows what the server says of it.
+    pub async fn settles(&self, sink: &Sink, acked: &[Acked]) {
+        let wanted: HashSet<(u32, u64)> = acked.iter().map(|acked| (acked.partition, acked.offset)).collect();
+        let waited = sink.waits(|sink| sink.settled() >= wanted.len() as u64 && sink.has_settled(&wanted));
+        if waited.await {
+            return;
+        }
+        let missing: Vec<String> = acked
+            .iter()
+            .filter(|acked| !sink.has_settled(&HashSet::from([(acked.partition, acked.offset)])))
+            .map(|acked| format!("{} at {}/{}", acked.id, acked.partition, acked.offset))
+            .collect();
+        let said = self.output();
+        panic!(
+            "{} of {} acknowledged messages are not settled: {}\npipelines: {:?}\nlanes: {:?}\n{}",
+            missing.len(),
+            acked.len(),
+            missing[..missing.len().min(20)].join(", "),
+            self.get("/admin/pipelines").await,
+            self.get("/admin/lanes").await,
+            &said[said.len().saturating_sub(4_000)..],
+        );
+    }
+
+    /// Bytes of anonymous memory that its process holds; file pages are the kernel's to take back.
+    pub fn memory_bytes(&self) -> u64 {
+        self.kernel_says("RssAnon:") * 1024
+    }
+
+    /// Threads of its process.
+    pub fn threads(&self) -> u64 {
+        self.kernel_says("Threads:")
+    }
+
+    fn kernel_says(&self, name: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
+        let line = status.lines().find(|line| line.starts_with(name));
+        let number = line.and_then(|line| line.split_whitespace().nth(1));
+        number.expect("the kernel says so").parse().expect("a number")
+    }
+}
+
+/// Runs the binary with `arguments` to its end: exit code, and what it printed.
+pub async fn run_binary(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(binary())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .expect("the binary starts");
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stderr));
+    (output.status.code(), text)
+}
+
+/// `KEYLANE_BIN`, or the binary that was built beside this test.
+fn binary() -> PathBuf {
+    if let Some(path) = std::env::var_os("KEYLANE_BIN") {
+        return path.into();
+    }
+    let test = std::env::current_exe().expect("a test has a path");
+    let beside = test.ancestors().map(|folder| folder.join("keylane")).find(|path| path.is_file());
+    beside.unwrap_or_else(|| {
+        panic!(
+            "there is no `keylane` beside {}: build it first (cargo build -p keylane-cli), or set KEYLANE_BIN",
+            test.display()
+        )
+    })
+}
+
+/// A port that nothing listens on. Below the range that outgoing connections take theirs from: a server that is killed
+/// and started again must find its port free each time.
+fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    const FIRST: u16 = 10_000;
+    const COUNT: u16 = 20_000;
+    let own = (std::process::id() % u32::from(COUNT)) as u16;
+    loop {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = FIRST + (u32::from(own) * 37 + u32::from(step)).rem_euclid(u32::from(COUNT)) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}

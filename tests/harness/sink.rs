@@ -1,0 +1,330 @@
+//! A push handler that records every call and answers as it is told.
+//!
+//! A call counts once its whole body has arrived: a sender that dies in the middle has not called. What is answered is
+//! on record before the answer is sent, so whatever Keylane knows, the sink knew before. Starts and ends take their
+//! place in one count, which is all the time that checks need.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper::header::HeaderMap;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::wait::WAIT_MAX;
+
+/// Connections that may wait to be accepted: a restart opens hundreds at once.
+const BACKLOG: u32 = 4096;
+
+/// What the sink does with a call.
+#[derive(Debug, Clone, Copy)]
+pub enum Reply {
+    /// Answers at once.
+    Status(u16),
+    /// Answers after a while.
+    After(Duration, u16),
+    /// Answers when [`Sink::release`] was called, and not before.
+    Held(u16),
+}
+
+/// One call of the push handler.
+#[derive(Debug, Clone)]
+pub struct Call {
+    /// `Keylane-Key`.
+    pub key: Option<String>,
+    /// `Keylane-Id`.
+    pub id: String,
+    /// `n` of the payload, if that is JSON and has one.
+    pub n: Option<u64>,
+    /// `Keylane-Partition`.
+    pub partition: u32,
+    /// `Keylane-Offset`.
+    pub offset: u64,
+    /// `Keylane-Attempt`.
+    pub attempt: u32,
+    /// `Keylane-Epoch`.
+    pub epoch: u64,
+    /// When it came, in the sink's count.
+    pub started: u64,
+    /// When it was answered; none if it never was, or its caller went away.
+    pub ended: Option<u64>,
+    /// What was answered.
+    pub status: Option<u16>,
+}
+
+impl Call {
+    /// Answered so that the message is settled: done or rejected.
+    pub fn is_settled(&self) -> bool {
+        self.status.is_some_and(|status| status < 300 || [400, 413, 415, 422].contains(&status))
+    }
+}
+
+type Behave = Arc<dyn Fn(&Call) -> Reply + Send + Sync>;
+
+/// The push handler of a test.
+pub struct Sink {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    accepts: JoinHandle<()>,
+}
+
+struct Shared {
+    record: Mutex<Record>,
+    behave: RwLock<Behave>,
+    released: watch::Sender<bool>,
+    /// Goes up with every record, for whoever waits.
+    changed: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct Record {
+    calls: Vec<Call>,
+    count: u64,
+    running: u64,
+    running_max: u64,
+    answered: u64,
+    settled: HashSet<(u32, u64)>,
+}
+
+impl Sink {
+    /// Answers 200 until told otherwise.
+    pub async fn start() -> Sink {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+        let listener = socket.listen(BACKLOG).expect("a socket of one's own listens");
+        let address = listener.local_addr().expect("it is bound");
+        let shared = Arc::new(Shared {
+            record: Mutex::default(),
+            behave: RwLock::new(Arc::new(|_| Reply::Status(200))),
+            released: watch::Sender::new(false),
+            changed: watch::Sender::new(0),
+        });
+        let accepts = tokio::spawn(accept(listener, Arc::clone(&shared)));
+        Sink { address, shared, accepts }
+    }
+
+    /// Where it listens.
+    pub fn url(&self) -> String {
+        format!("http://{}/push", self.address)
+    }
+
+    /// What it does from now on.
+    pub fn behave(&self, behave: impl Fn(&Call) -> Reply + Send + Sync + 'static) {
+        *self.shared.behave.write().expect("no holder panics") = Arc::new(behave);
+    }
+
+    /// Answers all calls that are held, and holds no more.
+    pub fn release(&self) {
+        self.shared.released.send_replace(true);
+    }
+
+    /// Calls of one key so far.
+    pub fn calls_of(&self, key: &str) -> Vec<Call> {
+        let of_key = |call: &&Call| call.key.as_deref() == Some(key);
+        self.record(|record| record.calls.iter().filter(of_key).cloned().collect())
+    }
+
+    /// How many calls so far are as `wanted`.
+    pub fn count_calls(&self, wanted: impl Fn(&Call) -> bool) -> u64 {
+        self.record(|record| record.calls.iter().filter(|call| wanted(call)).count() as u64)
+    }
+
+    /// Every call so far, in the order they came.
+    pub fn calls(&self) -> Vec<Call> {
+        self.record(|record| record.calls.clone())
+    }
+
+    /// Messages, by position, that a call has settled so far.
+    pub fn settled(&self) -> u64 {
+        self.record(|record| record.settled.len() as u64)
+    }
+
+    /// True if all of these messages are settled.
+    pub fn has_settled(&self, positions: &HashSet<(u32, u64)>) -> bool {
+        self.record(|record| positions.is_subset(&record.settled))
+    }
+
+    /// Calls that were answered so far, repeats included.
+    pub fn answered(&self) -> u64 {
+        self.record(|record| record.answered)
+    }
+
+    /// How many calls came so far.
+    pub fn len(&self) -> usize {
+        self.record(|record| record.calls.len())
+    }
+
+    /// True if none came.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The most calls that were under way at once.
+    pub fn running_max(&self) -> u64 {
+        self.record(|record| record.running_max)
+    }
+
+    /// The count now: what is recorded later has a higher one.
+    pub fn count(&self) -> u64 {
+        self.record(|record| record.count)
+    }
+
+    /// Reads [`Sink::settled`] from elsewhere.
+    pub(crate) fn settled_reader(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || shared.record.lock().expect("no holder panics").settled.len() as u64
+    }
+
+    fn record<T>(&self, read: impl FnOnce(&Record) -> T) -> T {
+        read(&self.shared.record.lock().expect("no holder panics"))
+    }
+
+    /// Waits until `enough` is true of the sink. It is asked again after each record.
+    pub async fn wait(&self, what: &str, enough: impl FnMut(&Sink) -> bool) {
+        assert!(
+            self.waits(enough).await,
+            "waited in vain for {what}; {} calls, {} messages settled",
+            self.len(),
+            self.settled()
+        );
+    }
+
+    /// As [`Sink::wait`]; false if it was in vain.
+    pub(crate) async fn waits(&self, mut enough: impl FnMut(&Sink) -> bool) -> bool {
+        let mut changed = self.shared.changed.subscribe();
+        let waited = tokio::time::timeout(WAIT_MAX, async {
+            while !enough(self) {
+                changed.changed().await.expect("the sink lives");
+            }
+        });
+        waited.await.is_ok()
+    }
+
+    /// Waits until this many messages are settled.
+    pub async fn wait_settled(&self, count: u64) {
+        self.wait(&format!("{count} to be settled"), |sink| sink.settled() >= count).await;
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.accepts.abort();
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        tokio::spawn(connection(stream, Arc::clone(&shared)));
+    }
+}
+
+async fn connection(stream: TcpStream, shared: Arc<Shared>) {
+    let _slow_start_costs_40_ms = stream.set_nodelay(true);
+    let service = service_fn(|request| answer(request, Arc::clone(&shared)));
+    // A caller that was killed ends its connection in an error, as it should.
+    let _ended = hyper::server::conn::http1::Builder::new()
+        .max_headers(512)
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    shared: Arc<Shared>,
+) -> Result<Response<Empty<Bytes>>, hyper::Error> {
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await?.to_bytes();
+    let call = read_call(&parts.headers, &body);
+    let mut running = Running::begin(Arc::clone(&shared), call);
+    let reply = (shared.behave.read().expect("no holder panics").clone())(&running.call);
+    let status = match reply {
+        Reply::Status(status) => status,
+        Reply::After(wait, status) => {
+            tokio::time::sleep(wait).await;
+            status
+        }
+        Reply::Held(status) => {
+            let mut released = shared.released.subscribe();
+            released.wait_for(|released| *released).await.expect("the sink lives");
+            status
+        }
+    };
+    running.end(status);
+    let mut answer = Response::new(Empty::new());
+    *answer.status_mut() = status.try_into().expect("a status");
+    Ok(answer)
+}
+
+/// A call under way; counted as over when it is dropped, answered or not.
+struct Running {
+    shared: Arc<Shared>,
+    index: usize,
+    call: Call,
+}
+
+impl Running {
+    fn begin(shared: Arc<Shared>, mut call: Call) -> Running {
+        let index = {
+            let mut record = shared.record.lock().expect("no holder panics");
+            record.count += 1;
+            call.started = record.count;
+            record.running += 1;
+            record.running_max = record.running_max.max(record.running);
+            record.calls.push(call.clone());
+            record.calls.len() - 1
+        };
+        shared.changed.send_modify(|changes| *changes += 1);
+        Running { shared, index, call }
+    }
+
+    fn end(&mut self, status: u16) {
+        let mut record = self.shared.record.lock().expect("no holder panics");
+        record.count += 1;
+        let count = record.count;
+        record.answered += 1;
+        let call = &mut record.calls[self.index];
+        (call.ended, call.status) = (Some(count), Some(status));
+        if call.is_settled() {
+            let position = (call.partition, call.offset);
+            record.settled.insert(position);
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shared.record.lock().expect("no holder panics").running -= 1;
+        self.shared.changed.send_modify(|changes| *changes += 1);
+    }
+}
+
+fn read_call(headers: &HeaderMap, body: &[u8]) -> Call {
+    let text = |name: &str| headers.get(name).map(|value| value.to_str().expect("visible ASCII").to_owned());
+    let number = |name: &str| -> u64 {
+        let value = text(name).unwrap_or_else(|| panic!("a push without {name}"));
+        value.parse().unwrap_or_else(|_| panic!("{name} is {value}"))
+    };
+    let payload: Option<Value> = serde_json::from_slice(body).ok();
+    Call {
+        key: text("keylane-key"),
+        id: text("keylane-id").expect("a push without Keylane-Id"),
+        n: payload.and_then(|payload| payload.get("n")?.as_u64()),
+        partition: number("keylane-partition") as u32,
+        offset: number("keylane-offset"),
+        attempt: number("keylane-attempt") as u32,
+        epoch: number("keylane-epoch"),
+        started: 0,
+        ended: None,
+        status: None,
+    }
+}

@@ -1,0 +1,86 @@
+//! Kill -9 again and again, under load.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use crate::check::{Report, check};
+use crate::load::{Acked, Load};
+use crate::server::Server;
+use crate::sink::{Call, Sink};
+use crate::status::{Committed, PipelineView};
+use crate::wait::until;
+
+/// Every so many kills the server lives until something more is committed; the others come before that.
+const COMMIT_EVERY: u64 = 5;
+/// Every so many kills one comes while the server still starts.
+const EARLY_EVERY: u64 = 7;
+
+/// What a storm left behind.
+pub struct Storm {
+    /// All that was acknowledged.
+    pub acked: Vec<Acked>,
+    /// All that was called.
+    pub calls: Vec<Call>,
+    /// Commits that were seen.
+    pub committed: Vec<Committed>,
+    /// When the kills were, in the sink's count.
+    pub kills: Vec<u64>,
+}
+
+/// Starts `server`, kills it `kills` times under load on `keys` keys, lets it finish, and returns what happened.
+pub async fn storm(server: &mut Server, sink: &Sink, keys: u64, kills: u64) -> Storm {
+    server.start().await;
+    let load = Load::start(server, sink, keys);
+    let mut seen = Vec::new();
+    let mut killed = Vec::new();
+    for kill in 0..kills {
+        if kill % EARLY_EVERY == EARLY_EVERY - 1 {
+            // Not a wait: the moment of the kill, somewhere in the start.
+            tokio::time::sleep(Duration::from_millis(kill * 13 % 40)).await;
+        } else {
+            let more = sink.answered() + 1 + kill * 37 % 150;
+            sink.wait("work after a restart", |sink| sink.answered() >= more).await;
+        }
+        if kill % COMMIT_EVERY == COMMIT_EVERY - 1 {
+            let before = committed_sum(seen.last());
+            let now = until("something more to be committed", async || {
+                let now = PipelineView::committed(server, sink).await?;
+                (committed_sum(Some(&now)) > before).then_some(now)
+            })
+            .await;
+            seen.push(now);
+        }
+        server.kill9().await;
+        killed.push(sink.count());
+        server.spawn();
+    }
+    let acked = load.stop().await;
+    server.settles(sink, &acked).await;
+    Storm { acked, calls: sink.calls(), committed: seen, kills: killed }
+}
+
+fn committed_sum(seen: Option<&Committed>) -> u64 {
+    seen.map_or(0, |seen| seen.partitions.iter().map(|(_, committed)| committed).sum())
+}
+
+impl Storm {
+    /// What the checker says.
+    pub fn check(&self) -> Report {
+        check(&self.acked, &self.calls)
+    }
+
+    /// For each kill, how many messages settled before it were called again behind it and before the next one.
+    pub fn repeats(&self) -> Vec<usize> {
+        let mut repeats = Vec::new();
+        for (index, kill) in self.kills.iter().enumerate() {
+            let next = self.kills.get(index + 1).copied().unwrap_or(u64::MAX);
+            let before = |call: &&Call| call.is_settled() && call.ended.is_some_and(|ended| ended < *kill);
+            let settled: HashSet<(u32, u64)> =
+                self.calls.iter().filter(before).map(|call| (call.partition, call.offset)).collect();
+            let behind = self.calls.iter().filter(|call| (*kill..next).contains(&call.started));
+            let again: HashSet<(u32, u64)> = behind.map(|call| (call.partition, call.offset)).collect();
+            repeats.push(again.intersection(&settled).count());
+        }
+        repeats
+    }
+}

@@ -1,0 +1,21 @@
+//! Waiting for what another process does.
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test gives up: far beyond what a busy machine needs.
+pub const WAIT_MAX: Duration = Duration::from_secs(90);
+
+/// Between two looks; short, since the tests' own time is made of these.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Looks until `look` finds something. Fails the test, naming `what`, if it never does.
+pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(start.elapsed() < WAIT_MAX, "waited in vain for {what}");
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}

@@ -1,0 +1,129 @@
+//! P5: memory is bounded in messages and bytes; past the bound intake slows down, and nothing is dropped.
+
+use keylane_tests::{Item, PipelineView, Reply, Server, Setup, Sink, check, fill, until};
+
+const MIB: u64 = 1 << 20;
+
+fn flood(messages: u64, padding: usize) -> Vec<Item> {
+    (0..messages)
+        .map(|n| Item { key: Some(format!("k{}", n % 2_000)), id: format!("m{n}"), n, padding })
+        .collect()
+}
+
+/// P5, BPR-1, BPR-2, ORD-4: handlers hang, a producer goes on; far more is in the log than may be in memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_stays_bounded_while_handlers_hang_and_a_producer_floods() {
+    const MESSAGES: u64 = 18_000;
+    const PAYLOAD: usize = 16 * 1024;
+    const BYTES_MAX: u64 = 16 * MIB;
+    /// All that a third of the flood may take: the bound, what is on its way in and out, the newest messages that the
+    /// embedded broker keeps for its readers, and what the allocator keeps back.
+    const GROWTH_MAX: u64 = 12 * BYTES_MAX;
+    /// What the other two thirds, 190 MiB, may add.
+    const FURTHER_GROWTH_MAX: u64 = 2 * BYTES_MAX;
+    let sink = Sink::start().await;
+    sink.behave(|_| Reply::Held(200));
+    let setup = Setup::pipeline(&["concurrency: 100", "buffer: { messages: 5000, bytes: 16MiB }"]);
+    let mut server = Server::new(&setup, &sink);
+    server.start().await;
+    let first = fill(&server, &flood(100, 0)).await;
+    sink.wait("the first handlers to hang", |sink| sink.len() == 100).await;
+    let before = server.memory_bytes();
+    let mut acked = Vec::new();
+    let flood = flood(MESSAGES, PAYLOAD);
+    let (first_third, rest) = flood.split_at(flood.len() / 3);
+    let mut most = [0; 2];
+    for (most, part) in most.iter_mut().zip([first_third, rest]) {
+        for part in part.chunks(200) {
+            acked.extend(fill(&server, part).await);
+            let view = PipelineView::of(&server).await.expect("it answers");
+            assert!(view.buffered <= 5_000, "{} messages in memory", view.buffered);
+            assert!(view.buffered_bytes <= BYTES_MAX, "{} bytes in memory", view.buffered_bytes);
+            *most = server.memory_bytes().saturating_sub(before).max(*most);
+        }
+    }
+    let [early, late] = most;
+    println!(
+        "memory grew by {} MiB, then by {} MiB, with a bound of {} MiB",
+        early / MIB,
+        late.saturating_sub(early) / MIB,
+        BYTES_MAX / MIB
+    );
+    assert!(early <= GROWTH_MAX, "memory grew by {} MiB", early / MIB);
+    assert!(
+        late <= early + FURTHER_GROWTH_MAX,
+        "memory goes on growing: {} MiB, then {} MiB",
+        early / MIB,
+        late / MIB
+    );
+    sink.release();
+    acked.extend(first);
+    server.settles(&sink, &acked).await;
+    assert_eq!(sink.running_max(), 100, "handlers in flight");
+    check(&acked, &sink.calls()).assert_once();
+}
+
+/// P5, ORD-4: concurrency bounds handlers, not threads; also on a machine so busy that every poll takes long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_handlers_wait_at_once_and_need_no_thread_each() {
+    let sink = Sink::start().await;
+    sink.behave(|_| Reply::Held(200));
+    let mut server = Server::new(&Setup::pipeline(&["concurrency: 1000"]), &sink);
+    server.start().await;
+    let acked = fill(&server, &flood(2_000, 0)).await;
+    sink.wait("a thousand calls at once", |sink| sink.running_max() == 1_000).await;
+    let threads = server.threads();
+    assert!(threads < 100, "{threads} threads for 1,000 waiting handlers");
+    sink.release();
+    server.settles(&sink, &acked).await;
+    assert_eq!(sink.running_max(), 1_000);
+    check(&acked, &sink.calls()).assert_once();
+}
+
+/// P5, BPR-1: the bound in messages holds as well, and lanes that wait for a retry count.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_stay_bounded_while_every_attempt_fails() {
+    let sink = Sink::start().await;
+    sink.behave(|_| Reply::Status(503));
+    let lines = ["buffer: { messages: 300, bytes: 64MiB }", "retry: { retries: 0, base: 20ms, max: 100ms }"];
+    let mut server = Server::new(&Setup::pipeline(&lines), &sink);
+    server.start().await;
+    let acked = fill(&server, &flood(5_000, 0)).await;
+    let mut most = 0;
+    until("intake to reach its bound and stop there", async || {
+        let view = PipelineView::of(&server).await.expect("it answers");
+        assert!(view.buffered <= 300, "{} messages in memory", view.buffered);
+        most = most.max(view.buffered);
+        // Every key in memory has been tried several times by now, so what could be read was.
+        (most >= 150 && sink.len() >= 3_000).then_some(())
+    })
+    .await;
+    assert_eq!(sink.settled(), 0);
+    sink.behave(|_| Reply::Status(200));
+    server.settles(&sink, &acked).await;
+    check(&acked, &sink.calls()).assert_once();
+}
+
+/// P5, SEC-2: a request beyond the bound is refused before it is in memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_of_a_hundred_megabytes_is_refused_and_takes_no_memory() {
+    let sink = Sink::start().await;
+    let mut server = Server::new(&Setup::default(), &sink);
+    server.start().await;
+    let before = server.memory_bytes();
+    let client = reqwest::Client::builder().no_proxy().build().expect("a client");
+    let body = vec![b'x'; 100 << 20];
+    let sent = client
+        .post(server.url("/v1/topics/t/messages"))
+        .header("content-type", "application/json")
+        .body(body)
+        .send()
+        .await;
+    if let Ok(answer) = sent {
+        assert_eq!(answer.status().as_u16(), 413);
+    }
+    let grown = server.memory_bytes().saturating_sub(before);
+    assert!(grown < 40 * MIB, "memory grew by {} MiB", grown / MIB);
+    let (status, _) = server.get("/healthz").await.expect("it lives on");
+    assert_eq!(status, 200);
+}

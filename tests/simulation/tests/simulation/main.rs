@@ -1,0 +1,19 @@
+//! Keylane's runtime, simulated: several processes on one memory broker, one thread, a clock that jumps from event to
+//! event, and everything that goes wrong in the world, from one seed.
+//!
+//! `KEYLANE_SIM_SEED=n` runs one seed and prints all that happens; `KEYLANE_SIM_SEEDS=n` sets how many are run.
+
+mod checker;
+mod flaws;
+mod handler;
+mod process;
+mod scenario;
+mod seeds;
+mod world;
+
+/// The topic of every simulation, and the group that reads it.
+pub const TOPIC: &str = "orders";
+/// The group.
+pub const GROUP: &str = "billing";
+/// What a handler says that panics on purpose.
+pub const PANIC: &str = "a simulated panic";

@@ -1,0 +1,145 @@
+//! A simulated process: Keylane's runtime with one pipeline, behind a gate, on a broker of its own that misbehaves.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use keylane::clock::Clock;
+use keylane::spawn::{Gate, Tasks};
+use keylane::{Keylane, Pipeline};
+use keylane_broker::{Broker, Faulty, MemoryBroker};
+use keylane_simulation::Dice;
+use tokio::task::JoinHandle;
+
+use crate::handler::{Eye, Worker};
+use crate::scenario::Scenario;
+use crate::{GROUP, TOPIC};
+
+/// The wall time at which simulations begin; processes' clocks differ a little.
+const WALL_MS: u64 = 1_700_000_000_000;
+
+/// What a process is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    Running,
+    /// Stopped at this simulated time.
+    Frozen {
+        since_ms: u64,
+    },
+    CutOff,
+    /// Leaves on its own.
+    Draining,
+    /// Gone; whether its group knows.
+    Dead {
+        known: bool,
+    },
+}
+
+pub struct Process {
+    pub name: String,
+    pub life: Life,
+    pub faulty: Arc<Faulty>,
+    gate: Arc<Gate>,
+    keylane: Option<Keylane>,
+    pipeline: Arc<Mutex<Option<Pipeline>>>,
+    main: Option<JoinHandle<()>>,
+}
+
+impl Process {
+    /// Starts a process; it tries until its pipeline runs.
+    pub fn start(
+        name: String,
+        cluster: &MemoryBroker,
+        carrier: &Arc<dyn Broker>,
+        scenario: &Scenario,
+        work_seed: u64,
+        dice: &mut Dice,
+        eye: &Eye,
+    ) -> Process {
+        let faulty =
+            Faulty::with_carrier(cluster.node(&name), Arc::clone(carrier), dice.number(), scenario.rates);
+        let gate = Arc::new(Gate::default());
+        let clock = Clock::simulated(WALL_MS + dice.between(0, 500)).seeded(dice.number());
+        let broker: Arc<dyn Broker> = Arc::clone(&faulty) as _;
+        let keylane = Keylane::with_broker(broker, clock, Tasks::behind(Arc::clone(&gate)), false);
+        let pipeline = Arc::<Mutex<Option<Pipeline>>>::default();
+        let main = {
+            let (keylane, pipeline) = (keylane.clone(), Arc::clone(&pipeline));
+            let (settings, work) = (scenario.settings.clone(), scenario.work);
+            let (process, eye) = (name.clone(), eye.clone());
+            async move {
+                loop {
+                    let worker = Worker { process: process.clone(), seed: work_seed, work, eye: eye.clone() };
+                    let builder =
+                        keylane.pipeline(GROUP).topic(TOPIC).settings(settings.clone()).handle(worker);
+                    match builder.start().await {
+                        Ok(started) => {
+                            *pipeline.lock().expect("no holder panics") = Some(started);
+                            return;
+                        }
+                        Err(_) => tokio::time::sleep(Duration::from_secs(1)).await,
+                    }
+                }
+            }
+        };
+        let main = tokio::spawn(Arc::clone(&gate).around(main));
+        Process {
+            name,
+            life: Life::Running,
+            faulty,
+            gate,
+            keylane: Some(keylane),
+            pipeline,
+            main: Some(main),
+        }
+    }
+
+    /// Stops it, as SIGSTOP does.
+    pub fn freeze(&mut self, now_ms: u64) {
+        self.gate.freeze();
+        self.life = Life::Frozen { since_ms: now_ms };
+    }
+
+    /// It goes on.
+    pub fn thaw(&mut self) {
+        self.gate.thaw();
+        self.life = Life::Running;
+    }
+
+    /// Kills it, as SIGKILL does.
+    pub fn kill(&mut self, cluster: &MemoryBroker) {
+        cluster.crash(&self.name);
+        self.end();
+    }
+
+    /// Begins to drain it; the answer ends when it is drained.
+    pub fn drain(&mut self) -> Option<JoinHandle<()>> {
+        let pipeline = self.pipeline.lock().expect("no holder panics").take()?;
+        self.life = Life::Draining;
+        let drain = async move {
+            let _ = pipeline.drain().await;
+        };
+        Some(tokio::spawn(Arc::clone(&self.gate).around(drain)))
+    }
+
+    /// Nothing of it runs any more.
+    pub fn end(&mut self) {
+        self.gate.kill();
+        self.main.take().iter().for_each(JoinHandle::abort);
+        self.pipeline.lock().expect("no holder panics").take();
+        self.keylane = None;
+        self.life = Life::Dead { known: false };
+    }
+
+    /// What its pipeline says of itself.
+    pub async fn shown(&self) -> String {
+        let pipeline = self.pipeline.lock().expect("no holder panics").clone();
+        match pipeline {
+            Some(pipeline) => format!("{:?}", pipeline.status().await.map(|status| status.partitions)),
+            None => "no pipeline".to_owned(),
+        }
+    }
+
+    pub fn is_alive(&self) -> bool {
+        !matches!(self.life, Life::Dead { .. })
+    }
+}

@@ -1,0 +1,224 @@
+//! What one run is like: everything that is drawn from the seed before it begins.
+
+use std::time::Duration;
+
+use keylane::{Flaws, Order, Settings};
+use keylane_broker::Rates;
+use keylane_simulation::Dice;
+
+/// One run.
+#[derive(Debug, Clone)]
+pub struct Scenario {
+    pub partitions: u32,
+    pub keys: u64,
+    /// Messages without a key, in 100.
+    pub keyless: u64,
+    /// Processes at the beginning, and at most.
+    pub processes: usize,
+    pub processes_max: usize,
+    /// Producers send for so long; then all becomes quiet.
+    pub busy_ms: u64,
+    /// Between two calls of a producer, at most.
+    pub produce_ms: u64,
+    /// Messages of one producer, at most: a backlog that nobody works off tells nothing.
+    pub messages_max: u64,
+    /// Messages of one call, at most.
+    pub burst: u64,
+    /// Between two troubles, at most.
+    pub trouble_ms: u64,
+    pub trouble: Trouble,
+    /// Take-overs, in 100, whose owner is stopped or killed in the middle.
+    pub pounce: u64,
+    pub conditional: bool,
+    pub proves_dead: bool,
+    pub latency_ms: (u64, u64),
+    /// Positions given out to nobody before a message, at most.
+    pub gaps: u64,
+    pub by_hand: bool,
+    pub rates: Rates,
+    pub work: Work,
+    pub settings: Settings,
+}
+
+/// How often what happens to processes and partitions: weights.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Trouble {
+    pub start: u64,
+    pub drain: u64,
+    pub hand_over: u64,
+    pub kill: u64,
+    pub freeze: u64,
+    pub cut_off: u64,
+    pub expire: u64,
+    pub lose: u64,
+    pub outage: u64,
+    pub disconnect: u64,
+    pub reset: u64,
+}
+
+/// How handlers behave, each in 100.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// Ready at once.
+    pub quick: u64,
+    /// Attempts that fail, panic, hang until their time-out; only a message's first few.
+    pub fails: u64,
+    pub panics: u64,
+    pub hangs: u64,
+    /// Messages that are rejected.
+    pub rejects: u64,
+    /// What the others take, at most.
+    pub takes_ms: u64,
+}
+
+impl Trouble {
+    /// Nothing but what is planned: processes come and go, partitions are handed over.
+    const PLANNED: Trouble = Trouble {
+        start: 3,
+        drain: 2,
+        hand_over: 3,
+        kill: 0,
+        freeze: 0,
+        cut_off: 0,
+        expire: 0,
+        lose: 0,
+        outage: 0,
+        disconnect: 0,
+        reset: 0,
+    };
+
+    fn any(dice: &mut Dice) -> Trouble {
+        let mut weight = |percent| {
+            if dice.percent(percent) { dice.between(1, 5) } else { 0 }
+        };
+        Trouble {
+            start: 4 + weight(50),
+            drain: weight(50),
+            hand_over: weight(50),
+            kill: weight(60),
+            freeze: weight(60),
+            cut_off: weight(50),
+            expire: weight(30),
+            lose: weight(30),
+            outage: weight(40),
+            disconnect: weight(40),
+            reset: weight(15),
+        }
+    }
+
+    /// True if nothing runs twice in such a scenario.
+    pub fn is_planned(&self) -> bool {
+        *self == Trouble::PLANNED
+    }
+}
+
+impl Scenario {
+    /// The scenario of a seed.
+    pub fn new(dice: &mut Dice, flaws: Flaws) -> Scenario {
+        let planned = dice.percent(25);
+        let trouble = if planned { Trouble::PLANNED } else { Trouble::any(dice) };
+        let latency = *dice.one_of(&[(0, 0), (0, 2), (1, 20), (10, 200)]);
+        let processes = dice.between(1, 3) as usize;
+        let mut settings = settings(dice, planned);
+        settings.flaws = flaws;
+        Scenario {
+            partitions: dice.between(1, 4) as u32,
+            keys: *dice.one_of(&[1, 2, 3, 8, 40]),
+            keyless: *dice.one_of(&[0, 0, 10]),
+            processes,
+            processes_max: processes.max(dice.between(2, 4) as usize),
+            busy_ms: dice.between(60, 400) * 1000,
+            produce_ms: *dice.one_of(&[500, 2_000, 10_000]),
+            messages_max: dice.between(20, 300),
+            burst: *dice.one_of(&[1, 3, 20]),
+            trouble_ms: *dice.one_of(&[2_000, 10_000, 40_000]),
+            trouble,
+            pounce: match trouble.freeze + trouble.kill {
+                0 => 0,
+                _ => *dice.one_of(&[0, 3, 10, 30]),
+            },
+            conditional: dice.percent(50),
+            proves_dead: dice.percent(20),
+            latency_ms: latency,
+            gaps: *dice.one_of(&[0, 0, 3, 1000]),
+            by_hand: dice.percent(25),
+            rates: match (planned, dice.between(0, 9)) {
+                (true, _) => Rates::none(),
+                (false, 0..2) => slow(dice),
+                (false, 2..6) => rates(dice),
+                (false, _) => Rates::none(),
+            },
+            work: work(dice, planned, &settings),
+            settings,
+        }
+    }
+}
+
+fn settings(dice: &mut Dice, planned: bool) -> Settings {
+    let mut settings = Settings::default();
+    settings.order =
+        *dice.one_of(&[Order::Key, Order::Key, Order::Key, Order::Key, Order::Partition, Order::None]);
+    settings.shards = Some(dice.between(1, 2) as usize);
+    settings.concurrency = *dice.one_of(&[1, 2, 10, 10_000]);
+    settings.lane_capacity = *dice.one_of(&[1, 3, 1_000]);
+    settings.lane_idle = Duration::from_secs(*dice.one_of(&[1, 10, 300]));
+    settings.buffer_messages = *dice.one_of(&[2, 10, 100_000]);
+    settings.timeout = match planned {
+        true => Duration::from_secs(30),
+        false => Duration::from_secs(*dice.one_of(&[2, 10, 30])),
+    };
+    settings.retries = dice.between(0, 3) as u32;
+    settings.retry_base = Duration::from_millis(*dice.one_of(&[100, 1_000]));
+    settings.retry_max = Duration::from_secs(*dice.one_of(&[2, 30]));
+    settings.drain = Duration::from_secs(40);
+    let bounds = &mut settings.bounds;
+    bounds.snapshot_after_bytes = *dice.one_of(&[200, 2_000, 256 << 10, u64::MAX]);
+    bounds.ranges_per_record = *dice.one_of(&[1, 3, 2_000]);
+    bounds.dead_per_record = *dice.one_of(&[1, 200]);
+    settings
+}
+
+fn work(dice: &mut Dice, planned: bool, settings: &Settings) -> Work {
+    let timeout_ms = settings.timeout.as_millis() as u64;
+    Work {
+        quick: *dice.one_of(&[0, 50, 95]),
+        fails: *dice.one_of(&[0, 5, 30]),
+        panics: *dice.one_of(&[0, 5]),
+        hangs: if planned { 0 } else { *dice.one_of(&[0, 0, 5]) },
+        rejects: *dice.one_of(&[0, 0, 5, 20]),
+        // In a planned hand-over every attempt ends before the owner must stop without it.
+        takes_ms: (*dice.one_of(&[10, 300, 4_000, 15_000])).min(timeout_ms * 3 / 4),
+    }
+}
+
+/// Answers and news come so late that owners believe for long what is no longer so.
+fn slow(dice: &mut Dice) -> Rates {
+    Rates {
+        delay: dice.between(50, 400) as u32,
+        delay_max: Duration::from_millis(*dice.one_of(&[4_000, 10_000])),
+        news: dice.between(300, 1_000) as u32,
+        late: dice.between(0, 100) as u32,
+        late_max: Duration::from_secs(20),
+        ..Rates::none()
+    }
+}
+
+fn rates(dice: &mut Dice) -> Rates {
+    let ms = Duration::from_millis;
+    let mut rate = |most| {
+        if dice.percent(60) { dice.between(1, most) as u32 } else { 0 }
+    };
+    Rates {
+        delay: rate(200),
+        drop_request: rate(80),
+        drop_answer: rate(80),
+        duplicate: rate(100),
+        late: rate(80),
+        news: rate(400),
+        disconnect: rate(40),
+        outage: rate(3),
+        delay_max: ms(*dice.one_of(&[20, 1_000, 4_000])),
+        late_max: ms(*dice.one_of(&[100, 5_000, 20_000])),
+        outage_max: ms(*dice.one_of(&[1_000, 20_000])),
+    }
+}

@@ -1,0 +1,172 @@
+//! Which seeds are run, and what is said about them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, Once};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use keylane::Flaws;
+
+use crate::PANIC;
+use crate::checker::Counts;
+use crate::world::{Ended, run};
+
+/// Seeds that every test runs: about half a minute.
+const SEEDS: u64 = 1_000;
+/// One seed in so many is run twice.
+const AGAIN_EVERY: u64 = 100;
+/// For how long every test runs seeds that nobody ran before.
+const FRESH: Duration = Duration::from_secs(20);
+/// The same under `make chaos`.
+const CHAOS: Duration = Duration::from_secs(900);
+/// A run of minutes of simulated time takes well below a second; one that takes so long polls without end.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// P1, P2, P4, P9, ORD-4, ORD-9, ORD-10, ORD-12, BRK-6, BRK-7, COM-1, COM-3, RTY-1.
+#[test]
+fn no_seed_breaks_a_promise() {
+    if let Some(seed) = number("KEYLANE_SIM_SEED") {
+        let ended = run_watched(seed, Flaws::default(), true);
+        println!("seed {seed}: {:?} {:?}", ended.violation, ended.counts);
+        assert_eq!(ended.violation, None);
+        return;
+    }
+    let count = number("KEYLANE_SIM_SEEDS").unwrap_or(SEEDS);
+    let first = number("KEYLANE_SIM_FIRST").unwrap_or(1);
+    let mut seen = Seen::new();
+    (first..first + count).for_each(|seed| seen.run(seed));
+    seen.finish();
+}
+
+/// The same for seeds of the day; what breaks prints its seed.
+#[test]
+fn no_fresh_seed_breaks_a_promise() {
+    run_fresh(FRESH);
+}
+
+/// The same for as long as `make chaos` has, or `KEYLANE_SIM_SECONDS` says.
+#[test]
+#[ignore = "runs for a quarter of an hour: make chaos"]
+fn chaos_simulation() {
+    run_fresh(number("KEYLANE_SIM_SECONDS").map_or(CHAOS, Duration::from_secs));
+}
+
+fn run_fresh(lasts: Duration) {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
+    let first = since_1970.as_secs() << 20;
+    println!("fresh seeds from {first} on");
+    let mut seen = Seen::new();
+    let begin = Instant::now();
+    let mut seed = first;
+    while begin.elapsed() < lasts {
+        seen.run(seed);
+        seed += 1;
+    }
+    seen.finish();
+}
+
+/// What many runs came to.
+struct Seen {
+    begin: Instant,
+    runs: u64,
+    simulated_ms: u64,
+    counts: Counts,
+    broken: Vec<u64>,
+}
+
+impl Seen {
+    fn new() -> Seen {
+        Seen {
+            begin: Instant::now(),
+            runs: 0,
+            simulated_ms: 0,
+            counts: Counts::default(),
+            broken: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, seed: u64) {
+        let ended = run_watched(seed, Flaws::default(), false);
+        self.runs += 1;
+        self.simulated_ms += ended.simulated_ms;
+        self.counts.add(&ended.counts);
+        if let Some(violation) = &ended.violation {
+            println!("{}\nKEYLANE_SIM_SEED={seed} breaks {violation}", ended.tail);
+            self.broken.push(seed);
+        }
+        if seed.is_multiple_of(AGAIN_EVERY) {
+            let again = run_watched(seed, Flaws::default(), false);
+            assert_eq!(ended.hash, again.hash, "KEYLANE_SIM_SEED={seed} does not repeat itself");
+        }
+    }
+
+    fn finish(&self) {
+        let real = self.begin.elapsed().as_secs_f64();
+        let simulated = self.simulated_ms as f64 / 1000.0;
+        println!(
+            "{} seeds: {simulated:.0} simulated seconds in {real:.1} s, {:.0} a second; {:?}",
+            self.runs,
+            simulated / real,
+            self.counts
+        );
+        assert!(
+            self.broken.is_empty(),
+            "these seeds break a promise; run one with KEYLANE_SIM_SEED=…: {:?}",
+            self.broken
+        );
+    }
+}
+
+/// Runs one seed. A run that does not end by itself is said, with its seed, and ends the test.
+pub fn run_watched(seed: u64, flaws: Flaws, show: bool) -> Ended {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if panic.payload_as_str() != Some(PANIC) {
+                before(panic);
+            }
+        }));
+    });
+    let running = Running::begin(seed);
+    let ended = run(seed, flaws, show);
+    drop(running);
+    ended
+}
+
+/// Runs under way, and since when: tests run beside each other.
+static RUNNING: Mutex<BTreeMap<u64, (u64, Instant)>> = Mutex::new(BTreeMap::new());
+
+struct Running(u64);
+
+impl Running {
+    fn begin(seed: u64) -> Running {
+        static WATCH: Once = Once::new();
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        WATCH.call_once(|| {
+            std::thread::spawn(|| {
+                loop {
+                    std::thread::sleep(Duration::from_secs(1));
+                    let running = RUNNING.lock().expect("no holder panics");
+                    if let Some((seed, _)) = running.values().find(|(_, since)| since.elapsed() > STUCK) {
+                        eprintln!("time stands still: KEYLANE_SIM_SEED={seed}");
+                        std::process::abort();
+                    }
+                }
+            });
+        });
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        RUNNING.lock().expect("no holder panics").insert(number, (seed, Instant::now()));
+        Running(number)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        RUNNING.lock().expect("no holder panics").remove(&self.0);
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
