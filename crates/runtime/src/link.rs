@@ -82,6 +82,9 @@ pub(crate) struct Start {
 pub(crate) struct Pauses(AtomicU64);
 
 impl Pauses {
+    /// No count at all: what it is given with must be verified.
+    pub(crate) const UNSURE: u64 = u64::MAX;
+
     pub(crate) fn count(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }

@@ -273,6 +273,11 @@ impl Epoch<'_> {
                 };
                 // What is not asked for again must be done now; the rest of the page is read again.
                 if !matches!(action, Action::Wait { .. } | Action::Read { .. }) {
+                    if *position + 1 < page.end {
+                        // A later fence may stand in the rest, if the process slept behind its own: what starts now
+                        // starts nothing until the end was read (ORD-12).
+                        self.pauses = Pauses::UNSURE;
+                    }
                     return Ok(action);
                 }
             }

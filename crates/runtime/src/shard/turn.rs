@@ -5,6 +5,7 @@
 
 use std::task::Context;
 
+use keylane_broker::BrokerError;
 use keylane_core::{Delivery, Feed, LaneHash, Verdict};
 
 use super::{Current, PINNED_MAX, Shard};
@@ -80,8 +81,7 @@ impl<F> Shard<F> {
                     return None;
                 }
                 Read::Broken(error) => {
-                    part.state = PartState::Broken;
-                    part.link.leave(|mail| mail.broken = Some(error));
+                    self.give_up(error);
                     return None;
                 }
             }
@@ -136,8 +136,17 @@ impl<F> Shard<F> {
             return;
         }
         if let Err(error) = part.poll_batch(cx, bytes_max) {
-            part.state = PartState::Broken;
-            part.link.leave(|mail| mail.broken = Some(error));
+            self.give_up(error);
         }
+    }
+
+    /// The partition whose turn it is cannot be read. Nothing more of it starts, or what is queued might after a pause
+    /// of the process (ORD-12); its owner puts what runs on record, and ends with the error.
+    fn give_up(&mut self, error: BrokerError) {
+        let part = self.parts[self.turn].as_mut().expect("its turn");
+        part.state = PartState::Broken;
+        part.link.leave(|mail| mail.broken = Some(error));
+        let partition = part.partition;
+        self.engine.drain_partition(partition);
     }
 }

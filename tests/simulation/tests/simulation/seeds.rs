@@ -15,9 +15,10 @@ use crate::world::{Ended, run};
 const SEEDS: u64 = 1_000;
 /// One seed in so many is run twice.
 const AGAIN_EVERY: u64 = 100;
-/// For how long every test runs seeds that nobody ran before.
-const FRESH: Duration = Duration::from_secs(20);
-/// The same under `make chaos`.
+/// Seeds that broke a promise once: an owner that slept behind its fence started on it, and queued messages of a
+/// partition that could not be read any more started after a pause.
+const FOUND: [u64; 3] = [1881970014421513, 1881970243011327, 1881970266079607];
+/// For how long `make chaos` runs seeds that nobody ran before.
 const CHAOS: Duration = Duration::from_secs(900);
 /// A run of minutes of simulated time takes well below a second; one that takes so long polls without end.
 const STUCK: Duration = Duration::from_secs(60);
@@ -34,17 +35,12 @@ fn no_seed_breaks_a_promise() {
     let count = number("KEYLANE_SIM_SEEDS").unwrap_or(SEEDS);
     let first = number("KEYLANE_SIM_FIRST").unwrap_or(1);
     let mut seen = Seen::new();
-    (first..first + count).for_each(|seed| seen.run(seed));
+    FOUND.into_iter().chain(first..first + count).for_each(|seed| seen.run(seed));
     seen.finish();
 }
 
-/// The same for seeds of the day; what breaks prints its seed.
-#[test]
-fn no_fresh_seed_breaks_a_promise() {
-    run_fresh(FRESH);
-}
-
-/// The same for as long as `make chaos` has, or `KEYLANE_SIM_SECONDS` says.
+/// The same for seeds that nobody ran before, for as long as `make chaos` has, or `KEYLANE_SIM_SECONDS` says; what
+/// breaks prints its seed.
 #[test]
 #[ignore = "runs for a quarter of an hour: make chaos"]
 fn chaos_simulation() {
