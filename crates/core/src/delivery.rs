@@ -50,11 +50,35 @@ pub struct BatchCursor {
     partition: u32,
 }
 
-impl Iterator for BatchCursor {
-    type Item = Result<Delivery, FrameError>;
+/// Where a frame lies in its batch, and what was found when it was checked. From it a delivery is made only once it is
+/// known where it goes: moving one about costs as much as reading it.
+#[derive(Debug, Clone, Copy)]
+pub struct Found {
+    at: usize,
+    length: usize,
+    position: u64,
+    appended_ms: u64,
+    key_at: u32,
+}
 
+impl Found {
+    /// Its position in the partition.
     #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Bytes that its delivery keeps alive.
+    #[inline]
+    pub fn size(&self) -> usize {
+        self.length
+    }
+}
+
+impl BatchCursor {
+    /// Checks the next frame.
+    #[inline(always)]
+    pub fn find_next(&mut self) -> Option<Result<Found, FrameError>> {
         let rest = &self.frames[self.at..];
         if rest.is_empty() {
             return None;
@@ -72,16 +96,43 @@ impl Iterator for BatchCursor {
             Ok(checked) => checked,
             Err(error) => return Some(Err(error)),
         };
-        // Made here, once and whole: moving it about costs as much as reading it.
-        Some(Ok(Delivery {
-            frame: self.frames.slice(at..at + length),
-            position: self.base + u64::from(checked.delta),
-            epoch: self.epoch,
-            appended_ms: checked.appended_ms,
-            partition: self.partition,
-            key_at: checked.key_at,
-        }))
+        let position = self.base + u64::from(checked.delta);
+        Some(Ok(Found { at, length, position, appended_ms: checked.appended_ms, key_at: checked.key_at }))
     }
+
+    /// The key of a frame of this batch; an empty key is a key.
+    #[inline(always)]
+    pub fn key(&self, found: &Found) -> Option<&[u8]> {
+        key(&self.frames[found.at..found.at + found.length], found.key_at)
+    }
+
+    /// The delivery of a frame of this batch. Shares the batch's buffer.
+    #[inline(always)]
+    pub fn delivery(&self, found: &Found) -> Delivery {
+        Delivery {
+            frame: self.frames.slice(found.at..found.at + found.length),
+            position: found.position,
+            epoch: self.epoch,
+            appended_ms: found.appended_ms,
+            partition: self.partition,
+            key_at: found.key_at,
+        }
+    }
+}
+
+impl Iterator for BatchCursor {
+    type Item = Result<Delivery, FrameError>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        self.find_next().map(|found| found.map(|found| self.delivery(&found)))
+    }
+}
+
+#[inline(always)]
+fn key(frame: &[u8], key_at: u32) -> Option<&[u8]> {
+    let key_at = key_at as usize;
+    (frame[8] & HAS_KEY != 0).then(|| &frame[key_at..key_at + half(frame, 12) as usize])
 }
 
 /// A message at its position, read under an epoch. Shares its batch's buffer.
@@ -104,7 +155,7 @@ struct Checked {
 
 impl Checked {
     /// Reads one frame. Everything is checked here, so that a delivery's accessors cannot fail.
-    #[inline]
+    #[inline(always)]
     fn read(frame: &[u8], batch_appended_ms: u64) -> Result<Checked, FrameError> {
         let damaged = |what| FrameError::Damaged(frame.len(), what);
         let Some(fixed) = frame.first_chunk::<FIXED>() else {
@@ -213,7 +264,7 @@ impl Delivery {
     /// The key; an empty key is a key.
     #[inline]
     pub fn key(&self) -> Option<&[u8]> {
-        (self.flags() & HAS_KEY != 0).then(|| &self.frame[self.key_at as usize..self.headers_at()])
+        key(&self.frame, self.key_at)
     }
 
     /// The payload; `None` is a null, which is not the same as an empty one.

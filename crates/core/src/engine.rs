@@ -21,7 +21,6 @@ mod view;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
-use std::hint::black_box;
 
 use foldhash::quality::FixedState;
 
@@ -132,10 +131,9 @@ impl Engine {
 
     /// The lane of a delivery; `None` if nothing orders it.
     #[inline]
-    pub fn lane_hash(&self, delivery: &Delivery) -> Option<LaneHash> {
-        let partition = delivery.partition();
+    pub fn lane_hash(&self, partition: u32, key: Option<&[u8]>) -> Option<LaneHash> {
         let key = match self.settings.order {
-            Order::Key => delivery.key()?,
+            Order::Key => key?,
             Order::Partition => &[],
             Order::None => return None,
         };
@@ -144,15 +142,6 @@ impl Engine {
         // Equal keys of two partitions only need to lie apart: they are told apart by the partition itself.
         let apart = u64::from(partition).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Some(LaneHash { hash: hasher.finish() ^ apart, partition })
-    }
-
-    /// Brings near what `verdict` will look at. Done for a batch of hashes first, the waits for memory overlap.
-    #[inline]
-    pub fn prefetch(&self, lane: LaneHash) {
-        if let Some(lane) = self.table.likely(lane.hash).and_then(|number| self.lanes.get(number)) {
-            // Both ends: every other lane lies in two lines of the cache.
-            black_box((lane.id, lane.state));
-        }
     }
 
     /// What is to be done with the next delivery of that lane. Changes nothing.

@@ -30,7 +30,7 @@ pub mod state;
 pub mod stop;
 mod table;
 
-pub use delivery::{Batch, BatchCursor, Delivery};
+pub use delivery::{Batch, BatchCursor, Delivery, Found};
 pub use engine::{Counts, Engine, LaneView, Left, Order, Ready, Settings, Verdict};
 pub use frame::{Draft, FrameError, Frames};
 pub use intake::{Feed, Intake};

@@ -1,8 +1,7 @@
 //! Which lane has a hash: open addressing over words of tag and number.
 //!
 //! A word is half of the hash (the tag, which also says where the word wants to be) and the lane's number, so that a
-//! miss, growing and taking out touch no lane, and a whole batch of hashes can be looked up roughly before it is needed. What is
-//! equal is for the caller to say: it compares whole hashes.
+//! miss, growing and taking out touch no lane. What is equal is for the caller to say: it compares whole hashes.
 
 /// Small enough for 1,024 shards, large enough that a quiet shard never grows.
 const WORDS_MIN: usize = 64;
@@ -26,13 +25,6 @@ impl Table {
     /// Bytes that it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.words.capacity() * size_of::<u64>()
-    }
-
-    /// The number that a lookup of `hash` will most likely look at.
-    #[inline]
-    pub(crate) fn likely(&self, hash: u64) -> Option<u32> {
-        let word = self.words[tag(hash) & (self.words.len() - 1)];
-        (word != 0).then(|| number(word))
     }
 
     /// The number under `hash` that `same` accepts.

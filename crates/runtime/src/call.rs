@@ -44,13 +44,7 @@ impl Call {
 
     fn push_placed(&mut self, draft: &Draft<'_>, id_is_callers: bool) {
         let index = self.len();
-        let bytes = draft.key.map_or(0, <[u8]>::len) + draft.payload.map_or(0, <[u8]>::len);
-        let bytes_max = self.target.message_bytes_max;
-        if bytes > bytes_max {
-            let topic = self.target.name.to_string();
-            self.refused.push((index, ProduceError::TooLarge { topic, bytes, bytes_max }));
-            return;
-        }
+        // How large a message may be is the broker's to say: it knows what a message takes when it is kept.
         let partition = self.target.partition(draft, id_is_callers);
         match self.frames.push(partition, draft) {
             Ok(()) => self.placed.push((draft.id.to_owned(), partition)),
@@ -83,23 +77,29 @@ impl Call {
     /// Sends all; its first poll takes the messages' place.
     pub(crate) async fn send_within(self, _room: Room) -> Vec<Result<Receipt, ProduceError>> {
         let Call { producer, target, frames, placed, refused } = self;
-        let mut results = Vec::with_capacity(placed.len() + refused.len());
-        if !placed.is_empty() {
-            let answers = producer.broker().produce(&target.name, frames).await;
-            results.extend(
-                placed
-                    .into_iter()
-                    .zip(answers)
-                    .map(|((id, partition), answer)| answer.map(|offset| Receipt { id, partition, offset })),
-            );
+        let count = placed.len() + refused.len();
+        let answers = match placed.is_empty() {
+            true => Vec::new(),
+            false => producer.broker().produce(&target.name, frames).await,
+        };
+        let sent = placed
+            .into_iter()
+            .zip(answers)
+            .map(|((id, partition), answer)| answer.map(|offset| Receipt { id, partition, offset }));
+        // Both are in the order of the call: one pass puts each back into its place.
+        let mut results = Vec::with_capacity(count);
+        let mut refused = refused.into_iter().peekable();
+        for result in sent {
+            while let Some((_, error)) = refused.next_if(|(index, _)| *index == results.len()) {
+                results.push(Err(error));
+            }
+            results.push(result);
         }
+        results.extend(refused.map(|(_, error)| Err(error)));
         let succeeded = results.iter().filter(|result| result.is_ok()).count() as u64;
-        let failed = (results.len() + refused.len()) as u64 - succeeded;
+        let failed = results.len() as u64 - succeeded;
         producer.counters().succeeded.fetch_add(succeeded, Ordering::Relaxed);
         producer.counters().failed.fetch_add(failed, Ordering::Relaxed);
-        for (index, error) in refused {
-            results.insert(index, Err(error));
-        }
         results
     }
 }
@@ -109,7 +109,6 @@ impl Call {
 pub(crate) struct Target {
     pub(crate) name: Arc<str>,
     pub(crate) partitions: u32,
-    pub(crate) message_bytes_max: usize,
     pub(crate) next: AtomicU32,
 }
 

@@ -14,18 +14,19 @@ use std::task::{Context, Poll};
 use keylane_core::Outcome;
 
 use crate::contain::{Baton, Blocked, Polling};
+use crate::elsewhere::Elsewhere;
 use crate::shard::{Next, Shard};
-use crate::slot::{Begin, Slot};
+use crate::slot::{Begin, Polled, Slot};
 use crate::spawn::Tasks;
 use crate::wake::Wakes;
-use crate::watch::Watched;
+use crate::watch::{Blocking, Watched};
 
 /// A shard, its baton, and what its handlers need.
 pub(crate) struct Cell<F, B> {
     // Before `begin` and `topic`, which its futures borrow: fields are dropped in this order.
     shard: UnsafeCell<Shard<F>>,
     baton: Baton,
-    late: Mutex<Vec<(u32, Poll<Outcome>)>>,
+    late: Mutex<Vec<(u32, Polled)>>,
     wakes: Arc<Wakes>,
     /// Which thread polls it: what the watchdog asks the kernel about.
     thread: AtomicU32,
@@ -33,6 +34,7 @@ pub(crate) struct Cell<F, B> {
     begin: B,
     tasks: Tasks,
     blocked: Arc<Blocked>,
+    elsewhere: Arc<Elsewhere>,
 }
 
 // SAFETY: `shard` is touched only by the holder of the baton, who got it through the baton's atomics or the runtime's
@@ -52,6 +54,7 @@ where
         topic: Arc<str>,
         tasks: Tasks,
         blocked: Arc<Blocked>,
+        elsewhere: Arc<Elsewhere>,
     ) -> Arc<Cell<F, B>> {
         let wakes = Arc::clone(&shard.wakes);
         Arc::new(Cell {
@@ -64,6 +67,7 @@ where
             begin,
             tasks,
             blocked,
+            elsewhere,
         })
     }
 
@@ -120,7 +124,7 @@ where
     }
 
     #[inline]
-    fn poll_slot(&self, slot: *const Slot<F>, cx: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll_slot(&self, slot: *const Slot<F>, cx: &mut Context<'_>) -> Polled {
         // SAFETY: the seat is filled and stays so until this poll was reported; nobody else polls it; the cell, which
         // the slot's future borrows `begin` and `topic` from, outlives its shard's slots (see the order of fields),
         // and this call holds the cell.
@@ -131,19 +135,19 @@ where
     }
 
     /// Reports a poll to the shard, wherever it runs now.
-    fn post(&self, seat: u32, polled: Poll<Outcome>) {
+    fn post(&self, seat: u32, polled: Polled) {
         self.late.lock().expect("no holder panics").push((seat, polled));
         self.wakes.wake();
     }
 
-    /// Polls an attempt once on the blocking pool, where it may block; its lane is busy until that poll is reported.
+    /// Polls an attempt once on a thread of its own, where it may block; its lane is busy until that poll is reported.
     fn poll_elsewhere(self: &Arc<Self>, seat: u32) {
         // SAFETY: as in `poll`.
         let shard = unsafe { &mut *self.shard.get() };
         let slot = SendPointer(shard.attempts.slot(seat));
         shard.current_went_elsewhere();
         let cell = Arc::clone(self);
-        self.tasks.run_blocking(move || {
+        self.elsewhere.run(&self.tasks, move || {
             let slot = slot;
             // SAFETY: the seat stays filled until this poll was reported, and with it its waker.
             let waker = unsafe { (*slot.0).waker() };
@@ -167,16 +171,19 @@ where
         self.thread.load(Ordering::Relaxed)
     }
 
-    fn contain(self: Arc<Self>, polling: Polling) -> bool {
+    fn contain(self: Arc<Self>, polling: Polling) -> Option<Blocking> {
         if !self.baton.take(polling) {
-            return false;
+            return None;
         }
         self.blocked.one_more();
         // SAFETY: the baton is ours, and goes to the new task.
-        unsafe { &mut *self.shard.get() }.current_went_elsewhere();
+        let shard = unsafe { &mut *self.shard.get() };
+        let delivery = shard.attempts.delivery(shard.current.seat);
+        let (partition, position, id) = (delivery.partition(), delivery.position(), delivery.id().to_owned());
+        shard.current_went_elsewhere();
         let tasks = self.tasks.clone();
         tasks.spawn(self.run());
-        true
+        Some(Blocking { partition, position, id })
     }
 }
 

@@ -27,12 +27,12 @@ const WEIGHT: u32 = 1_000;
 /// Three blocked polls close together.
 const TOO_OFTEN: u32 = 2 * WEIGHT + 1;
 
-/// Polls of one pipeline that may be on the blocking pool at once. Each may need a thread; more are polled in place,
-/// and contained if they block too.
+/// Polls of one pipeline that may be elsewhere at once: one a thread. More are polled in place, and contained if they
+/// block too.
 const ELSEWHERE_MAX: u32 = 64;
 
 /// How often the handlers of a pipeline block their thread. Once that is too often, it stays so, and their polls go to
-/// the blocking pool.
+/// threads of their own (`elsewhere.rs`).
 #[derive(Debug, Default)]
 pub(crate) struct Blocked(std::sync::atomic::AtomicU32, std::sync::atomic::AtomicU32);
 
@@ -52,7 +52,7 @@ impl Blocked {
         }
     }
 
-    /// True if attempts of the pipeline are to be polled on the blocking pool.
+    /// True if attempts of the pipeline are to be polled elsewhere.
     pub(crate) fn too_often(&self) -> bool {
         self.0.load(Ordering::Relaxed) >= TOO_OFTEN
     }
@@ -63,7 +63,7 @@ impl Blocked {
         self.1.fetch_update(Ordering::Relaxed, Ordering::Relaxed, goes).is_ok()
     }
 
-    /// A poll on the blocking pool ended.
+    /// A poll elsewhere ended.
     pub(crate) fn came_back(&self) {
         self.1.fetch_sub(1, Ordering::Relaxed);
     }

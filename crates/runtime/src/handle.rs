@@ -70,11 +70,16 @@ impl<F> Attempts<F> {
     }
 
     /// Seats a delivery for its attempt `number`.
-    #[inline]
-    pub(crate) fn place(&mut self, delivery: Delivery, number: u32, lane: Option<LaneId>) -> u32 {
+    #[inline(always)]
+    pub(crate) fn place(
+        &mut self,
+        number: u32,
+        lane: Option<LaneId>,
+        delivery: impl FnOnce() -> Delivery,
+    ) -> u32 {
         let seat = self.free.pop().unwrap_or_else(|| self.add_seat());
         let at = &mut self.seats[seat as usize];
-        at.slot.fill(delivery, number);
+        at.slot.fill(number, delivery);
         at.lane = lane;
         at.state = SeatState::Here { armed: false };
         self.in_flight += 1;

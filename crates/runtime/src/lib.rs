@@ -33,6 +33,7 @@ mod cell;
 pub mod clock;
 mod commit;
 mod contain;
+mod elsewhere;
 pub mod error;
 mod flaws;
 mod handle;

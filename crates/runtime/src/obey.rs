@@ -7,6 +7,7 @@ use crate::link::{Command, Start};
 use crate::poll::{Part, PartState};
 use crate::shard::{PAUSE_MS, SWEEP_MAX, Shard};
 use crate::status::{LaneSort, LaneStatus};
+use crate::wake::LIST_KEPT;
 
 impl<F> Shard<F> {
     pub(crate) fn obey(&mut self, command: Command) {
@@ -111,6 +112,9 @@ impl<F> Shard<F> {
         }
         self.engine.sweep(self.now_ms, SWEEP_MAX);
         self.attempts.shrink();
+        if self.woken.len() < LIST_KEPT {
+            self.woken.shrink_to(LIST_KEPT);
+        }
     }
 
     /// The first `limit` lanes. Chosen before anything is written out: the shard's other work waits for this.

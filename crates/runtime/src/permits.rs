@@ -4,18 +4,25 @@
 //! permits the lot is one. A shard that finds none says that it waits; whoever gives some back wakes all shards.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::wake::Wakes;
 
 /// Permits a shard keeps at hand at most: few beside the default of 10,000, many beside the cost of one exchange.
 const LOT_MAX: usize = 64;
 
+/// How long a permit that was given to one who waits is left to it: what waking a task takes, and more.
+const POLITE_MS: u64 = 2;
+
 /// A pipeline's permits.
 #[derive(Debug)]
 pub(crate) struct Permits {
     free: AtomicUsize,
-    wanted: AtomicBool,
+    /// Shards that found none.
+    waiting: AtomicUsize,
+    /// The shard that gave the last one to those who wait; it leaves it to them for a moment.
+    giver: AtomicUsize,
+    names: AtomicUsize,
     lot: usize,
     shards: Vec<Arc<Wakes>>,
 }
@@ -23,7 +30,14 @@ pub(crate) struct Permits {
 impl Permits {
     pub(crate) fn new(concurrency: usize, shards: Vec<Arc<Wakes>>) -> Arc<Permits> {
         let lot = (concurrency / (16 * shards.len().max(1))).clamp(1, LOT_MAX);
-        Arc::new(Permits { free: AtomicUsize::new(concurrency), wanted: AtomicBool::new(false), lot, shards })
+        Arc::new(Permits {
+            free: AtomicUsize::new(concurrency),
+            waiting: AtomicUsize::new(0),
+            giver: AtomicUsize::new(0),
+            names: AtomicUsize::new(1),
+            lot,
+            shards,
+        })
     }
 
     fn take(&self) -> usize {
@@ -45,7 +59,7 @@ impl Permits {
             return;
         }
         self.free.fetch_add(permits, Ordering::SeqCst);
-        if self.wanted.swap(false, Ordering::SeqCst) {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
             self.shards.iter().for_each(|shard| shard.wake());
         }
     }
@@ -56,40 +70,80 @@ impl Permits {
 pub(crate) struct ShardPermits {
     pool: Arc<Permits>,
     at_hand: usize,
+    /// It found none, and counts among those who wait.
+    waits: bool,
+    /// It found none since it was last told that some came free.
     short: bool,
+    name: usize,
+    now_ms: u64,
+    /// If it was the last to give one to those who wait: until then it takes none from the pool.
+    polite_until_ms: u64,
 }
 
 impl ShardPermits {
     pub(crate) fn new(pool: Arc<Permits>) -> ShardPermits {
-        ShardPermits { pool, at_hand: 0, short: false }
+        let name = pool.names.fetch_add(1, Ordering::Relaxed);
+        ShardPermits { pool, at_hand: 0, waits: false, short: false, name, now_ms: 0, polite_until_ms: 0 }
+    }
+
+    /// A pass begins.
+    pub(crate) fn new_pass(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
     }
 
     /// True if there is a permit.
     #[inline]
     pub(crate) fn any(&mut self) -> bool {
-        if self.at_hand == 0 {
-            self.at_hand = self.pool.take();
-            self.short = self.at_hand == 0;
-            if self.short {
-                // Said before the last look (`came_free`), so that a permit given in between is not missed.
-                self.pool.wanted.store(true, Ordering::SeqCst);
-            }
-        }
+        self.at_hand > 0 || self.fetch()
+    }
+
+    fn fetch(&mut self) -> bool {
+        self.at_hand = match self.is_polite() {
+            true => 0,
+            false => self.pool.take(),
+        };
+        self.short = self.at_hand == 0;
+        // Said before the last look (`came_free`), so that a permit given in between is not missed.
+        self.wait(self.short);
         self.at_hand > 0
+    }
+
+    fn is_polite(&self) -> bool {
+        self.now_ms < self.polite_until_ms
+            && self.pool.giver.load(Ordering::Relaxed) == self.name
+            && self.pool.free.load(Ordering::SeqCst) > 0
+    }
+
+    fn wait(&mut self, waits: bool) {
+        match (self.waits, waits) {
+            (false, true) => self.pool.waiting.fetch_add(1, Ordering::SeqCst),
+            (true, false) => self.pool.waiting.fetch_sub(1, Ordering::SeqCst),
+            _ => return,
+        };
+        self.waits = waits;
     }
 
     /// Takes a permit. There is `any`.
     #[inline]
     pub(crate) fn take(&mut self) {
         self.at_hand -= 1;
+        if self.waits {
+            self.wait(false);
+        }
     }
 
     /// A permit is no longer needed.
     #[inline]
     pub(crate) fn give(&mut self) {
         self.at_hand += 1;
-        // A shard that is always busy must not keep the last ones from a shard that has none.
-        if self.at_hand > self.pool.lot || self.pool.wanted.load(Ordering::Relaxed) {
+        let others_wait = self.pool.waiting.load(Ordering::Relaxed) > usize::from(self.waits);
+        if others_wait {
+            // A shard that is always busy must not keep the last ones from a shard that has none, nor take them back
+            // before that one is awake.
+            self.polite_until_ms = self.now_ms + POLITE_MS;
+            self.pool.giver.store(self.name, Ordering::Relaxed);
+        }
+        if others_wait || self.at_hand > self.pool.lot {
             self.pool.give(1);
             self.at_hand -= 1;
         }
@@ -97,6 +151,10 @@ impl ShardPermits {
 
     /// The shard has nothing to do: others may have what it keeps at hand.
     pub(crate) fn give_back(&mut self) {
+        if self.at_hand > 0 {
+            // Whoever gave it to this shard need not leave it here.
+            self.pool.giver.store(0, Ordering::Relaxed);
+        }
         self.pool.give(std::mem::take(&mut self.at_hand));
     }
 
@@ -111,6 +169,7 @@ impl ShardPermits {
 
 impl Drop for ShardPermits {
     fn drop(&mut self) {
+        self.wait(false);
         self.give_back();
     }
 }
@@ -132,6 +191,33 @@ mod tests {
         shard.give_back();
         assert!(shard.came_free() && !shard.came_free());
         assert!(shard.any());
+    }
+
+    /// ORD-4: one who waits gets the permit that a busy shard gives; one who had no use for it delays nobody.
+    #[test]
+    fn a_permit_is_left_to_those_who_wait_and_to_nobody_else() {
+        let pool = Permits::new(1, Vec::new());
+        let (mut busy, mut other) =
+            (ShardPermits::new(Arc::clone(&pool)), ShardPermits::new(Arc::clone(&pool)));
+        for permits in [&mut busy, &mut other] {
+            permits.new_pass(10);
+        }
+        assert!(busy.any());
+        busy.take();
+        busy.give();
+        assert!(busy.any(), "nobody else waits");
+        busy.take();
+        assert!(!other.any());
+        busy.give();
+        assert!(!busy.any(), "it is left to the other");
+        assert!(other.any());
+        other.give_back();
+        assert!(busy.any(), "the other had no use for it");
+        busy.take();
+        assert!(!other.any());
+        busy.give();
+        busy.new_pass(10 + POLITE_MS);
+        assert!(busy.any(), "the other was too slow");
     }
 
     proptest! {

@@ -235,10 +235,15 @@ impl Pipeline {
         })
     }
 
+    /// A partition that has stopped shows here too: what handles only a part of its messages does not just run.
     fn state(&self, partitions: &[PartitionStatus]) -> &'static str {
+        let all = |state| partitions.iter().all(|partition| partition.state == state);
+        let any = |state| partitions.iter().any(|partition| partition.state == state);
         match *self.inner.stop.borrow() {
             Stopping::No if *self.inner.ended.borrow() => "stopped",
-            Stopping::No if partitions.iter().all(|p| p.state == PartitionState::Claiming) => "starting",
+            Stopping::No if all(PartitionState::Stopped) => "stopped",
+            Stopping::No if any(PartitionState::Stopped) => "partly stopped",
+            Stopping::No if all(PartitionState::Claiming) => "starting",
             Stopping::No => "running",
             _ if *self.inner.ended.borrow() => "stopped",
             _ => "draining",

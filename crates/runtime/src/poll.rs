@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use keylane_broker::{BrokerError, Reader};
-use keylane_core::{BatchCursor, Delivery, LaneHash, LaneId, Ledger};
+use keylane_core::{BatchCursor, Delivery, Found, LaneHash, LaneId, Ledger};
 
 use crate::flaws::Flaws;
 use crate::link::{Link, Pause, Start};
@@ -58,8 +58,8 @@ pub(crate) struct Part {
 
 /// What reading came to.
 pub(crate) enum Read {
-    /// The next delivery that is not settled yet.
-    Delivery(Delivery),
+    /// The next message that is not settled yet.
+    Found(Found),
     /// The batch is used up.
     BatchEnd,
     /// A frame or the log cannot be read: the partition stops (P10).
@@ -89,15 +89,15 @@ impl Part {
         }
     }
 
-    /// The next delivery of the batch at hand.
-    #[inline]
-    pub(crate) fn next_delivery(&mut self) -> Read {
+    /// The next message of the batch at hand.
+    #[inline(always)]
+    pub(crate) fn next_found(&mut self) -> Read {
         let Some(cursor) = &mut self.cursor else {
             return Read::BatchEnd;
         };
-        for delivery in cursor.by_ref() {
-            let delivery = match delivery {
-                Ok(delivery) => delivery,
+        while let Some(found) = cursor.find_next() {
+            let found = match found {
+                Ok(found) => found,
                 Err(error) => {
                     return Read::Broken(BrokerError::Damaged(format!(
                         "partition {}, in the batch before position {}: {error}",
@@ -105,16 +105,22 @@ impl Part {
                     )));
                 }
             };
-            if self.ledger.arrived(delivery.position()) {
-                return Read::Delivery(delivery);
+            if self.ledger.arrived(found.position()) {
+                return Read::Found(found);
             }
             // On record already.
             self.messages -= 1;
-            self.bytes -= delivery.size();
+            self.bytes -= found.size();
         }
         self.cursor = None;
         self.ledger.passed(self.next);
         Read::BatchEnd
+    }
+
+    /// The batch that `next_found` found something in.
+    #[inline(always)]
+    pub(crate) fn batch(&self) -> &BatchCursor {
+        self.cursor.as_ref().expect("kept until its end is found")
     }
 
     /// Asks the reader for one more batch. False: it has none now, and will wake the shard.

@@ -192,12 +192,8 @@ impl Producer {
             return Ok(target);
         }
         let found = self.ensure(topic).await?;
-        let target = Arc::new(Target {
-            name: topic.into(),
-            partitions: found.partitions,
-            message_bytes_max: found.spec.message_bytes_max,
-            next: AtomicU32::new(0),
-        });
+        let target =
+            Arc::new(Target { name: topic.into(), partitions: found.partitions, next: AtomicU32::new(0) });
         let mut topics = self.shared.topics.write().expect("no holder panics");
         Ok(Arc::clone(topics.entry(topic.to_owned()).or_insert(target)))
     }

@@ -4,13 +4,13 @@
 //! What ends after its partition was lost changes nothing: the epoch says so (P9).
 
 use std::borrow::Cow;
-use std::task::Poll;
 
 use keylane_core::{Delivery, End, LaneHash, LaneId, Outcome, Settlement, settle};
 
 use crate::link::Rejection;
 use crate::poll::{Part, PartState};
 use crate::shard::{Current, Shard};
+use crate::slot::Polled;
 
 impl<F> Shard<F> {
     /// The attempt in `seat` is done. Nothing of it is moved: most messages end here, at their first poll.
@@ -159,15 +159,16 @@ impl<F> Shard<F> {
     }
 
     /// That thread reports back.
-    pub(crate) fn came_back(&mut self, seat: u32, polled: Poll<Outcome>) {
+    pub(crate) fn came_back(&mut self, seat: u32, polled: Polled) {
         let woken = self.attempts.came_back(seat);
         match polled {
-            Poll::Ready(outcome) => self.ended(seat, None, outcome),
-            Poll::Pending if part_of(&mut self.parts, self.attempts.delivery(seat)).is_none() => {
+            Polled::Done => self.done(seat),
+            Polled::Ended(outcome) => self.ended(seat, None, *outcome),
+            Polled::Waits if part_of(&mut self.parts, self.attempts.delivery(seat)).is_none() => {
                 self.attempts.leave(seat);
                 self.permits.give();
             }
-            Poll::Pending => {
+            Polled::Waits => {
                 let lane = self.attempts.lane(seat).expect("an attempt that went elsewhere has a lane");
                 let deadline_ms = self.attempts.deadline(seat);
                 if deadline_ms <= self.now_ms {

@@ -16,7 +16,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use keylane_core::{Engine, Feed, Intake, LaneHash, Outcome};
+use keylane_core::{Engine, Feed, Intake, LaneHash};
 use tokio::sync::mpsc;
 
 use crate::clock::Clock;
@@ -26,6 +26,7 @@ use crate::handle::Attempts;
 use crate::link::{Command, Pauses};
 use crate::permits::{Permits, ShardPermits};
 use crate::poll::Part;
+use crate::slot::Polled;
 use crate::stats::ShardStats;
 use crate::wake::Wakes;
 
@@ -103,7 +104,9 @@ pub(crate) struct Shard<F> {
     commands: mpsc::Receiver<Command>,
     stage: Stage,
     polls: u32,
+    /// Whose partition's turn it is, and whether that has read its batch.
     turn: usize,
+    turn_used: bool,
     quick_in: u8,
     worked: bool,
     sleep: Pin<Box<tokio::time::Sleep>>,
@@ -151,6 +154,7 @@ impl<F> Shard<F> {
             stage: Stage::Woken,
             polls: 0,
             turn: 0,
+            turn_used: false,
             quick_in: 0,
             verifying: 0,
             draining: 0,
@@ -164,6 +168,7 @@ impl<F> Shard<F> {
     /// A pass begins. False: the shard is no longer needed.
     pub(crate) fn begin_pass(&mut self, cx: &mut Context<'_>) -> bool {
         self.now_ms = self.clock.now_ms();
+        self.permits.new_pass(self.now_ms);
         self.stage = Stage::Woken;
         self.polls = 0;
         self.worked = false;
@@ -216,24 +221,19 @@ impl<F> Shard<F> {
 
     /// What the poll of the current attempt came to.
     #[inline]
-    pub(crate) fn polled(&mut self, polled: Poll<Outcome>) {
-        let Current { seat, first, .. } = self.current;
+    pub(crate) fn polled(&mut self, polled: Polled) {
+        // Looked at piece by piece: `current` was just written so, and read as a whole it would have to be waited for.
+        let seat = self.current.seat;
+        if self.current.first.is_some() {
+            self.quick_in = match polled {
+                Polled::Waits => QUICK_AFTER,
+                Polled::Done | Polled::Ended(_) => self.quick_in.saturating_sub(1),
+            };
+        }
         match polled {
-            Poll::Ready(outcome) => {
-                if first.is_some() {
-                    self.quick_in = self.quick_in.saturating_sub(1);
-                }
-                match outcome {
-                    Outcome::Done => self.done(seat),
-                    other => self.ended(seat, first, other),
-                }
-            }
-            Poll::Pending => {
-                if first.is_some() {
-                    self.quick_in = QUICK_AFTER;
-                }
-                self.waits(seat, first);
-            }
+            Polled::Done => self.done(seat),
+            Polled::Ended(outcome) => self.ended(seat, self.current.first, *outcome),
+            Polled::Waits => self.waits(seat, self.current.first),
         }
     }
 

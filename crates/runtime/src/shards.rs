@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::assign::ShardDoor;
 use crate::cell::Cell;
 use crate::contain::Blocked;
+use crate::elsewhere::Elsewhere;
 use crate::handler::{Attempt, Handler};
 use crate::link::{COMMANDS_MAX, Command, Pauses};
 use crate::permits::Permits;
@@ -36,7 +37,7 @@ pub(crate) struct Shards {
 }
 
 impl Shards {
-    /// Starts one shard for each core, or as many as the settings say, but not more than there are partitions.
+    /// Starts one shard for each core, or as many as the settings say; see [`shard_count`].
     pub(crate) fn start<H: Handler>(
         subscription: &Arc<Subscription>,
         settings: &Settings,
@@ -44,11 +45,10 @@ impl Shards {
         handler: H,
         tasks: &Tasks,
     ) -> Shards {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let count = settings.shards.unwrap_or(cores).clamp(1, topic.partitions as usize);
+        let count = shard_count(settings, topic.partitions);
         let wakes: Vec<Arc<Wakes>> = (0..count).map(|_| Arc::default()).collect();
         let permits = Permits::new(settings.concurrency, wakes.clone());
-        let blocked = Arc::<Blocked>::default();
+        let threads = (Arc::<Blocked>::default(), Arc::<Elsewhere>::default());
         let stop = Arc::new(AtomicBool::new(false));
         let handler = Arc::new(handler);
         let (mut doors, mut stats, mut watched) = (Vec::new(), Vec::new(), Vec::new());
@@ -70,7 +70,7 @@ impl Shards {
                 timeout_ms: settings.timeout_ms(),
                 flaws: settings.flaws(),
             };
-            watched.push(run(setup, subscription, &handler, tasks, &blocked));
+            watched.push(run(setup, subscription, &handler, tasks, &threads));
             doors.push(ShardDoor { commands, wakes, pauses });
             stats.push(figures);
         }
@@ -108,13 +108,21 @@ impl Shards {
     }
 }
 
+/// Not more shards than partitions, which they own whole, and not more than half of the concurrency: each may have a
+/// keyless message in flight, and together these take at most half of it (MSG-2).
+fn shard_count(settings: &Settings, partitions: u32) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = (settings.concurrency / 2).clamp(1, partitions.max(1) as usize);
+    settings.shards.unwrap_or(cores).clamp(1, most)
+}
+
 #[allow(unsafe_code, reason = "the handler lives as long as the closure that lends it")]
 fn run<H: Handler>(
     setup: Setup,
     subscription: &Subscription,
     handler: &Arc<H>,
     tasks: &Tasks,
-    blocked: &Arc<Blocked>,
+    threads: &(Arc<Blocked>, Arc<Elsewhere>),
 ) -> std::sync::Weak<dyn Watched> {
     // SAFETY: the closure keeps the Arc, and the cell drops the shard's futures before the closure.
     let lent: &'static H = unsafe { lend(handler) };
@@ -123,7 +131,7 @@ fn run<H: Handler>(
         let _ = &kept;
         lent.handle(attempt)
     };
-    spawn(Shard::new(setup), begin, subscription, tasks, blocked)
+    spawn(Shard::new(setup), begin, subscription, tasks, threads)
 }
 
 fn spawn<F, B>(
@@ -131,17 +139,22 @@ fn spawn<F, B>(
     begin: B,
     subscription: &Subscription,
     tasks: &Tasks,
-    blocked: &Arc<Blocked>,
+    threads: &(Arc<Blocked>, Arc<Elsewhere>),
 ) -> std::sync::Weak<dyn Watched>
 where
     F: Future<Output = Outcome> + Send + 'static,
     B: Fn(Attempt<'static>) -> F + Send + Sync + 'static,
 {
     let topic = Arc::clone(&subscription.topic);
-    let cell = Cell::new(shard, begin, topic, tasks.clone(), Arc::clone(blocked));
+    let cell = Cell::new(shard, begin, topic, tasks.clone(), Arc::clone(&threads.0), Arc::clone(&threads.1));
     let watched: Arc<dyn Watched> = Arc::clone(&cell) as _;
     tasks.spawn(cell.run());
     Arc::downgrade(&watched)
+}
+
+/// Keyless messages in flight of one shard.
+fn keyless_share(settings: &Settings, shards: usize) -> usize {
+    (settings.concurrency / 2 / shards).max(1)
 }
 
 fn engine(subscription: &Subscription, settings: &Settings, shards: usize) -> Engine {
@@ -150,7 +163,7 @@ fn engine(subscription: &Subscription, settings: &Settings, shards: usize) -> En
         lane_capacity: settings.lane_capacity.min(u32::MAX as usize) as u32,
         lane_idle_ms: settings.lane_idle.as_millis() as u64,
         lanes_max: LANES_MAX / shards,
-        keyless_max: (settings.concurrency / 2 / shards).max(1),
+        keyless_max: keyless_share(settings, shards),
         retry: RetryPolicy {
             retries: settings.retries,
             base_ms: settings.retry_base.as_millis() as u64,
@@ -169,4 +182,23 @@ fn intake(settings: &Settings, shards: usize, message_bytes_max: usize) -> Intak
         message_bytes_max: message_bytes_max.min(settings.buffer_bytes / shards),
         read_bytes_max: BATCH_BYTES,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// MSG-2, ORD-1.
+    #[test]
+    fn keyless_messages_of_all_shards_take_at_most_half_of_the_concurrency() {
+        for concurrency in [1, 2, 3, 7, 8, 10_000] {
+            for shards in [None, Some(1), Some(3), Some(1_024)] {
+                let settings = Settings { concurrency, shards, ..Settings::default() };
+                let count = shard_count(&settings, 12);
+                assert!((1..=12).contains(&count), "{count} shards");
+                let keyless = keyless_share(&settings, count) * count;
+                assert!((1..=(concurrency / 2).max(1)).contains(&keyless), "{keyless} of {concurrency}");
+            }
+        }
+    }
 }

@@ -45,6 +45,16 @@ pub(crate) unsafe fn lend<H>(handler: &Arc<H>) -> &'static H {
     unsafe { &*Arc::as_ptr(handler) }
 }
 
+/// What one poll of an attempt came to. Small, so that it travels in registers: most polls end with `Done`.
+pub(crate) enum Polled {
+    /// The attempt ended, and its message is handled.
+    Done,
+    /// It ended in another way.
+    Ended(Box<Outcome>),
+    /// It waits.
+    Waits,
+}
+
 /// One attempt's place.
 pub(crate) struct Slot<F> {
     delivery: UnsafeCell<MaybeUninit<Delivery>>,
@@ -73,10 +83,10 @@ impl<F> Slot<F> {
     }
 
     /// Puts a delivery in; its attempt begins with the first [`Slot::poll`].
-    #[inline]
-    pub(crate) fn fill(&mut self, delivery: Delivery, number: u32) {
+    #[inline(always)]
+    pub(crate) fn fill(&mut self, number: u32, delivery: impl FnOnce() -> Delivery) {
         debug_assert!(!self.filled, "a slot is emptied before it is filled again");
-        self.delivery.get_mut().write(delivery);
+        self.delivery.get_mut().write(delivery());
         self.number = number;
         self.filled = true;
     }
@@ -139,12 +149,13 @@ impl<F: Future<Output = Outcome>> Slot<F> {
     ///
     /// # Safety
     /// The slot is filled, it is polled by no other thread, and what `begin` and `topic` refer to outlives the slot.
+    #[inline]
     pub(crate) unsafe fn poll(
         &self,
         begin: &impl Begin<F>,
         topic: &'static Arc<str>,
         cx: &mut Context<'_>,
-    ) -> Poll<Outcome> {
+    ) -> Polled {
         let polled = catch_unwind(AssertUnwindSafe(|| {
             // SAFETY: the caller is the only one here; the slot is boxed, so the future stays where it is until it is
             // dropped, and the delivery is dropped after the future.
@@ -155,10 +166,14 @@ impl<F: Future<Output = Outcome>> Slot<F> {
                     (*self.future.get()).write(future);
                     *self.begun.get() = true;
                 }
-                Pin::new_unchecked((*self.future.get()).assume_init_mut()).poll(cx)
+                match Pin::new_unchecked((*self.future.get()).assume_init_mut()).poll(cx) {
+                    Poll::Ready(Outcome::Done) => Polled::Done,
+                    Poll::Ready(outcome) => Polled::Ended(Box::new(outcome)),
+                    Poll::Pending => Polled::Waits,
+                }
             }
         }));
-        polled.unwrap_or_else(|panic| Poll::Ready(Outcome::failed(panic_text(&*panic))))
+        polled.unwrap_or_else(|panic| Polled::Ended(Box::new(Outcome::failed(panic_text(&*panic)))))
     }
 }
 

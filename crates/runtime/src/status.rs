@@ -14,7 +14,7 @@ pub struct PipelineStatus {
     pub group: String,
     /// `normal`; recovery is not built yet.
     pub mode: &'static str,
-    /// `starting`, `running`, `draining`, `stopped`.
+    /// `starting`, `running`, `draining`, `partly stopped` (some partitions are), `stopped`.
     pub state: &'static str,
     /// What is still to be settled.
     pub lag: Lag,

@@ -10,6 +10,9 @@ use std::task::Waker;
 
 use futures_util::task::{ArcWake, AtomicWaker};
 
+/// Room that a list keeps when a burst is over.
+pub(crate) const LIST_KEPT: usize = 4096;
+
 /// What wakes one shard.
 #[derive(Debug, Default)]
 pub(crate) struct Wakes {
@@ -21,7 +24,13 @@ pub(crate) struct Wakes {
 impl Wakes {
     /// Moves the seats that were woken since the last time into `into`.
     pub(crate) fn take(&self, into: &mut VecDeque<u32>) {
-        into.extend(self.woken.lock().expect("no holder panics").drain(..));
+        let mut woken = self.woken.lock().expect("no holder panics");
+        let burst = woken.len() < woken.capacity() / 8 && woken.capacity() > LIST_KEPT;
+        into.extend(woken.drain(..));
+        if burst {
+            // A burst is over, and its room is given back (PRF-5).
+            woken.shrink_to(LIST_KEPT);
+        }
     }
 
     /// The shard is about to sleep; `waker` wakes its task. It must look for work once more after this.

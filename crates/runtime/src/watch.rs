@@ -14,7 +14,15 @@ pub(crate) trait Watched: Send + Sync {
     /// The thread that polls.
     fn thread(&self) -> u32;
     /// Takes the baton from that poll, and has the shard run elsewhere.
-    fn contain(self: Arc<Self>, polling: Polling) -> bool;
+    /// The message that blocks it, if so.
+    fn contain(self: Arc<Self>, polling: Polling) -> Option<Blocking>;
+}
+
+/// The message whose handler blocks its thread.
+pub(crate) struct Blocking {
+    pub(crate) partition: u32,
+    pub(crate) position: u64,
+    pub(crate) id: String,
 }
 
 /// Watches the shards of one pipeline until they are gone or `stop` is set.
@@ -35,9 +43,12 @@ pub(crate) fn watch(tasks: &Tasks, pipeline: &str, shards: Vec<Weak<dyn Watched>
                 *suspect = look(&*shard, *suspect);
                 if let Some(blocking) = suspect.filter(|suspect| suspect.looks > LOOKS) {
                     *suspect = None;
-                    if shard.contain(blocking.polling) {
+                    if let Some(message) = shard.contain(blocking.polling) {
                         tracing::warn!(
                             pipeline = &*name,
+                            partition = message.partition,
+                            position = message.position,
+                            id = message.id,
                             "a handler blocks its thread; its shard goes on elsewhere. Use async calls, or spawn_blocking"
                         );
                     }

@@ -1,5 +1,7 @@
 //! Handlers that block their thread, take too long, or take all there is: the others go on.
 
+mod wait;
+
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -7,8 +9,10 @@ use std::time::Duration;
 
 use keylane::clock::Clock;
 use keylane::spawn::Tasks;
-use keylane::{Draft, Keylane, Message, Outcome, Settings};
+use keylane::{Draft, Keylane, Message, Outcome, Pipeline, Settings};
 use keylane_broker::MemoryBroker;
+use tokio::sync::Semaphore;
+use wait::until;
 
 /// A door that blocks the thread of whoever waits at it.
 #[derive(Default)]
@@ -28,20 +32,23 @@ impl Door {
     }
 }
 
-async fn until(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..6000 {
-        if condition() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("never: {what}");
-}
-
 fn one_shard() -> Settings {
     let mut settings = Settings::default();
     settings.shards = Some(1);
     settings
+}
+
+fn two_shards(concurrency: usize) -> Settings {
+    let mut settings = Settings::default();
+    (settings.shards, settings.concurrency) = (Some(2), concurrency);
+    settings
+}
+
+/// Waits until every partition has an owner that reads it.
+async fn owned(pipeline: &Pipeline) {
+    while pipeline.status().await.expect("answers").partitions.iter().any(|part| part.epoch == 0) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// ORD-4: the thread of a handler that blocks is left alone, and its shard goes on elsewhere; its lane stays busy.
@@ -129,13 +136,14 @@ async fn concurrency_is_used_up_and_never_exceeded() {
     let cluster = MemoryBroker::new(1, || 0);
     let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let released: Arc<tokio::sync::Semaphore> = Arc::new(tokio::sync::Semaphore::new(0));
+    let released: Arc<Semaphore> = Arc::new(Semaphore::new(0));
     let keyless: Arc<Mutex<BTreeSet<usize>>> = Arc::default();
     let (now, max, gate, without) =
         (Arc::clone(&running), Arc::clone(&most), Arc::clone(&released), Arc::clone(&keyless));
     let pipeline = keylane
         .pipeline("t")
-        .concurrency(8)
+        // The share of keyless messages is each shard's: with two, half of eight is the half of both.
+        .settings(two_shards(8))
         .handle(move |message: Message| {
             let (now, max, gate, without) =
                 (Arc::clone(&now), Arc::clone(&max), Arc::clone(&gate), Arc::clone(&without));
@@ -173,30 +181,42 @@ async fn concurrency_is_used_up_and_never_exceeded() {
 /// ORD-4: with fewer permits than shards, a shard that is always busy leaves some to the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_permit_goes_round_among_busy_shards() {
+    /// A shard may keep the permit for a pass, which is 4,096 polls: each has work for several.
+    const MESSAGES: usize = 40_000;
     let cluster = MemoryBroker::new(1, || 0);
     let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
-    let mut settings = Settings::default();
-    (settings.shards, settings.concurrency) = (Some(2), 1);
-    let seen: Arc<Mutex<[usize; 4]>> = Arc::default();
-    let log = Arc::clone(&seen);
+    let seen: Arc<Mutex<Vec<u32>>> = Arc::default();
+    let gate = Arc::new(Semaphore::new(0));
+    let (log, opens) = (Arc::clone(&seen), Arc::clone(&gate));
+    for n in 0..MESSAGES {
+        keylane.producer().send(Message::new("t").key(format!("k{n}")).payload("x")).await.expect("sent");
+    }
     let pipeline = keylane
         .pipeline("t")
-        .settings(settings)
+        .settings(two_shards(1))
         .handle(move |message: Message| {
-            let log = Arc::clone(&log);
+            let (log, opens) = (Arc::clone(&log), Arc::clone(&opens));
             async move {
+                drop(opens.acquire().await.expect("open"));
                 tokio::task::yield_now().await;
                 let partition = message.delivery().expect("it was read").partition();
-                log.lock().expect("free")[partition as usize] += 1;
+                // Partitions go to shards in turn.
+                log.lock().expect("free").push(partition % 2);
             }
         })
         .start()
         .await
         .expect("starts");
-    for n in 0..4_000 {
-        keylane.producer().send(Message::new("t").key(format!("k{n}")).payload("x")).await.expect("sent");
+    // Both shards have all their work before either begins.
+    owned(&pipeline).await;
+    gate.add_permits(1);
+    until("all are handled", || seen.lock().expect("free").len() == MESSAGES).await;
+    let seen = seen.lock().expect("free").clone();
+    for shard in [0, 1] {
+        let first = seen.iter().position(|of| *of == shard).expect("it handled some");
+        let last_of_other = seen.iter().rposition(|of| *of != shard).expect("the other handled some");
+        assert!(first < last_of_other, "shard {shard} began when the other had ended");
     }
-    until("all are handled", || seen.lock().expect("free").iter().sum::<usize>() == 4_000).await;
     pipeline.drain().await.expect("drained");
 }
 
@@ -228,9 +248,7 @@ async fn a_flooded_partition_leaves_the_others_their_turn() {
         .start()
         .await
         .expect("starts");
-    while pipeline.status().await.expect("answers").partitions.iter().any(|part| part.epoch == 0) {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    owned(&pipeline).await;
     // One call, so that all of it is there at once.
     let payload = vec![b'x'; 1_000];
     let mut call = keylane.producer().call("t").await.expect("a topic");

@@ -1,27 +1,22 @@
 //! Pipelines on the memory broker: order, retries, rejection, drain, restart.
 
-use std::collections::HashMap;
+mod wait;
+
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use keylane::clock::Clock;
 use keylane::spawn::Tasks;
-use keylane::{Keylane, Message, Outcome};
-use keylane_broker::MemoryBroker;
+use keylane::{Draft, Keylane, Message, Outcome, Producer, Ticket, WhenFull};
+use keylane_broker::embedded::Options;
+use keylane_broker::embedded::sim_disk::SimDisk;
+use keylane_broker::{Embedded, MemoryBroker};
+use wait::until;
 
 fn open(cluster: &MemoryBroker) -> Keylane {
     Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true)
-}
-
-async fn until(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..6000 {
-        if condition() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("never: {what}");
 }
 
 /// ORD-2, MSG-5.
@@ -70,20 +65,24 @@ async fn keys_are_handled_in_order_and_once() {
 
     // What is on record is not run again (COM-3).
     let keylane = open(&cluster);
-    let counter = Arc::clone(&count);
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let log = Arc::clone(&seen);
     let pipeline = keylane
         .pipeline("orders")
         .handle(move |message: Message| {
-            assert_eq!(message.get_payload(), b"\"last\"", "handled before");
-            counter.fetch_add(1, Ordering::SeqCst);
+            log.lock().expect("free").push(String::from_utf8_lossy(message.get_payload()).into_owned());
             async { Outcome::Done }
         })
         .start()
         .await
         .expect("starts");
     keylane.produce(Message::new("orders").key("k1").json(&"last").expect("text")).await.expect("produced");
-    until("the last handled", || count.load(Ordering::SeqCst) == 10_001).await;
+    until("the last handled", || seen.lock().expect("free").iter().any(|payload| payload == "\"last\""))
+        .await;
     pipeline.drain().await.expect("drained");
+    assert_eq!(*seen.lock().expect("free"), ["\"last\""]);
+    let status = pipeline.status().await.expect("answers");
+    assert_eq!((status.handled, status.failed, status.lag.messages), (1, 0, 0), "{status:?}");
 }
 
 /// RTY-1, RTY-2: a failure is retried in its place; a rejected message is passed once that is on record.
@@ -125,14 +124,15 @@ async fn a_failure_waits_in_its_lane_and_a_rejection_passes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_embedded_pipeline_goes_on_after_a_restart() {
     let folder = tempfile::tempdir().expect("a folder");
-    let count = Arc::new(AtomicUsize::new(0));
+    let seen: Arc<Mutex<BTreeMap<(u32, u64), u32>>> = Arc::default();
     for round in 1..=3 {
         let keylane = Keylane::open_embedded(folder.path()).await.expect("opens");
-        let counter = Arc::clone(&count);
+        let log = Arc::clone(&seen);
         let pipeline = keylane
             .pipeline("t")
-            .handle(move |_: Message| {
-                counter.fetch_add(1, Ordering::SeqCst);
+            .handle(move |message: Message| {
+                let at = message.delivery().expect("it was read");
+                *log.lock().expect("free").entry((at.partition(), at.position())).or_default() += 1;
                 async {}
             })
             .start()
@@ -142,8 +142,11 @@ async fn an_embedded_pipeline_goes_on_after_a_restart() {
             let message = Message::new("t").key(format!("k{}", n % 7)).payload("x");
             keylane.producer().send(message).await.expect("sent");
         }
-        until("handled", || count.load(Ordering::SeqCst) == 500 * round).await;
+        until("handled", || seen.lock().expect("free").len() == 500 * round).await;
         pipeline.drain().await.expect("drained");
+        let repeated: Vec<_> =
+            seen.lock().expect("free").iter().filter(|(_, times)| **times > 1).map(|(at, _)| *at).collect();
+        assert!(repeated.is_empty(), "handled again after restart {round}: {repeated:?}");
     }
 }
 
@@ -185,26 +188,119 @@ async fn every_way_of_producing_keeps_the_order_of_its_caller() {
     assert!(kept.iter().all(|delivery| partition(delivery) == at));
 }
 
-/// PRD-2: past the bound a caller fails at once, or waits, as it chose; nothing is lost by either.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn too_much_in_flight_fails_at_once_or_waits() {
+/// PRD-1: callers that each wait for their own acknowledgement still share the broker's syncs.
+#[tokio::test]
+async fn callers_that_wait_one_by_one_share_a_sync() {
+    const CALLERS: usize = 500;
+    let options = Options::simulated(Arc::new(SimDisk::new(1)), Arc::new(|| 1), 1);
+    let broker = Arc::new(Embedded::open("data", options).expect("opens"));
+    let keylane = Keylane::with_broker(Arc::clone(&broker) as _, Clock::system(), Tasks::default(), true);
+    let first = {
+        let keylane = keylane.clone();
+        tokio::spawn(async move { keylane.produce(Message::new("t").payload("first")).await })
+    };
+    commits_until(&broker, || first.is_finished()).await;
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|n| {
+            let keylane = keylane.clone();
+            let message = Message::new("t").key(format!("k{n}")).payload("x");
+            tokio::spawn(async move { keylane.produce(message).await })
+        })
+        .collect();
+    while keylane.producer().in_flight() < CALLERS {
+        tokio::task::yield_now().await;
+    }
+    let commits = commits_until(&broker, || callers.iter().all(tokio::task::JoinHandle::is_finished)).await;
+    for caller in callers {
+        caller.await.expect("does not panic").expect("durable");
+    }
+    assert!(commits <= 3, "{commits} commits for {CALLERS} callers");
+}
+
+/// Has the broker write and sync what waits, until `done`; how often it took.
+async fn commits_until(broker: &Embedded, done: impl Fn() -> bool) -> usize {
+    for commits in 0..10_000 {
+        // Whoever was answered goes on before the next.
+        for _ in 0..1_000 {
+            if done() {
+                return commits;
+            }
+            tokio::task::yield_now().await;
+        }
+        broker.commit_once();
+    }
+    panic!("never answered");
+}
+
+/// A broker whose answers come when nobody has anything else to do: time is simulated.
+async fn slow_to_answer() -> Keylane {
     let cluster = MemoryBroker::new(1, || 0);
     let keylane = open(&cluster);
     keylane.produce(Message::new("t").payload("first")).await.expect("durable");
-    cluster.set_latency(Duration::from_millis(300), Duration::from_millis(300));
-    let hasty = keylane.producer().when_full(keylane::WhenFull::Fail);
+    cluster.set_latency(Duration::from_secs(1), Duration::from_secs(1));
+    keylane
+}
+
+async fn sent_until_refused(producer: &Producer, payload: &[u8]) -> Vec<Ticket> {
     let mut tickets = Vec::new();
-    let refused = loop {
-        match hasty.send(Message::new("t").payload("x")).await {
+    loop {
+        match producer.send(Message::new("t").payload(payload.to_vec())).await {
             Ok(ticket) => tickets.push(ticket),
-            Err(error) => break error,
+            Err(refused) => {
+                assert!(refused.to_string().contains("producer in-flight limit reached"), "{refused}");
+                return tickets;
+            }
         }
-    };
-    assert!(refused.to_string().contains("producer in-flight limit reached"), "{refused}");
+    }
+}
+
+/// PRD-2: past the bound a caller fails at once, or waits, as it chose; nothing is lost by either.
+#[tokio::test(start_paused = true)]
+async fn too_much_in_flight_fails_at_once_or_waits() {
+    let keylane = slow_to_answer().await;
+    let hasty = keylane.producer().when_full(WhenFull::Fail);
+    let tickets = sent_until_refused(&hasty, b"x").await;
     assert_eq!(tickets.len(), 1_000);
     keylane.produce(Message::new("t").payload("patient")).await.expect("waits for room, then durable");
     for ticket in tickets {
         ticket.await.expect("durable");
     }
     assert_eq!(keylane.topics().await.expect("answers")[0].messages, 1_002);
+}
+
+/// PRD-2: bytes have a bound of their own, 64 MiB.
+#[tokio::test(start_paused = true)]
+async fn bytes_in_flight_are_bounded_as_calls_are() {
+    let keylane = slow_to_answer().await;
+    let hasty = keylane.producer().when_full(WhenFull::Fail);
+    let payload = vec![b'x'; 1_000_000];
+    let tickets = sent_until_refused(&hasty, &payload).await;
+    assert_eq!(tickets.len(), 67, "of 1 MB each, and a little for its frame");
+    hasty.send(Message::new("t").payload("x")).await.expect("a small one has room");
+    let patient = Message::new("t").payload(payload);
+    keylane.produce(patient).await.expect("waits for room, then durable");
+    for ticket in tickets {
+        ticket.await.expect("durable");
+    }
+    assert_eq!(keylane.producer().in_flight(), 0);
+    assert_eq!(keylane.topics().await.expect("answers")[0].messages, 70);
+}
+
+/// PRD-2: a batch is one call, however many messages it has.
+#[tokio::test(start_paused = true)]
+async fn a_batch_in_flight_is_one_call() {
+    let keylane = slow_to_answer().await;
+    let hasty = keylane.producer().when_full(WhenFull::Fail);
+    let mut batch = hasty.call("t").await.expect("a topic");
+    for n in 0..5_000 {
+        let id = n.to_string();
+        batch.push(&Draft { id: &id, payload: Some(b"x"), ..Draft::default() });
+    }
+    let batch = tokio::spawn(batch.send());
+    while keylane.producer().in_flight() == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(keylane.producer().in_flight(), 1);
+    assert_eq!(sent_until_refused(&hasty, b"x").await.len(), 999);
+    assert!(batch.await.expect("ends").expect("sent").iter().all(Result::is_ok));
 }

@@ -22,26 +22,24 @@ pub trait Rig: Send {
         base.to_owned()
     }
 
-    /// True if several processes can be members of a group.
-    fn has_many_processes(&self) -> bool {
-        false
+    /// `can delete`: messages below a position go, as retention has it; at the latest when the next one comes.
+    async fn delete_below(&mut self, _topic: &str, _partition: u32, _position: u64) {
+        panic!("{CANNOT}");
     }
 
-    /// Deletes messages below a position, as retention does. False: cannot be done here, and is not asked for.
-    async fn delete_below(&mut self, _topic: &str, _partition: u32, _position: u64) -> bool {
-        false
+    /// `can skip`: leaves a gap before the next message.
+    async fn skip_positions(&mut self, _topic: &str, _partition: u32, _by: u64) {
+        panic!("{CANNOT}");
     }
 
-    /// Leaves a gap before the next message. False: cannot be done here.
-    async fn skip_positions(&mut self, _topic: &str, _partition: u32, _by: u64) -> bool {
-        false
-    }
-
-    /// Deletes a topic and makes it again. False: cannot be done here.
-    async fn recreate_topic(&mut self, _topic: &str) -> bool {
-        false
+    /// `can recreate`: deletes a topic and makes it again. The case has dropped everything of the broker before.
+    async fn recreate_topic(&mut self, _topic: &str) {
+        panic!("{CANNOT}");
     }
 }
+
+/// A case that does nothing must not look like one that passed.
+const CANNOT: &str = "this rig cannot do that: leave the cases out that need it";
 
 /// A new topic with default settings, and a handle to it.
 pub async fn with_topic(rig: &mut dyn Rig, partitions: u32) -> (Arc<dyn Broker>, String) {
@@ -97,56 +95,15 @@ impl Rig for MemoryRig {
         self.broker().await
     }
 
-    fn has_many_processes(&self) -> bool {
-        true
-    }
-
-    async fn delete_below(&mut self, topic: &str, partition: u32, position: u64) -> bool {
+    async fn delete_below(&mut self, topic: &str, partition: u32, position: u64) {
         self.cluster.delete_below(topic, partition, position);
-        true
     }
 
-    async fn skip_positions(&mut self, topic: &str, partition: u32, by: u64) -> bool {
+    async fn skip_positions(&mut self, topic: &str, partition: u32, by: u64) {
         self.cluster.skip_positions(topic, partition, by);
-        true
     }
 
-    async fn recreate_topic(&mut self, topic: &str) -> bool {
+    async fn recreate_topic(&mut self, topic: &str) {
         self.cluster.recreate_topic(topic);
-        true
-    }
-}
-
-/// A broker that belongs to one process, such as the embedded one: opened by a closure, closed by dropping it.
-pub struct OpenedBy<F> {
-    open: F,
-    opened: Option<Arc<dyn Broker>>,
-}
-
-impl<F> OpenedBy<F> {
-    /// `open` opens it, the first time and each time again, on the same folder.
-    pub fn new(open: F) -> OpenedBy<F> {
-        OpenedBy { open, opened: None }
-    }
-}
-
-#[async_trait]
-impl<F, O> Rig for OpenedBy<F>
-where
-    F: FnMut() -> O + Send,
-    O: Future<Output = Arc<dyn Broker>> + Send,
-{
-    async fn broker(&mut self) -> Arc<dyn Broker> {
-        if self.opened.is_none() {
-            self.opened = Some((self.open)().await);
-        }
-        self.opened.clone().expect("opened on the line above")
-    }
-
-    async fn reopen(&mut self) -> Arc<dyn Broker> {
-        if let Some(opened) = self.opened.take() {
-            assert_eq!(Arc::strong_count(&opened), 1, "a case drops its handles before it reopens");
-        }
-        self.broker().await
     }
 }

@@ -25,7 +25,8 @@ use super::tasks;
 
 /// Spare files kept for use: one is all that is needed before the next is made.
 const SPARES_MAX: usize = 2;
-/// Zeros are written in pieces of this size.
+/// Zeros are written and synced in pieces of this size: while many were on their way to the disk, the syncs that
+/// callers wait for would have to queue behind them.
 const ZEROS: usize = 1 << 20;
 /// Below this, batches are copied together and written at once: a copy is cheaper than a system call.
 const TOGETHER_BYTES: usize = 128 * 1024;
@@ -38,12 +39,26 @@ pub(crate) struct Laid {
     pub count: u32,
     pub kind: Kind,
     pub bytes: Vec<u8>,
+    /// Checksum of the payload, as far as it was summed.
+    crc: u32,
+    summed: usize,
 }
 
 impl Laid {
     /// A batch with nothing in it yet.
     pub fn new(stream: u32, base: u64, kind: Kind) -> Laid {
-        Laid { stream, base, count: 0, kind, bytes: vec![0; BATCH_HEADER] }
+        Laid { stream, base, count: 0, kind, bytes: vec![0; BATCH_HEADER], crc: 0, summed: BATCH_HEADER }
+    }
+
+    /// The checksum of the payload so far. Who adds to the payload sums it at once, while it is in the cache; the
+    /// writer, for whom everybody waits, then has nothing left to sum.
+    #[inline]
+    pub fn sum(&mut self) -> u32 {
+        if self.summed < self.bytes.len() {
+            self.crc = crc32c::crc32c_append(self.crc, &self.bytes[self.summed..]);
+            self.summed = self.bytes.len();
+        }
+        self.crc
     }
 
     /// Bytes of its payload.
@@ -228,13 +243,13 @@ impl Appender {
         let first = placed.len();
         let mut at = self.end;
         for batch in batches.iter_mut() {
-            let payload = &batch.bytes[BATCH_HEADER..];
+            let payload_crc = batch.sum();
             let header = BatchHeader {
                 generation: self.active.generation,
                 group: self.group,
                 group_start: self.end as u32,
-                payload_bytes: payload.len() as u32,
-                payload_crc: crc32c::crc32c(payload),
+                payload_bytes: batch.payload_bytes() as u32,
+                payload_crc,
                 stream: batch.stream,
                 base: batch.base,
                 appended_ms: now_ms,
@@ -393,9 +408,10 @@ fn fill(file: &dyn DiskFile, capacity: u64) -> std::io::Result<()> {
     while at < capacity {
         let piece = zeros.len().min((capacity - at) as usize);
         file.write_at(&zeros[..piece], at)?;
+        file.sync_data()?;
         at += piece as u64;
     }
-    file.sync_data()
+    Ok(())
 }
 
 fn planned(sizes: Sizes, number: u64) -> u64 {

@@ -214,6 +214,7 @@ impl TopicLog {
             let at = tail.batches.partition_point(|batch| batch.next <= position);
             if let Some(batch) = tail.batches.get(at)
                 && batch.base <= position
+                && position >= tail.start
             {
                 return Ok(Found::InMemory(batch.clone()));
             }

@@ -96,6 +96,10 @@ impl Waiting {
                 false => ProduceError::UnknownTopic(format!("{topic}/{partition}")),
             });
         }
+        for (partition, _) in &seats.places {
+            let queued = self.partitions.get_mut(*partition as usize);
+            queued.and_then(|queued| queued.batches.last_mut()).map(Laid::sum);
+        }
         seats
     }
 

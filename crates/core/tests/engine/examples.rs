@@ -17,7 +17,7 @@ fn read(
     now: u64,
 ) -> Option<keylane_core::LaneId> {
     let message = delivery(key, partition, position);
-    let hash = engine.lane_hash(&message);
+    let hash = engine.lane_hash(message.partition(), message.key());
     match engine.verdict(hash) {
         Verdict::Run => Some(engine.began(hash, partition, now)),
         Verdict::Queue => {
@@ -127,7 +127,8 @@ fn lanes_of_two_partitions_are_never_one() {
 #[test]
 fn keys_that_collide_share_a_lane() {
     let mut engine = engine(Order::Key);
-    let hash = engine.lane_hash(&delivery(5, 0, 1));
+    let first = delivery(5, 0, 1);
+    let hash = engine.lane_hash(first.partition(), first.key());
     let lane = engine.began(hash, 0, 0);
     assert_eq!(engine.verdict(hash), Verdict::Queue);
     engine.queue(hash, delivery(6, 0, 2), 0);

@@ -24,7 +24,7 @@ fn numbered(path: &[String]) -> String {
     path.iter().enumerate().map(|(at, step)| format!("{:4} {step}\n", at + 1)).collect()
 }
 
-/// P1 to P5, P9, COM-1, COM-3, ORD-9, BRK-6, BRK-7, by the checks L, O, C, D, W, T, R.
+/// P1, P2, P4, P9, COM-1, COM-3, ORD-9, BRK-6, BRK-7, by the checks L, O, C, D, W, T, R.
 #[test]
 fn small_cases_keep_every_promise_in_every_interleaving() {
     let only = std::env::var("SCOPE").unwrap_or_default();
@@ -34,7 +34,7 @@ fn small_cases_keep_every_promise_in_every_interleaving() {
 /// The same, in combinations that take longer.
 #[test]
 #[ignore = "takes long; run by make explore"]
-fn larger_cases_keep_every_promise_in_every_interleaving() {
+fn explore_larger_cases_in_every_interleaving() {
     let only = std::env::var("SCOPE").unwrap_or_default();
     scopes::large().iter().filter(|scope| scope.name.starts_with(&only)).for_each(holds);
 }

@@ -71,6 +71,8 @@ impl HttpSettings {
 pub struct HttpHandler {
     client: Client,
     url: Url,
+    /// The URL as errors show it.
+    shown: String,
     reject: Vec<u16>,
     clock: Clock,
 }
@@ -95,9 +97,10 @@ impl HttpHandler {
             // Plain pushes must work on a machine that has no certificates at all.
             builder = builder.tls_certs_only([]);
         }
+        let shown = without_query(&url);
         let client =
-            builder.build().map_err(|error| format!("cannot push to {url}: {}", with_causes(&error)))?;
-        Ok(HttpHandler { client, url, reject: settings.reject, clock: Clock::system() })
+            builder.build().map_err(|error| format!("cannot push to {shown}: {}", with_causes(&error)))?;
+        Ok(HttpHandler { client, url, shown, reject: settings.reject, clock: Clock::system() })
     }
 }
 
@@ -112,33 +115,39 @@ impl Handler for HttpHandler {
         *request.body_mut() = Some(attempt.payload_bytes().into());
         match self.client.execute(request).await {
             Ok(answer) => answer::outcome(answer, &self.reject, self.clock.wall_ms()).await,
-            Err(error) => {
-                Outcome::failed(format!("no answer from {}: {}", self.url, with_causes(&error.without_url())))
-            }
+            Err(error) => Outcome::failed(format!(
+                "no answer from {}: {}",
+                self.shown,
+                with_causes(&error.without_url())
+            )),
         }
     }
 }
 
-/// The URL of `settings`, if pushes can go there.
+/// The URL of `settings`, if pushes can go there. No error repeats it: it may hold a secret (SEC-5), and the caller
+/// knows which one it gave.
 fn checked_url(settings: &HttpSettings) -> Result<Url, String> {
-    let text = &settings.url;
-    let url = Url::parse(text).map_err(|error| format!("`{text}` is not a URL: {error}"))?;
+    let url = Url::parse(&settings.url).map_err(|error| format!("this is not a URL: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(format!("`{text}` begins with neither http:// nor https://"));
+        return Err("the URL begins with neither http:// nor https://".to_owned());
     }
     if !url.username().is_empty() || url.password().is_some() {
-        // It would be shown in every error of every message.
-        return Err(format!(
-            "the URL for {} must not carry a user name or a password",
-            url.host_str().unwrap_or_default()
-        ));
+        return Err("the URL must not carry a user name or a password".to_owned());
     }
-    let host = url.host_str().ok_or_else(|| format!("`{text}` names no host"))?;
+    let host = url.host_str().ok_or("the URL names no host")?;
     let literal = host.trim_matches(['[', ']']).parse::<IpAddr>();
     if literal.is_ok_and(is_private) && !settings.allow_private {
-        return Err(format!("`{text}` is a private address; set `allow_private: true` to push there"));
+        return Err("the URL leads to a private address; set `allow_private: true` to push there".to_owned());
     }
     Ok(url)
+}
+
+/// What of a URL everybody may see who may read: a query can carry a secret (SEC-5).
+fn without_query(url: &Url) -> String {
+    let mut shown = url.clone();
+    shown.set_query(None);
+    shown.set_fragment(None);
+    shown.to_string()
 }
 
 /// All headers of a push. An error says which one HTTP cannot carry.

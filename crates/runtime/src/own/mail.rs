@@ -72,3 +72,41 @@ impl Alive {
         now_ms > self.since_ms + STALLED_MS
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks as often as an owner does, until `until_ms`, at a shard that last ticked at `ticked_ms`.
+    fn look(alive: &mut Alive, ticked_ms: u64, from_ms: u64, until_ms: u64) -> Option<u64> {
+        (from_ms..=until_ms).step_by(LOOK_MS as usize).find(|now_ms| alive.stalled(ticked_ms, *now_ms))
+    }
+
+    /// ORD-12.
+    #[test]
+    fn a_shard_that_stands_still_for_a_minute_has_stalled() {
+        let mut alive = Alive::default();
+        assert_eq!(look(&mut alive, 5, 0, STALLED_MS), None, "not yet a minute");
+        assert!(!alive.stalled(5, STALLED_MS));
+        assert!(alive.stalled(5, STALLED_MS + 1));
+    }
+
+    /// ORD-12.
+    #[test]
+    fn a_shard_that_ticks_has_not_stalled() {
+        let mut alive = Alive::default();
+        assert!((0..100).all(|round| !alive.stalled(round, round * LOOK_MS)));
+        // Its minute begins with its last tick, not with the first look.
+        assert_eq!(look(&mut alive, 99, 100 * LOOK_MS, 1_000 * LOOK_MS), Some(106 * LOOK_MS));
+    }
+
+    /// ORD-12: the owner slept with its shard.
+    #[test]
+    fn time_in_which_the_owner_did_not_look_does_not_count() {
+        let mut alive = Alive::default();
+        assert_eq!(look(&mut alive, 5, 0, 5 * LOOK_MS), None);
+        let awake_ms = 10 * STALLED_MS;
+        assert!(!alive.stalled(5, awake_ms), "the shard has had no time to tick");
+        assert_eq!(look(&mut alive, 5, awake_ms, 20 * STALLED_MS), Some(awake_ms + STALLED_MS + LOOK_MS));
+    }
+}

@@ -9,7 +9,7 @@ use keylane_broker::BrokerError;
 use keylane_core::{Delivery, Feed, LaneHash, Verdict};
 
 use super::{Current, PINNED_MAX, Shard};
-use crate::poll::{PartState, Read};
+use crate::poll::{Part, PartState, Read};
 use crate::settle::part_of;
 
 impl<F> Shard<F> {
@@ -32,7 +32,7 @@ impl<F> Shard<F> {
         let part = part_of(&mut self.parts, &ready.delivery).expect("only owned partitions have lanes");
         part.running += 1;
         self.permits.take();
-        let seat = self.attempts.place(ready.delivery, ready.attempt, Some(ready.lane));
+        let seat = self.attempts.place(ready.attempt, Some(ready.lane), || ready.delivery);
         self.current = Current { seat, first: None, pinned: false };
         Some(seat)
     }
@@ -43,18 +43,18 @@ impl<F> Shard<F> {
         if self.verifying > 0 || !self.permits.any() {
             return None;
         }
-        // Twice round: a batch that one turn brought is looked at in the next.
-        for _ in 0..2 * self.parts.len() {
+        for _ in 0..=self.parts.len() {
             if let Some(seat) = self.next_of_turn(cx) {
                 return Some(seat);
             }
             self.turn = (self.turn + 1) % self.parts.len();
+            self.turn_used = false;
         }
         None
     }
 
     /// The next message of the partition whose turn it is.
-    #[inline]
+    #[inline(always)]
     fn next_of_turn(&mut self, cx: &mut Context<'_>) -> Option<u32> {
         loop {
             let part = self.parts[self.turn].as_mut().filter(|part| part.state == PartState::Running)?;
@@ -62,23 +62,26 @@ impl<F> Shard<F> {
                 if !self.engine.has_room(lane) {
                     return None;
                 }
-                let delivery = part.unstall().expect("just seen");
-                match self.judge(delivery, lane) {
+                match self.judge(lane, |part| part.unstall().expect("just seen")) {
                     Some(seat) => return Some(seat),
                     None => continue,
                 }
             }
-            match part.next_delivery() {
-                Read::Delivery(delivery) => {
-                    let lane = self.engine.lane_hash(&delivery);
-                    if let Some(seat) = self.judge(delivery, lane) {
+            match part.next_found() {
+                Read::Found(found) => {
+                    let lane = self.engine.lane_hash(part.partition, part.batch().key(&found));
+                    if let Some(seat) = self.judge(lane, |part| part.batch().delivery(&found)) {
                         return Some(seat);
                     }
                 }
                 Read::BatchEnd => {
-                    // One batch a turn: a partition that always has more must not keep the others waiting.
-                    self.read_on(cx);
-                    return None;
+                    // One batch a turn: a partition that always has more must not keep the others waiting. It is read
+                    // when it is looked at: read ahead, the batches of all partitions would push each other out of
+                    // the cache.
+                    if self.turn_used || !self.read_on(cx) {
+                        return None;
+                    }
+                    self.turn_used = true;
                 }
                 Read::Broken(error) => {
                     self.give_up(error);
@@ -88,37 +91,42 @@ impl<F> Shard<F> {
         }
     }
 
-    /// Runs, queues or keeps a message that was just read. There is a permit.
-    #[inline]
-    fn judge(&mut self, mut delivery: Delivery, lane: Option<LaneHash>) -> Option<u32> {
+    /// Runs, queues or keeps a message that was just read. There is a permit. The delivery is made where it stays.
+    #[inline(always)]
+    fn judge(&mut self, lane: Option<LaneHash>, delivery: impl FnOnce(&mut Part) -> Delivery) -> Option<u32> {
         let part = self.parts[self.turn].as_mut().expect("its turn");
         match self.engine.verdict(lane) {
             Verdict::Run => {
                 // It may wait, and would keep its whole batch in memory.
                 let detached = self.quick_in > 0 || self.attempts.pinned() >= PINNED_MAX;
-                if detached {
-                    delivery.detach();
-                }
                 part.running += 1;
                 self.permits.take();
-                let seat = self.attempts.place(delivery, 1, None);
+                let seat = self.attempts.place(1, None, || {
+                    let mut delivery = delivery(part);
+                    if detached {
+                        delivery.detach();
+                    }
+                    delivery
+                });
                 self.current = Current { seat, first: Some(lane), pinned: !detached };
                 Some(seat)
             }
             Verdict::Queue => {
+                let mut delivery = delivery(part);
                 delivery.detach();
                 self.engine.queue(lane, delivery, self.now_ms);
                 None
             }
             Verdict::Full => {
+                let delivery = delivery(part);
                 part.stall(delivery, lane);
                 None
             }
         }
     }
 
-    /// One more batch of the partition whose turn it is, if the bounds allow it (BPR-2).
-    fn read_on(&mut self, cx: &mut Context<'_>) {
+    /// One more batch of the partition whose turn it is, if there is one and the bounds allow it (BPR-2).
+    fn read_on(&mut self, cx: &mut Context<'_>) -> bool {
         self.feeds.clear();
         self.feeds.extend(self.parts.iter().map(|part| {
             part.as_ref().map_or(Feed::default(), |part| Feed {
@@ -133,10 +141,14 @@ impl<F> Shard<F> {
         }
         let part = self.parts[self.turn].as_mut().expect("its turn");
         if part.stopped || bytes_max == 0 {
-            return;
+            return false;
         }
-        if let Err(error) = part.poll_batch(cx, bytes_max) {
-            self.give_up(error);
+        match part.poll_batch(cx, bytes_max) {
+            Ok(there) => there,
+            Err(error) => {
+                self.give_up(error);
+                false
+            }
         }
     }
 

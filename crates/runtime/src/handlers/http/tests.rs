@@ -325,16 +325,18 @@ async fn a_body_that_breaks_off_does_not_change_what_the_status_said() {
     );
 }
 
-/// ING-5: a wrong address must not void a stream.
+/// ING-5, SEC-5: a wrong address must not void a stream, and what its query holds is nobody's business.
 #[tokio::test]
 async fn nobody_there_is_a_failure_that_says_so() {
     let gone = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-    let url = format!("http://127.0.0.1:{}/", gone.local_addr().expect("bound").port());
+    let url = format!("http://127.0.0.1:{}/orders", gone.local_addr().expect("bound").port());
     drop(gone);
-    let Outcome::Failed { error, .. } = push(&handler_for(&url), &plain(), 1).await else {
+    let with_secret = format!("{url}?token=secret#secret");
+    let Outcome::Failed { error, .. } = push(&handler_for(&with_secret), &plain(), 1).await else {
         panic!("no answer is a failure");
     };
     assert!(error.contains(&url) && error.contains("refused"), "{error}");
+    assert!(!error.contains("secret"), "{error}");
 }
 
 /// SEC-4.

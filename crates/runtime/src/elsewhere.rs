@@ -1,0 +1,105 @@
+//! Threads for polls that may block, of one pipeline.
+//!
+//! The runtime's own blocking pool starts a thread whenever none is idle, and on a busy machine a thread that has done
+//! its work is not idle for long: a few dozen polls at a time came to hundreds of threads. These are counted, and a
+//! poll that finds none of them free waits for one.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use crate::spawn::Tasks;
+
+/// Threads of one pipeline that may block at once.
+pub(crate) const THREADS_MAX: usize = 64;
+/// A thread that has had nothing to do for so long ends.
+const IDLE: Duration = Duration::from_secs(10);
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The threads of one pipeline. They end with it.
+#[derive(Default)]
+pub(crate) struct Elsewhere(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Work>,
+    threads: usize,
+    /// Threads that wait for work, those included that were woken and do not run yet.
+    idle: usize,
+    ended: bool,
+}
+
+impl Elsewhere {
+    /// Runs `work` on one of the threads.
+    pub(crate) fn run(&self, tasks: &Tasks, work: impl FnOnce() + Send + 'static) {
+        let mut state = self.0.state.lock().expect("no holder panics");
+        state.waiting.push_back(Box::new(work));
+        if state.idle >= state.waiting.len() {
+            self.0.more.notify_one();
+        } else if state.threads < THREADS_MAX {
+            state.threads += 1;
+            let shared = Arc::clone(&self.0);
+            tasks.run_blocking(move || shared.serve());
+        }
+    }
+}
+
+impl Shared {
+    fn serve(&self) {
+        let mut state = self.state.lock().expect("no holder panics");
+        loop {
+            if let Some(work) = state.waiting.pop_front() {
+                drop(state);
+                work();
+                state = self.state.lock().expect("no holder panics");
+                continue;
+            }
+            if state.ended {
+                break;
+            }
+            state.idle += 1;
+            let (woken, waited) = self.more.wait_timeout(state, IDLE).expect("no holder panics");
+            state = woken;
+            state.idle -= 1;
+            if waited.timed_out() && state.waiting.is_empty() {
+                break;
+            }
+        }
+        state.threads -= 1;
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        self.0.state.lock().expect("no holder panics").ended = true;
+        self.0.more.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// ORD-4: however fast work comes and goes, threads are bounded, and none of it is lost.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn threads_are_bounded_and_all_work_is_done() {
+        let (elsewhere, tasks) = (Elsewhere::default(), Tasks::default());
+        let (done, all) = mpsc::sync_channel(10_000);
+        for number in 0..10_000 {
+            let done = done.clone();
+            elsewhere.run(&tasks, move || done.send(number).expect("somebody listens"));
+            assert!(elsewhere.0.state.lock().expect("no holder panics").threads <= THREADS_MAX);
+        }
+        let mut seen: Vec<u32> = all.iter().take(10_000).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..10_000).collect::<Vec<_>>());
+    }
+}
