@@ -49,10 +49,11 @@ struct Problem {
 impl Client {
     /// A client for `args`; nothing is connected yet.
     pub fn new(args: &ServerArgs) -> Result<Client, Failure> {
-        let wrong = |why: String| Failure::Wrong(format!("--url {:?}: {why}", args.url));
-        let base = Url::parse(&args.url).map_err(|error| wrong(error.to_string()))?;
+        // The address is not repeated: it may hold a password, and whoever typed it knows it.
+        let wrong = |why: &str| Failure::Wrong(format!("--url: {why}"));
+        let base = Url::parse(&args.url).map_err(|error| wrong(&format!("this is no address: {error}")))?;
         if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
-            return Err(wrong("an http:// or https:// address is needed".to_owned()));
+            return Err(wrong("an http:// or https:// address is needed"));
         }
         let token = args.token.as_deref().filter(|token| !token.trim().is_empty());
         let authorization = token.map(bearer).transpose()?;
@@ -120,14 +121,14 @@ impl Client {
         } else {
             root_cause(error)
         };
-        Failure::Unreachable { url: self.base.to_string(), why }
+        Failure::Unreachable { url: without_secrets(&self.base), why }
     }
 
     /// An answer that is not what a Keylane server of this version says.
     pub fn not_understood(&self, error: &serde_json::Error) -> Failure {
         Failure::Failed(format!(
             "{} answered with something else than expected ({error}); is it a Keylane server of this version?",
-            self.base
+            without_secrets(&self.base)
         ))
     }
 
@@ -150,6 +151,16 @@ impl Client {
         let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
         Ok((status, body.to_vec()))
     }
+}
+
+/// An address without what may be a password: its user and its query (SEC-5).
+pub fn without_secrets(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    // Only addresses without a host refuse this, and they have no user.
+    let _ = url.set_username("").and_then(|()| url.set_password(None));
+    url.to_string()
 }
 
 /// One sentence for an answer that is a refusal.
@@ -190,19 +201,29 @@ mod tests {
         assert_eq!(refusal(StatusCode::NOT_FOUND, body), "there is no topic x (KL-1201)");
     }
 
+    /// SEC-5.
+    #[test]
+    fn a_password_in_an_address_is_not_shown() {
+        let url = Url::parse("https://me:secret@example.com:9000/orders?token=secret#secret").expect("a URL");
+        assert_eq!(without_secrets(&url), "https://example.com:9000/orders");
+    }
+
     /// ADM-8.
     #[test]
     fn an_answer_that_is_no_problem_names_its_status() {
         assert_eq!(refusal(StatusCode::BAD_GATEWAY, b"<html>"), "the server answered 502 Bad Gateway");
     }
 
-    /// ADM-8.
+    /// ADM-8, SEC-5.
     #[test]
-    fn an_address_without_http_is_wrong_usage() {
-        for url in ["localhost:7400", "ftp://x", "not an address"] {
+    fn an_address_without_http_is_wrong_usage_and_no_password_is_shown() {
+        for url in
+            ["localhost:7400", "ftp://x", "not an address", "ftp://me:secret@x/", "http://me:secret@[/"]
+        {
             let args = ServerArgs { url: url.to_owned(), token: None };
-            let code = Client::new(&args).err().expect("it is refused").exit_code();
-            assert_eq!(code, 2, "{url}");
+            let failure = Client::new(&args).err().expect("it is refused");
+            assert_eq!(failure.exit_code(), 2, "{url}");
+            assert!(!failure.to_string().contains("secret"), "{failure}");
         }
     }
 }

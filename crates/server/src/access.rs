@@ -66,6 +66,18 @@ pub(crate) fn parse_hash(text: &str) -> Option<[u8; 32]> {
     Some(hash)
 }
 
+/// Whether a token can be sent at all: a header carries visible ASCII, and spaces only between.
+pub fn is_token(token: &str) -> bool {
+    !token.is_empty()
+        && token.trim_ascii() == token
+        && token.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
+}
+
+/// True for the hash of no token, which anybody has.
+pub(crate) fn is_hash_of_nothing(hashed: &[u8; 32]) -> bool {
+    *hashed == hash("")
+}
+
 fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
@@ -133,13 +145,15 @@ fn needed(method: &Method, path: &str) -> Option<Role> {
     }
 }
 
-fn presented(headers: &HeaderMap) -> Option<&str> {
-    if let Some(token) = headers.get("x-admin-token") {
-        return token.to_str().ok();
+fn presented<'a>(headers: &'a HeaderMap) -> Option<&'a str> {
+    // An empty one is none.
+    let sent = |token: &'a str| Some(token.trim()).filter(|token| !token.is_empty());
+    if let Some(token) = headers.get("x-admin-token").and_then(|token| sent(token.to_str().ok()?)) {
+        return Some(token);
     }
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    if scheme.eq_ignore_ascii_case("bearer") { sent(token) } else { None }
 }
 
 fn only_this_machine(uri: &Uri, headers: &HeaderMap, peer: SocketAddr) -> Result<(), Problem> {
@@ -236,6 +250,45 @@ mod tests {
         assert_eq!(asks(&access, Method::GET, "/metrics", "authorization", "Bearer r", far), 200);
         assert_eq!(asks(&access, Method::GET, "/metrics", "authorization", "bearer  r", far), 200);
         assert_eq!(asks(&access, Method::GET, "/metrics", "authorization", "Basic r", far), 401);
+    }
+
+    /// ADM-2: no token is no token, even where somebody has configured the hash of nothing.
+    #[test]
+    fn an_empty_token_is_none() {
+        let access = Access::new(vec![token(Role::Admin, ""), token(Role::Read, "r")]);
+        for (name, value) in [
+            ("x-admin-token", ""),
+            ("x-admin-token", " "),
+            ("authorization", "Bearer "),
+            ("authorization", "Bearer"),
+        ] {
+            assert_eq!(
+                asks(&access, Method::GET, "/metrics", name, value, "10.1.2.3:5"),
+                401,
+                "{name}: {value:?}"
+            );
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert("x-admin-token", "".parse().expect("a value"));
+        headers.insert(header::AUTHORIZATION, "Bearer r".parse().expect("a value"));
+        assert_eq!(presented(&headers), Some("r"));
+    }
+
+    /// ADM-2.
+    #[test]
+    fn a_token_is_what_a_header_can_carry() {
+        for (text, want) in [
+            ("a", true),
+            ("my token", true),
+            ("", false),
+            (" a", false),
+            ("a\t", false),
+            ("a\nb", false),
+            ("é", false),
+        ] {
+            assert_eq!(is_token(text), want, "{text:?}");
+        }
+        assert!(is_token(&new_token()));
     }
 
     /// ADM-2, SEC-1.

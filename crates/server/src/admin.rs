@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use keylane::status::LaneSort;
@@ -14,6 +14,7 @@ use crate::app::App;
 use crate::ingest;
 use crate::problem::Problem;
 use crate::routes::listed;
+use crate::segment::Segment;
 use crate::tail::{From, Tail};
 
 /// Lanes shown unless told.
@@ -74,7 +75,7 @@ pub(crate) struct MessagesQuery {
 /// `GET /admin/topics/{topic}/messages`
 pub(crate) async fn messages(
     State(app): State<Arc<App>>,
-    Path(topic): Path<String>,
+    Segment(topic): Segment,
     query: Result<Query<MessagesQuery>, QueryRejection>,
 ) -> Result<Response<Body>, Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_query(error.body_text()))?;
@@ -94,7 +95,7 @@ pub(crate) async fn messages(
     let mut tail = Tail::open(&app.keylane, &topic, query.partition, from).await?;
     if query.follow {
         let limit = query.limit.unwrap_or(usize::MAX);
-        let body = Body::from_stream(tail.follow(app.phase.subscribe(), limit));
+        let body = Body::from_stream(tail.follow(app.phase.subscribe(), limit, app.blank_every));
         let kind = HeaderValue::from_static("application/x-ndjson");
         return Ok(([(header::CONTENT_TYPE, kind)], body).into_response());
     }

@@ -1,6 +1,7 @@
 //! What all routes share: the opened broker, the bounds, who may do what, and which phase of its life the server is in.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use keylane::clock::Clock;
@@ -9,9 +10,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::access::Access;
 use crate::config::Config;
-use crate::ingest::Bodies;
+use crate::ingest::{Bodies, FirstUse};
 use crate::metrics::Metrics;
 use crate::problem::Problem;
+
+/// A stream is never silent for longer: shorter than the time after which common proxies close a silent connection.
+const BLANK_EVERY_MAX: Duration = Duration::from_secs(15);
 
 /// A server's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,9 +38,12 @@ pub(crate) struct App {
     pub(crate) topics: Vec<String>,
     pub(crate) access: Access,
     pub(crate) bodies: Bodies,
+    pub(crate) first_use: FirstUse,
     pub(crate) metrics: Metrics,
     pub(crate) clock: Clock,
     pub(crate) phase: watch::Sender<Phase>,
+    /// How often a stream without messages says that it is there.
+    pub(crate) blank_every: Duration,
     producing: Arc<Semaphore>,
     producing_max: usize,
 }
@@ -49,9 +56,11 @@ impl App {
             topics: config.topics.keys().cloned().collect(),
             access: Access::new(config.server.tokens.clone()),
             bodies: Bodies::new(config.ingest.max_request, config.server.body_timeout),
+            first_use: FirstUse::default(),
             metrics: Metrics::new(),
             clock: Clock::system(),
             phase: watch::Sender::new(Phase::Starting),
+            blank_every: BLANK_EVERY_MAX.min(config.server.idle_timeout / 2),
             producing: Arc::new(Semaphore::new(config.ingest.in_flight)),
             producing_max: config.ingest.in_flight,
         }
@@ -61,8 +70,8 @@ impl App {
         *self.phase.borrow()
     }
 
-    /// A place among the requests that produce, or why there is none.
-    pub(crate) fn admit(&self) -> Result<OwnedSemaphorePermit, Problem> {
+    /// Says so if no more messages are taken.
+    pub(crate) fn takes_messages(&self) -> Result<(), Problem> {
         if self.phase() >= Phase::Draining {
             return Err(Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -71,6 +80,12 @@ impl App {
                 "the server is shutting down and takes no more messages; send it again, to another server or later",
             ));
         }
+        Ok(())
+    }
+
+    /// A place among the requests that produce, or why there is none.
+    pub(crate) fn admit(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        self.takes_messages()?;
         Arc::clone(&self.producing).try_acquire_owned().map_err(|_| {
             Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,

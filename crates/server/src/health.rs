@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
+use keylane::status::{PartitionState, PartitionStatus, PipelineStatus};
 use serde_json::json;
 
 use crate::app::{App, Phase};
@@ -39,16 +40,27 @@ async fn reasons(app: &App) -> Vec<String> {
         reasons.push(error.to_string());
     }
     match app.keylane.pipelines().await {
-        Ok(pipelines) => reasons.extend(
-            pipelines
-                .iter()
-                .filter(|pipeline| pipeline.state == "starting")
-                .map(|pipeline| format!("pipeline {} is starting", pipeline.name)),
-        ),
+        Ok(pipelines) => pipelines.iter().for_each(|pipeline| pipeline_reasons(pipeline, &mut reasons)),
         Err(error) => reasons.push(error.to_string()),
     }
     reasons.dedup();
     reasons
+}
+
+/// Whatever of a pipeline does not run, and why. On the way out that is said once, for all of them.
+fn pipeline_reasons(pipeline: &PipelineStatus, reasons: &mut Vec<String>) {
+    let name = &pipeline.name;
+    let stopped = |partition: &&PartitionStatus| partition.state == PartitionState::Stopped;
+    let before = reasons.len();
+    for partition in pipeline.partitions.iter().filter(stopped) {
+        let why = partition.why.as_deref().unwrap_or("it does not say why");
+        reasons.push(format!("partition {} of pipeline {name} has stopped: {why}", partition.partition));
+    }
+    match pipeline.state {
+        "starting" => reasons.push(format!("pipeline {name} is starting")),
+        "stopped" if reasons.len() == before => reasons.push(format!("pipeline {name} has stopped")),
+        _ => {}
+    }
 }
 
 /// Name and version.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, Response, StatusCode};
+use axum::http::{Request, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -23,9 +23,11 @@ use tower_service::Service;
 
 use crate::app::{App, Phase};
 use crate::config::ServerConfig;
+use crate::patient::Patient;
 use crate::problem::Problem;
+use crate::rest::Rest;
 use crate::routes;
-use crate::tasks;
+use crate::tasks::Tasks;
 
 /// Bytes of a request's head: many times what any client sends, and little beside a body.
 const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -44,18 +46,20 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What is still connected when accepting has ended.
 pub(crate) struct Connections {
     graceful: GracefulShutdown,
+    tasks: Tasks,
 }
 
 impl Connections {
-    /// Lets requests under way end, at most `max` long; idle connections close at once.
-    pub(crate) async fn close(self, max: Duration) {
+    /// Lets requests under way end, at most `max` long; idle connections close at once, and in the end all do.
+    pub(crate) async fn close(mut self, max: Duration) {
         let _ = tokio::time::timeout(max, self.graceful.shutdown()).await;
+        self.tasks.end().await;
     }
 }
 
 /// Accepts connections until the server is closing.
 pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, config: ServerConfig) -> Connections {
-    let connections = Connections { graceful: GracefulShutdown::new() };
+    let mut connections = Connections { graceful: GracefulShutdown::new(), tasks: Tasks::default() };
     let mut phase = app.phase.subscribe();
     let router = routes::router(Arc::clone(&app));
     let places = Arc::new(Semaphore::new(config.connections));
@@ -69,6 +73,8 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, config: ServerC
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
+            // Those that have ended are let go of, or the set would grow with every connection there ever was.
+            () = connections.tasks.one_ends() => continue,
             _ = phase.wait_for(|phase| *phase == Phase::Closing) => return connections,
         };
         let (stream, peer) = match accepted {
@@ -86,13 +92,14 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, config: ServerC
                 let (app, router) = (Arc::clone(&app), router.clone());
                 let service =
                     service_fn(move |request| answer(Arc::clone(&app), router.clone(), peer, request));
+                let stream = Patient::new(stream, config.idle_timeout);
                 let connection = http.serve_connection(TokioIo::new(stream), service);
                 let connection = connections.graceful.watch(connection);
-                tasks::spawn(run(connection, place));
+                connections.tasks.spawn(run(connection, place));
             }
             Err(_) => {
                 if let Ok(refusal) = Arc::clone(&refusals).try_acquire_owned() {
-                    tasks::spawn(refuse(stream, config.connections, refusal));
+                    connections.tasks.spawn(refuse(stream, config.connections, refusal));
                 }
             }
         }
@@ -119,10 +126,18 @@ async fn answer(
     let started_us = app.clock.now_us();
     let route = routes::label(request.uri().path());
     let allowed = app.access.check(request.method(), request.uri(), request.headers(), peer);
+    // A client that asks first has not sent anything yet, and need not.
+    let asks_first = request.headers().contains_key(header::EXPECT);
+    let (parts, body) = request.into_parts();
+    let rest = Rest::new(body);
     let response = match allowed {
-        Ok(()) => router.call(request).await?,
+        Ok(()) => router.call(Request::from_parts(parts, rest.body())).await?,
         Err(problem) => problem.into_response(),
     };
+    let gave_up = response.status() == StatusCode::REQUEST_TIMEOUT;
+    if !asks_first && !gave_up && !rest.is_read() {
+        app.bodies.discard(rest.body()).await;
+    }
     let took_us = app.clock.now_us() - started_us;
     app.metrics.answered(route, response.status().as_u16(), took_us);
     Ok(response)

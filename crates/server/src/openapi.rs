@@ -65,17 +65,22 @@ fn produce() -> Value {
     let message = json!({ "$ref": "#/components/schemas/Message" });
     json!({
         "summary": "Produce messages",
-        "description": "Answered once each message is durable or refused. 202 if any was accepted. In NDJSON empty lines are skipped and not counted.",
+        "description": "Answered once each message is durable or refused. 202 if any was accepted. In NDJSON empty lines are skipped and not counted. At most 100,000 messages; at most 1,000 of `rejected` are listed, and then `rejected_count` says how many there are.",
         "parameters": [path_parameter("topic")],
         "requestBody": { "required": true, "content": {
-            "application/json": { "schema": { "oneOf": [message, { "type": "array", "items": message, "minItems": 1 }] } },
+            "application/json": { "schema": { "oneOf": [message, { "type": "array", "items": message, "minItems": 1, "maxItems": 100_000 }] } },
             "application/x-ndjson": { "schema": { "description": "A message a line.", "type": "string" } },
         } },
         "responses": {
-            "202": content("At least one is durable", "application/json", object(json!({
-                "accepted": { "type": "array", "items": { "$ref": "#/components/schemas/Receipt" } },
-                "rejected": { "type": "array", "items": { "$ref": "#/components/schemas/Rejected" } },
-            }))),
+            "202": content("At least one is durable", "application/json", json!({
+                "type": "object",
+                "required": ["accepted", "rejected"],
+                "properties": {
+                    "accepted": { "type": "array", "items": { "$ref": "#/components/schemas/Receipt" } },
+                    "rejected": { "type": "array", "items": { "$ref": "#/components/schemas/Rejected" }, "maxItems": 1000 },
+                    "rejected_count": { "type": "integer", "minimum": 1001 },
+                },
+            })),
             "400": problem(), "401": problem(), "403": problem(), "404": problem(), "408": problem(),
             "413": problem(), "415": problem(), "503": problem(), "default": problem(),
         },
@@ -90,8 +95,8 @@ fn messages() -> Value {
             path_parameter("topic"),
             query("partition", "Only this one", json!({ "type": "integer", "minimum": 0 })),
             query("from", "Where to begin: `earliest`, `latest`, or a position, which needs a partition. With follow the default is `latest`, else `earliest`", text()),
-            query("limit", "At most so many (100; with follow: no end)", json!({ "type": "integer", "minimum": 0 })),
-            query("follow", "Go on as messages come, a line each", json!({ "type": "boolean", "default": false })),
+            query("limit", "At most so many: 100 unless told; with follow without end unless told. An answer also ends at about 16 MiB, so that only an empty one is the end", json!({ "type": "integer", "minimum": 0, "maximum": 1000 })),
+            query("follow", "Go on as messages come, a line each; a blank line now and then while nothing comes", json!({ "type": "boolean", "default": false })),
         ],
         "responses": {
             "200": { "description": "Messages", "content": {
@@ -129,12 +134,14 @@ fn schemas() -> Value {
                 "type": { "type": "string", "format": "uri-reference" },
                 "title": text(), "status": { "type": "integer" }, "detail": text(),
                 "code": { "type": "string", "pattern": "^KL-[0-9]{4}$" },
-                "rejected": { "type": "array", "items": { "$ref": "#/components/schemas/Rejected" } },
+                "rejected": { "type": "array", "items": { "$ref": "#/components/schemas/Rejected" }, "maxItems": 1000 },
+                "rejected_count": { "type": "integer", "minimum": 1001 },
                 "reasons": { "type": "array", "items": text() },
             },
         },
         "Pipeline": object(json!({
-            "name": text(), "topic": text(), "group": text(), "mode": text(), "state": text(),
+            "name": text(), "topic": text(), "group": text(), "mode": text(),
+            "state": { "enum": ["starting", "running", "partly stopped", "draining", "stopped"] },
             "lag": object(json!({ "messages": count(), "oldest_age_seconds": { "type": ["number", "null"] } })),
             "lanes": object(json!({ "total": count(), "busy": count(), "held": count(), "retrying": count(), "stuck": count() })),
             "handled": count(), "failed": count(), "dead": count(),
@@ -144,9 +151,10 @@ fn schemas() -> Value {
         })),
         "Partition": {
             "type": "object",
-            "required": ["partition", "state", "epoch", "committed", "end"],
+            "required": ["partition", "state", "epoch", "committed", "settled_above", "end"],
             "properties": {
-                "partition": count(), "state": text(), "epoch": count(), "committed": count(), "end": count(), "why": text(),
+                "partition": count(), "state": text(), "epoch": count(), "committed": count(), "settled_above": count(),
+                "end": count(), "why": text(),
             },
         },
         "Lane": object(json!({

@@ -5,7 +5,8 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use keylane::{Error, ProduceError};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde::ser::SerializeMap;
+use serde_json::value::{RawValue, to_raw_value};
 
 /// Seconds after which one may try again when there is no room: long enough for a group commit or a batch to end,
 /// short enough that nobody idles.
@@ -19,7 +20,7 @@ pub(crate) struct Problem {
     pub(crate) title: &'static str,
     pub(crate) detail: String,
     /// Further members of the answer, such as the lines that were not taken.
-    pub(crate) more: Map<String, Value>,
+    pub(crate) more: Vec<(&'static str, Box<RawValue>)>,
 }
 
 /// A message of a request that was not taken.
@@ -29,17 +30,6 @@ pub(crate) struct Rejected {
     pub(crate) error: String,
 }
 
-#[derive(Serialize)]
-struct Wire<'a> {
-    r#type: String,
-    title: &'a str,
-    status: u16,
-    detail: &'a str,
-    code: &'a str,
-    #[serde(flatten)]
-    more: &'a Map<String, Value>,
-}
-
 impl Problem {
     pub(crate) fn new(
         status: StatusCode,
@@ -47,7 +37,7 @@ impl Problem {
         title: &'static str,
         detail: impl Into<String>,
     ) -> Problem {
-        Problem { status, code, title, detail: detail.into(), more: Map::new() }
+        Problem { status, code, title, detail: detail.into(), more: Vec::new() }
     }
 
     pub(crate) fn bad_query(detail: impl Into<String>) -> Problem {
@@ -55,9 +45,9 @@ impl Problem {
     }
 
     /// Adds a member to the answer.
-    pub(crate) fn with(mut self, name: &str, value: impl Serialize) -> Problem {
-        let value = serde_json::to_value(value).expect("text, numbers and lists always serialize");
-        self.more.insert(name.to_owned(), value);
+    pub(crate) fn with(mut self, name: &'static str, value: impl Serialize) -> Problem {
+        let value = to_raw_value(&value).expect("text, numbers and lists always serialize");
+        self.more.push((name, value));
         self
     }
 }
@@ -89,17 +79,24 @@ pub(crate) fn produce_status(error: &ProduceError) -> (StatusCode, &'static str)
     }
 }
 
+impl Serialize for Problem {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("type", &format_args!("/errors/{}", self.code))?;
+        map.serialize_entry("title", self.title)?;
+        map.serialize_entry("status", &self.status.as_u16())?;
+        map.serialize_entry("detail", &self.detail)?;
+        map.serialize_entry("code", self.code)?;
+        for (name, value) in &self.more {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
+}
+
 impl IntoResponse for Problem {
     fn into_response(self) -> Response<Body> {
-        let wire = Wire {
-            r#type: format!("/errors/{}", self.code),
-            title: self.title,
-            status: self.status.as_u16(),
-            detail: &self.detail,
-            code: self.code,
-            more: &self.more,
-        };
-        let body = serde_json::to_vec(&wire).expect("text and numbers always serialize");
+        let body = serde_json::to_vec(&self).expect("text and numbers always serialize");
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderValue, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::app::App;
 use crate::problem::Problem;
+use crate::segment::Segment;
 use crate::{admin, errors, health, ingest, openapi, page};
 
 /// Every path: its name in metrics, where a label never carries what a client made up, and in the API's description.
@@ -81,7 +82,7 @@ async fn openapi_json() -> Response<Body> {
     ingest::json(StatusCode::OK, openapi::document().to_string().into_bytes())
 }
 
-async fn error_page(Path(code): Path<String>) -> Response<Body> {
+async fn error_page(Segment(code): Segment) -> Response<Body> {
     match errors::page(&code) {
         Some(text) => {
             let kind = HeaderValue::from_static("text/markdown; charset=utf-8");

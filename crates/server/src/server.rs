@@ -16,13 +16,15 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::app::{App, Phase};
-use crate::config::{Config, HandlerConfig, PipelineConfig};
+use crate::config::{Config, HandlerConfig, PipelineConfig, ServerConfig};
+use crate::descriptors;
 use crate::listen;
 use crate::tasks;
 
 /// How much longer than its own deadline a drain may take before it is given up.
 const DRAIN_MARGIN: Duration = Duration::from_secs(5);
-/// Requests under way get this long to end once pipelines are drained.
+/// Requests under way get this long to end once pipelines are drained, or as long as handlers got if that is shorter.
+/// Whoever does not take its answer by then never will.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
 
 /// Why a server did not start, or did not end well. Each is one sentence.
@@ -34,6 +36,11 @@ pub enum ServeError {
         "cannot listen on {0}: the address is in use; stop the process that has it, or set server.listen to another port"
     )]
     AddressInUse(SocketAddr),
+    /// Other machines could do anything (SEC-1).
+    #[error(
+        "cannot listen on {0}: other machines can reach it, and there are no tokens; make one with `keylane token new`, or listen on 127.0.0.1"
+    )]
+    NoTokens(SocketAddr),
     /// The address cannot be had for another reason.
     #[error("cannot listen on {address}: {why}")]
     Listen {
@@ -65,6 +72,7 @@ impl ServeError {
     pub fn code(&self) -> &'static str {
         match self {
             ServeError::AddressInUse(_) => "KL-1401",
+            ServeError::NoTokens(_) => "KL-1009",
             ServeError::Listen { .. } => "KL-1402",
             ServeError::Keylane(error) => error.code(),
             ServeError::Handler { .. } => "KL-1403",
@@ -92,7 +100,9 @@ pub struct Server {
 impl Server {
     /// Opens the broker and serves.
     pub async fn start(config: Config) -> Result<Server, ServeError> {
-        let listener = bind(config.server.listen).await?;
+        let listener = bind(&config.server).await?;
+        // Before anything is opened.
+        descriptors::raise();
         let open = OpenConfig::embedded(&config.data).create_topics(config.topics.is_empty());
         let keylane = Keylane::open(open).await?;
         Server::begin(config, keylane, listener).await
@@ -100,15 +110,22 @@ impl Server {
 
     /// Serves on a broker that is open already.
     pub async fn start_on(config: Config, keylane: Keylane) -> Result<Server, ServeError> {
-        let listener = bind(config.server.listen).await?;
+        let listener = bind(&config.server).await?;
         Server::begin(config, keylane, listener).await
     }
 
-    async fn begin(config: Config, keylane: Keylane, listener: TcpListener) -> Result<Server, ServeError> {
+    async fn begin(
+        mut config: Config,
+        keylane: Keylane,
+        listener: TcpListener,
+    ) -> Result<Server, ServeError> {
         let address = listener
             .local_addr()
             .map_err(|error| ServeError::Listen { address: config.server.listen, why: error.to_string() })?;
         ensure_topics(&config, &keylane).await?;
+        let partitions = keylane.topics().await?.iter().map(|topic| topic.partitions as usize).sum();
+        config.server.connections =
+            descriptors::connections(config.server.connections, descriptors::raise(), partitions);
         let app = Arc::new(App::new(&config, keylane));
         let accepting = tasks::spawn(listen::accept(listener, Arc::clone(&app), config.server.clone()));
         let server =
@@ -152,7 +169,7 @@ impl Server {
         let drained = tokio::time::timeout(deadline, join_all(pipelines.iter().map(Pipeline::drain))).await;
         self.app.phase.send_replace(Phase::Closing);
         if let Ok(connections) = self.accepting.await {
-            connections.close(CLOSE_MAX).await;
+            connections.close(CLOSE_MAX.min(self.drain)).await;
         }
         tracing::info!("stopped");
         match drained {
@@ -162,7 +179,11 @@ impl Server {
     }
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
+async fn bind(config: &ServerConfig) -> Result<TcpListener, ServeError> {
+    let address = config.listen;
+    if config.is_open_to_all() {
+        return Err(ServeError::NoTokens(address));
+    }
     TcpListener::bind(address).await.map_err(|error| match error.kind() {
         std::io::ErrorKind::AddrInUse => ServeError::AddressInUse(address),
         _ => ServeError::Listen { address, why: error.to_string() },

@@ -101,13 +101,16 @@ impl Tail {
         Ok(body)
     }
 
-    /// Messages as they come, a line each, until `limit`, the server's end, or the client's.
+    /// Messages as they come, a line each, until `limit`, the server's end, or the client's. While nothing comes there
+    /// is a blank line now and then: only a write finds out that a client has vanished.
     pub(crate) fn follow(
         self,
         phase: watch::Receiver<Phase>,
         limit: usize,
+        blank_every: Duration,
     ) -> impl Stream<Item = Result<Bytes, Error>> {
-        stream::try_unfold((self, phase, limit), |(mut tail, mut phase, left)| async move {
+        stream::try_unfold((self, phase, limit), move |(mut tail, mut phase, left)| async move {
+            let mut quiet = Duration::ZERO;
             loop {
                 if left == 0 || *phase.borrow() >= Phase::Draining {
                     return Ok(None);
@@ -122,8 +125,13 @@ impl Tail {
                     let left = left - messages.len();
                     return Ok(Some((Bytes::from(lines), (tail, phase, left))));
                 }
+                if quiet >= blank_every {
+                    return Ok(Some((Bytes::from_static(b"\n"), (tail, phase, left))));
+                }
+                let pause = LOOK_EVERY.min(blank_every);
                 let draining = phase.wait_for(|phase| *phase >= Phase::Draining);
-                let _ = tokio::time::timeout(LOOK_EVERY, draining).await;
+                let _ = tokio::time::timeout(pause, draining).await;
+                quiet += pause;
             }
         })
     }

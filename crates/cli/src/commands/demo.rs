@@ -19,6 +19,7 @@ use tokio::time::MissedTickBehavior;
 
 use self::traffic::{FAILING_KEY, Numbered, SLOW_KEY, Traffic};
 use self::witness::Witness;
+use crate::commands::serve::failed;
 use crate::failure::Failure;
 use crate::show::{self, thousands};
 use crate::signals::Signals;
@@ -230,8 +231,4 @@ fn temporary_folder() -> Result<tempfile::TempDir, Failure> {
         .prefix("keylane-demo-")
         .tempdir()
         .map_err(|error| Failure::Failed(format!("cannot make a temporary folder: {error}")))
-}
-
-fn failed(error: impl std::fmt::Display) -> Failure {
-    Failure::Failed(error.to_string())
 }

@@ -1,8 +1,9 @@
 //! `keylane serve`: the server, from its config to its drain.
 
 use std::path::PathBuf;
+use std::pin::pin;
 
-use keylane_server::{Config, Server};
+use keylane_server::{Config, ServeError, Server};
 
 use crate::failure::Failure;
 use crate::show;
@@ -28,15 +29,28 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     telemetry::start(args.log_format, &args.log)?;
     let config = Config::load(args.config.as_deref()).map_err(|error| Failure::Config(error.to_string()))?;
     let mut signals = Signals::take()?;
+    let mut starting = pin!(Server::start(config));
     let server = tokio::select! {
-        started = Server::start(config) => started.map_err(|error| Failure::Failed(error.to_string()))?,
-        // Nothing was taken in yet, so there is nothing to drain.
-        () = signals.next() => return Ok(()),
+        started = &mut starting => started.map_err(failed)?,
+        // What has begun to start has a broker open and perhaps pipelines at work: it ends as any other does.
+        () = signals.next() => {
+            let drain = async { starting.await.map_err(failed)?.stop().await.map_err(failed) };
+            return signals.unless_again(drain).await;
+        }
     };
     // A server whose output nobody reads is a server all the same.
     let _ = show::line(&format!("listening on http://{}", server.address()));
     signals.next().await;
     tracing::info!("draining; a second signal stops at once");
-    let drain = async { server.stop().await.map_err(|error| Failure::Failed(error.to_string())) };
-    signals.unless_again(drain).await
+    signals.unless_again(async { server.stop().await.map_err(failed) }).await
+}
+
+/// What a server ended with, with the code under which it is explained.
+pub fn failed(error: impl Into<ServeError>) -> Failure {
+    let error = error.into();
+    let said = format!("{error} ({})", error.code());
+    match error {
+        ServeError::NoTokens(_) => Failure::Wrong(said),
+        _ => Failure::Failed(said),
+    }
 }

@@ -153,13 +153,10 @@ async fn pages(client: &Client, args: &Args, printer: &mut Printer) -> Result<()
             for message in &page {
                 printer.print(client, message.get())?;
             }
-            match page.last() {
-                Some(last) if page.len() as u64 == limit => {
-                    let last: Shown<'_> = client.read(last)?;
-                    from = Start::Position(last.offset + 1);
-                }
-                _ => break,
-            }
+            // A page may end early, where its bytes are enough; only an empty one is the end.
+            let Some(last) = page.last() else { break };
+            let last: Shown<'_> = client.read(last)?;
+            from = Start::Position(last.offset + 1);
         }
     }
     Ok(())

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use clap::{Subcommand, ValueEnum};
-use keylane_server::{hash_token, new_token};
+use keylane_server::{hash_token, is_name, is_token, new_token};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -35,7 +35,7 @@ enum Action {
 #[derive(Debug, clap::Args)]
 struct Grant {
     /// Name under which its use is recorded
-    #[arg(long, default_value = "ops")]
+    #[arg(long, default_value = "ops", value_parser = name)]
     name: String,
     /// What it may do
     #[arg(long, value_enum, default_value = "admin")]
@@ -73,6 +73,12 @@ pub async fn run(args: Args) -> Result<(), Failure> {
                 Some(token) if token != "-" => token,
                 _ => read_token()?,
             };
+            if !is_token(&token) {
+                return Err(Failure::Wrong(
+                    "this cannot be a token: no header carries it as it is; use visible ASCII characters, at least one"
+                        .to_owned(),
+                ));
+            }
             print(None, &token, &grant)
         }
     }
@@ -95,9 +101,14 @@ fn read_token() -> Result<String, Failure> {
     let mut text = String::new();
     std::io::stdin()
         .lock()
-        .take(INPUT_BYTES_MAX)
+        .take(INPUT_BYTES_MAX + 1)
         .read_to_string(&mut text)
         .map_err(|error| Failure::Wrong(format!("cannot read a token from standard input: {error}")))?;
+    if text.len() as u64 > INPUT_BYTES_MAX {
+        return Err(Failure::Wrong(format!(
+            "standard input has more than {INPUT_BYTES_MAX} bytes, which no token has; is it the right file?"
+        )));
+    }
     match text.trim() {
         "" => Err(Failure::Wrong("there is no token on standard input".to_owned())),
         token => Ok(token.to_owned()),
@@ -110,7 +121,13 @@ fn config_line(grant: &Grant, sha256: &str) -> String {
         Role::Operate => "operate",
         Role::Admin => "admin",
     };
-    // A JSON string is a YAML string, so any name is safe in it.
-    let name = serde_json::Value::from(grant.name.as_str());
-    format!("- {{ name: {name}, role: {role}, sha256: \"{sha256}\" }}")
+    format!("- {{ name: \"{}\", role: {role}, sha256: \"{sha256}\" }}", grant.name)
+}
+
+/// A name that the config takes.
+fn name(text: &str) -> Result<String, String> {
+    match is_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("a name has letters, digits, `.`, `_` and `-`, at least one and at most 249".to_owned()),
+    }
 }

@@ -20,7 +20,9 @@ pub fn keylane(arguments: &[&str], input: &[u8]) -> Output {
 
 /// The binary, without what the environment of the tests says.
 pub fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_keylane"));
+    // The one that Cargo built for these tests may have flaws put back.
+    let built = || env!("CARGO_BIN_EXE_keylane").into();
+    let mut command = Command::new(std::env::var_os("KEYLANE_BIN").unwrap_or_else(built));
     for name in ["KEYLANE_URL", "KEYLANE_TOKEN", "RUST_LOG"] {
         command.env_remove(name);
     }

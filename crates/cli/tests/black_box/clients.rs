@@ -47,6 +47,15 @@ fn a_server_that_is_not_there_exits_with_3_and_says_where() {
     }
 }
 
+/// ADM-8, SEC-5.
+#[test]
+fn a_password_in_the_address_is_not_shown() {
+    let output = keylane(&["topics", "--url", "http://me:secret@127.0.0.1:1"], b"");
+    assert_eq!(output.status.code(), Some(3));
+    let said = text(&output.stderr);
+    assert!(said.contains("http://127.0.0.1:1/") && !said.contains("secret"), "{said}");
+}
+
 /// ADM-8.
 #[test]
 fn wrong_usage_exits_with_2() {
@@ -61,6 +70,12 @@ fn wrong_usage_exits_with_2() {
         &["lanes", "--sort", "colour"],
         &["completions", "no-such-shell"],
         &["token", "new", "--role", "king"],
+        &["token", "new", "--name", "a b"],
+        &["token", "new", "--name", ""],
+        &["token", "hash", ""],
+        &["token", "hash", " a"],
+        &["token", "hash", "schlüssel"],
+        &["demo", "--listen", "0.0.0.0:0"],
     ] {
         let output = keylane(arguments, b"");
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
@@ -245,14 +260,23 @@ fn tail_without_follow_reads_each_partition_page_by_page() {
         ("200 OK", &topics().replace("or\\u001b[2Jders", "orders")),
         ("200 OK", "[]"),
         ("200 OK", &Value::from(page).to_string()),
+        // Short, since its messages are large: not the end.
         ("200 OK", r#"[{"partition":1,"offset":1005,"payload":0}]"#),
+        ("200 OK", r#"[{"partition":1,"offset":1006,"payload":0}]"#),
+        ("200 OK", "[]"),
     ]);
     let output = keylane(&["tail", "orders", "--no-follow", "--json", "--url", &server.url], b"");
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    assert_eq!(text(&output.stdout).lines().count(), 1_001);
+    assert_eq!(text(&output.stdout).lines().count(), 1_002);
     let asked: Vec<String> = server.requests()[1..].iter().map(|request| request.line.clone()).collect();
-    let expected = ["partition=0&from=earliest", "partition=1&from=earliest", "partition=1&from=1005"]
-        .map(|query| format!("GET /admin/topics/orders/messages?{query}&limit=1000 HTTP/1.1"));
+    let expected = [
+        "partition=0&from=earliest",
+        "partition=1&from=earliest",
+        "partition=1&from=1005",
+        "partition=1&from=1006",
+        "partition=1&from=1007",
+    ]
+    .map(|query| format!("GET /admin/topics/orders/messages?{query}&limit=1000 HTTP/1.1"));
     assert_eq!(asked, expected);
 }
 

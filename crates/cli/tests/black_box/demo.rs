@@ -46,5 +46,6 @@ fn a_port_in_use_is_one_clear_sentence_for_the_demonstration_too() {
     let address = taken.local_addr().expect("it is bound").to_string();
     let output = keylane(&["demo", "--listen", &address], b"");
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains(&address));
+    let said = text(&output.stderr);
+    assert!(said.contains(&address) && said.contains("(KL-1401)"), "{said}");
 }

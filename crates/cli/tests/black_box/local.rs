@@ -33,6 +33,7 @@ fn a_token_is_hashed_from_an_argument_or_from_standard_input() {
         assert_eq!(printed.get("token"), None);
     }
     assert_eq!(keylane(&["token", "hash"], b"\n").status.code(), Some(2));
+    assert_eq!(keylane(&["token", "hash"], &[b'a'; 5_000]).status.code(), Some(2), "never cut short");
 }
 
 /// ADM-8.

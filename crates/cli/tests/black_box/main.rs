@@ -1,5 +1,6 @@
 //! The binary `keylane` from outside: what it sends, what it prints, how it exits (ADM-8).
 
+mod bench;
 mod binary;
 mod canned;
 mod clients;

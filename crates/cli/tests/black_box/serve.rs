@@ -171,7 +171,55 @@ fn a_port_in_use_is_one_clear_sentence() {
     let folder = config(&address, "");
     let output = serve(&folder.path().join("keylane.yaml"));
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-    assert!(one_sentence(&output).contains(&address));
+    let said = one_sentence(&output);
+    assert!(said.contains(&address) && said.ends_with("(KL-1401)"), "{said}");
+}
+
+/// ADM-8, ORD-10: what has begun to start ends in order too.
+#[test]
+fn a_signal_while_it_starts_drains_as_well() {
+    // Enough to do that the signal comes before the end of it.
+    let pipelines: String =
+        (0..300).map(|n| format!("  p{n}: {{ topic: t, handler: {{ log: {{}} }} }}\n")).collect();
+    let more = format!("topics: {{ t: {{ partitions: 32 }} }}\npipelines:\n{pipelines}");
+    let folder = config("127.0.0.1:0", &more);
+    let path = folder.path().join("keylane.yaml");
+    let mut child = command(&["serve", "-c", path.to_str().expect("text")])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    while !folder.path().join("data").exists() {
+        std::thread::yield_now();
+    }
+    signal(&child, "-TERM");
+    let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+    let events = BufReader::new(child.stderr.take().expect("it is piped"));
+    let stopped = events.lines().any(|event| event.expect("text").contains("stopped"));
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+    assert!(stopped, "it ended without a drain");
+    assert_eq!(stdout.lines().count(), 0, "the signal came too late to show anything");
+}
+
+/// ADM-8, SEC-2.
+#[test]
+fn fewer_connections_are_taken_where_the_system_gives_few_descriptors() {
+    let folder = config("127.0.0.1:0", "topics: { t: { partitions: 1 } }\n");
+    let path = folder.path().join("keylane.yaml");
+    let mut child = std::process::Command::new("sh")
+        .args(["-c", "ulimit -n 400 && exec \"$0\" serve -c \"$1\"", env!("CARGO_BIN_EXE_keylane")])
+        .arg(&path)
+        .env_remove("RUST_LOG")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut events = BufReader::new(child.stderr.take().expect("it is piped")).lines();
+    let warned = events.any(|event| event.expect("text").contains("connections=70"));
+    signal(&child, "-TERM");
+    drop(events);
+    child.wait().expect("it ends");
+    assert!(warned, "(400 - 256 - 4) / 2 is not said");
 }
 
 /// ADM-8, BRK-1.

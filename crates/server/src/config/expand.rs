@@ -114,9 +114,15 @@ fn variable(inside: &str, environment: &Environment) -> Result<String, Complaint
 
 /// What the file holds that `text` names, without the line break at its end; none if it names none.
 fn secret_file(text: &str) -> Result<Option<String>, Complaint> {
-    let Some(path) = text.strip_prefix("file:").filter(|path| path.starts_with('/')) else {
+    let Some(path) = text.strip_prefix("file:") else {
         return Ok(None);
     };
+    if !path.starts_with('/') {
+        return Err((
+            "`file:` must be followed by an absolute path".to_owned(),
+            "write it like this: `file:/run/secrets/token`".to_owned(),
+        ));
+    }
     let complain = |why: String| {
         (
             format!("{path} cannot be read: {why}"),

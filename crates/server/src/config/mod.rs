@@ -26,7 +26,8 @@ use keylane::{Settings, TopicSpec};
 pub use environment::Environment;
 pub(crate) use error::nearest;
 pub use error::{ConfigError, ConfigProblem, Place};
-pub(crate) use shape::{NAME_BYTES_MAX, is_name};
+pub(crate) use shape::NAME_BYTES_MAX;
+pub use shape::is_name;
 
 use crate::access::Role;
 use tree::Node;
@@ -61,6 +62,13 @@ pub struct ServerConfig {
     pub body_timeout: Duration,
     /// How long handlers get to finish on shutdown.
     pub drain: Duration,
+}
+
+impl ServerConfig {
+    /// True if other machines could do anything here: they can reach it, and need no token (SEC-1).
+    pub(crate) fn is_open_to_all(&self) -> bool {
+        !self.listen.ip().to_canonical().is_loopback() && self.tokens.is_empty()
+    }
 }
 
 /// A token, hashed.

@@ -47,7 +47,15 @@ fn server(reader: &mut Reader, top: &Section<'_>) -> ServerConfig {
         };
         tokens.push(token);
     }
-    if !listen.ip().is_loopback() && tokens.is_empty() {
+    let config = ServerConfig {
+        listen,
+        tokens,
+        connections: reader.whole(&section, "connections") as usize,
+        idle_timeout: reader.duration(&section, "idle_timeout"),
+        body_timeout: reader.duration(&section, "body_timeout"),
+        drain: reader.duration(&section, "drain"),
+    };
+    if config.is_open_to_all() {
         reader.problems.push(ConfigProblem {
             code: "KL-1009",
             place: section.place_of("listen"),
@@ -59,14 +67,7 @@ fn server(reader: &mut Reader, top: &Section<'_>) -> ServerConfig {
                     .to_owned(),
         });
     }
-    ServerConfig {
-        listen,
-        tokens,
-        connections: reader.whole(&section, "connections") as usize,
-        idle_timeout: reader.duration(&section, "idle_timeout"),
-        body_timeout: reader.duration(&section, "body_timeout"),
-        drain: reader.duration(&section, "drain"),
-    }
+    config
 }
 
 fn topics(reader: &mut Reader, top: &Section<'_>) -> BTreeMap<String, TopicSpec> {
@@ -233,12 +234,17 @@ fn handler(reader: &mut Reader, pipeline: &Section<'_>) -> HandlerConfig {
     if reader.problems.len() == before
         && let Err(what) = config.handler()
     {
+        let help = match (HttpConfig { allow_private: true, ..config.clone() }).handler() {
+            Ok(_) => {
+                "a public address needs nothing; for one of your own network set `allow_private: true` beside it"
+            }
+            Err(_) => "write it like this: `url: \"http://127.0.0.1:9000/orders\"`, without user or password",
+        };
         reader.problems.push(ConfigProblem {
             code: "KL-1005",
             place: http.place_of("url"),
-            what,
-            help: "a public address needs nothing; for one of your own network set `allow_private: true` beside it"
-                .to_owned(),
+            what: format!("{}.url: {what}", http.path),
+            help: help.to_owned(),
         });
     }
     HandlerConfig::Http(config)

@@ -123,13 +123,16 @@ impl Reader {
     }
 
     pub(super) fn text(&mut self, section: &Section<'_>, name: &str) -> String {
-        self.read(section, name, "text", |field, node| match &node.value {
-            Value::Text(text) if matches!(field.kind, Kind::Name) => {
-                shape::is_name(text).then(|| text.clone())
-            }
-            Value::Text(text) => Some(text.clone()),
-            _ => None,
-        })
+        match section.shape.field(name).kind {
+            Kind::Name => self.read(section, name, &name_rule(), |_, node| match &node.value {
+                Value::Text(text) => shape::is_name(text).then(|| text.clone()),
+                _ => None,
+            }),
+            _ => self.read(section, name, "text, and not empty", |_, node| match &node.value {
+                Value::Text(text) => (!text.is_empty()).then(|| text.clone()),
+                _ => None,
+            }),
+        }
     }
 
     pub(super) fn address(&mut self, section: &Section<'_>, name: &str) -> Option<SocketAddr> {
@@ -145,10 +148,19 @@ impl Reader {
     }
 
     pub(super) fn hash(&mut self, section: &Section<'_>, name: &str) -> [u8; 32] {
-        self.read(section, name, "64 hex digits, in quotes", |_, node| match &node.value {
+        let hash = self.read(section, name, "64 hex digits, in quotes", |_, node| match &node.value {
             Value::Text(text) => crate::access::parse_hash(text),
             _ => None,
-        })
+        });
+        if crate::access::is_hash_of_nothing(&hash) {
+            self.problems.push(ConfigProblem {
+                code: "KL-1005",
+                place: section.place_of(name),
+                what: format!("{} is the hash of an empty token, which anybody has", section.at(name)),
+                help: "make a token with `keylane token new`".to_owned(),
+            });
+        }
+        hash
     }
 
     pub(super) fn flag(&mut self, section: &Section<'_>, name: &str) -> bool {
@@ -343,9 +355,13 @@ impl Reader {
             code: "KL-1005",
             place: place.clone(),
             what: format!("`{}` in {path} cannot be a name", name.escape_debug()),
-            help: format!("use letters, digits, `.`, `_` and `-`, at most {}", shape::NAME_BYTES_MAX),
+            help: format!("it must be {}", name_rule()),
         });
     }
+}
+
+fn name_rule() -> String {
+    format!("a name of letters, digits, `.`, `_` and `-`, at most {}", shape::NAME_BYTES_MAX)
 }
 
 fn whole(node: &Node) -> Option<u64> {
@@ -360,8 +376,12 @@ fn listed(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
+/// A section as it could be written: its first setting that is not a section itself.
 fn section_example(shape: &Shape) -> String {
-    match shape.fields.first() {
+    let simple = |field: &&Field| {
+        !matches!(field.kind, Kind::Section(_) | Kind::OneOf(_) | Kind::Named(_) | Kind::List(_))
+    };
+    match shape.fields.iter().find(simple) {
         Some(field) => format!("{{ {}: {} }}", field.name, field.absent.shown()),
         None => "{}".to_owned(),
     }

@@ -96,7 +96,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 249;
 
 /// Whether a topic, group or pipeline may be called so: Kafka's rule for topics. It keeps names out of trouble in
 /// paths, URLs and metrics too.
-pub(crate) fn is_name(name: &str) -> bool {
+pub fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= NAME_BYTES_MAX
         && name != "."

@@ -129,6 +129,87 @@ fn text_that_is_not_yaml_is_told_where() {
     }
 }
 
+/// ADM-9: common mistakes are told in our words, with a remedy that fits, and their place once.
+#[test]
+fn yaml_mistakes_are_told_in_plain_words() {
+    for (text, place, what, help) in [
+        ("data: a\ndata: b\n", at(2, 1), "the setting `data` is given twice", "remove one of the two"),
+        (
+            "data: a\n---\ndata: b\n",
+            at(3, 1),
+            "there is more than one document: `---` begins another",
+            "remove the line `---`, or keep each config in a file of its own",
+        ),
+    ] {
+        let problem = problem(text);
+        assert_eq!((problem.code, problem.place), ("KL-1002", place), "{text}");
+        assert_eq!((problem.what.as_str(), problem.help.as_str()), (what, help), "{text}");
+    }
+    for text in
+        ["server: {\n", "server:\n\tlisten: x\n", "a: [1\nb: 2\n", "x: \"\n", "a: *b\n", "a: 1\n b: 2\n"]
+    {
+        let problem = problem(text);
+        assert!(!problem.what.contains(" line "), "the place is told twice: {}", problem.what);
+    }
+}
+
+/// ADM-9.
+#[test]
+fn a_wrong_name_an_empty_folder_and_a_section_are_told_what_they_must_be() {
+    let name = "a name of letters, digits, `.`, `_` and `-`, at most 249";
+    for (text, what, help) in [
+        (
+            "pipelines: { a: { topic: \"a b\", handler: { log: {} } } }\n",
+            format!("pipelines.a.topic must be {name}; it is `a b`"),
+            "write it like this: `topic: orders`",
+        ),
+        (
+            "data: \"\"\n",
+            "data must be text, and not empty; it is ``".to_owned(),
+            "write it like this: `data: ./keylane-data`",
+        ),
+        (
+            "[1]\n",
+            "the config must be a section; it is a list".to_owned(),
+            "write it like this: `{ data: ./keylane-data }`",
+        ),
+        (
+            "data: file:secret\n",
+            "`file:` must be followed by an absolute path".to_owned(),
+            "write it like this: `file:/run/secrets/token`",
+        ),
+    ] {
+        let problem = problem(text);
+        assert_eq!((problem.what.as_str(), problem.help.as_str()), (what.as_str(), help), "{text}");
+    }
+}
+
+/// ADM-2.
+#[test]
+fn the_hash_of_an_empty_token_is_refused() {
+    let hash = crate::hash_token("");
+    let problem =
+        problem(&format!("server: {{ tokens: [{{ name: ops, role: admin, sha256: \"{hash}\" }}] }}\n"));
+    assert_eq!((problem.code, problem.place), ("KL-1005", at(1, 54)));
+}
+
+/// ADM-9, SEC-5: the remedy fits the mistake, and no part of a URL shows.
+#[test]
+fn a_url_that_cannot_be_pushed_to_is_told_why_without_being_shown() {
+    let environment = Environment::of([("S", "hunter2")]);
+    for (url, says, help) in [
+        ("http://10.0.0.1/${S}?token=${S}", "private address", "allow_private: true"),
+        ("http://me:${S}@example.com/", "user name or a password", "without user or password"),
+        ("http://[${S}", "not a URL", "write it like this"),
+    ] {
+        let text = format!("pipelines: {{ a: {{ handler: {{ http: {{ url: \"{url}\" }} }} }} }}\n");
+        let error = Config::parse("k.yaml", &text, &environment).expect_err("it cannot be pushed to");
+        let problem = &error.problems[0];
+        assert!(problem.what.contains(says) && problem.help.contains(help), "{error}");
+        assert!(!error.to_string().contains("hunter"), "{error}");
+    }
+}
+
 /// MSG-5.
 #[test]
 fn settings_that_contradict_each_other_are_refused() {

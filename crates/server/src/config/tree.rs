@@ -49,18 +49,8 @@ impl Node {
         }
         serde_saphyr::from_str::<Node>(text).map_err(|error| {
             let place = error.location().map_or(Place::Whole, place);
-            // The first line says what is wrong; the rest is the library's own picture of the place.
-            let what = error.to_string();
-            let what = what.lines().next().unwrap_or("not YAML").to_owned();
-            ConfigError::one(
-                name,
-                ConfigProblem {
-                    code: "KL-1002",
-                    place,
-                    what: format!("this is not YAML that can be read: {what}"),
-                    help: "check the indentation and the quotes just before this place".to_owned(),
-                },
-            )
+            let (what, help) = complaint(&error);
+            ConfigError::one(name, ConfigProblem { code: "KL-1002", place, what, help })
         })
     }
 
@@ -150,6 +140,31 @@ impl<'de> Visitor<'de> for AnyValue {
             map.push((key, node));
         }
         Ok(Value::Map(map))
+    }
+}
+
+/// What is wrong and what to do, in our words where a mistake is a common one: the library speaks to programmers.
+fn complaint(error: &serde_saphyr::Error) -> (String, String) {
+    match error.without_snippet() {
+        serde_saphyr::Error::DuplicateMappingKey { key, .. } => {
+            let key = key.as_ref().map_or_else(String::new, |key| format!(" `{}`", key.escape_debug()));
+            (format!("the setting{key} is given twice"), "remove one of the two".to_owned())
+        }
+        serde_saphyr::Error::MultipleDocuments { .. } => (
+            "there is more than one document: `---` begins another".to_owned(),
+            "remove the line `---`, or keep each config in a file of its own".to_owned(),
+        ),
+        other => {
+            // The first line says what is wrong; the rest is the library's own picture of the place.
+            let text = other.to_string();
+            let text = text.lines().next().unwrap_or("not YAML");
+            // The place stands before it already.
+            let text = text.split(" at line ").next().unwrap_or(text);
+            (
+                format!("this is not YAML that can be read: {text}"),
+                "check the indentation and the quotes just before this place".to_owned(),
+            )
+        }
     }
 }
 

@@ -12,22 +12,49 @@ use crate::problem::{Problem, Rejected, produce_status};
 /// Bytes an accepted message takes in an answer, about: a UUID, a partition, a position and the names.
 const ACCEPTED_BYTES: usize = 96;
 
+/// Refusals listed in an answer; the rest is counted. Whoever sent a thousand bad lines has one mistake, not a thousand.
+const LISTED_MAX: usize = 1_000;
+
+/// Messages that were not taken, by index, in rising order.
+#[derive(Debug, Default)]
+pub(super) struct Refused {
+    listed: Vec<Rejected>,
+    indexes: Vec<u32>,
+}
+
+impl Refused {
+    /// Adds one.
+    pub(super) fn push(&mut self, index: usize, error: String) {
+        if self.indexes.len() < LISTED_MAX {
+            self.listed.push(Rejected { index, error });
+        }
+        self.indexes.push(index as u32);
+    }
+
+    fn count(&self) -> usize {
+        self.indexes.len()
+    }
+}
+
 /// Answers with a result for each message that was sent, and with what was refused before, by index.
 pub(super) fn answer(
     results: Vec<Result<Receipt, ProduceError>>,
-    refused_before: Vec<Rejected>,
+    before: Refused,
 ) -> Result<Response<Body>, Problem> {
-    let alone = results.len() + refused_before.len() == 1;
+    let alone = results.len() + before.count() == 1;
     let mut body = Vec::with_capacity(32 + ACCEPTED_BYTES * results.len());
     body.extend_from_slice(b"{\"accepted\":[");
-    let mut rejected = Vec::new();
+    let mut refused = Refused::default();
     let mut worst: Option<ProduceError> = None;
     let mut accepted = 0usize;
-    let mut before = refused_before.into_iter().peekable();
+    let mut listed = before.listed.into_iter();
+    let mut earlier = before.indexes.into_iter().peekable();
+    // Beyond those that are listed nothing is said but how many there are.
+    let mut said = || listed.next().map_or_else(String::new, |rejected| rejected.error);
     let mut index = 0;
     for result in results {
-        while let Some(refused) = before.next_if(|refused| refused.index == index) {
-            rejected.push(refused);
+        while earlier.next_if(|earlier| *earlier as usize == index).is_some() {
+            refused.push(index, said());
             index += 1;
         }
         match result {
@@ -36,7 +63,7 @@ pub(super) fn answer(
                 accepted += 1;
             }
             Err(error) => {
-                rejected.push(Rejected { index, error: error.to_string() });
+                refused.push(index, error.to_string());
                 // One that may succeed later decides over one that never will.
                 if worst.as_ref().is_none_or(|worst| !is_passing(worst)) {
                     worst = Some(error);
@@ -45,12 +72,17 @@ pub(super) fn answer(
         }
         index += 1;
     }
-    rejected.extend(before);
+    for index in earlier {
+        refused.push(index as usize, said());
+    }
     if accepted == 0 {
-        return Err(none_accepted(alone, worst, rejected));
+        return Err(none_accepted(alone, worst, refused));
     }
     body.extend_from_slice(b"],\"rejected\":");
-    serde_json::to_writer(&mut body, &rejected).expect("writing to memory does not fail");
+    serde_json::to_writer(&mut body, &refused.listed).expect("writing to memory does not fail");
+    if refused.count() > LISTED_MAX {
+        write!(body, ",\"rejected_count\":{}", refused.count()).expect("writing to memory does not fail");
+    }
     body.push(b'}');
     Ok(json(StatusCode::ACCEPTED, body))
 }
@@ -63,24 +95,29 @@ pub(crate) fn json(status: StatusCode, body: Vec<u8>) -> Response<Body> {
     response
 }
 
-fn none_accepted(alone: bool, worst: Option<ProduceError>, mut rejected: Vec<Rejected>) -> Problem {
-    match worst {
+fn none_accepted(alone: bool, worst: Option<ProduceError>, mut refused: Refused) -> Problem {
+    let problem = match worst {
         Some(error) if alone || is_passing(&error) => {
             let (status, title) = produce_status(&error);
-            let problem = Problem::new(status, produce_code(&error), title, error.to_string());
-            if alone { problem } else { problem.with("rejected", rejected) }
+            Problem::new(status, produce_code(&error), title, error.to_string())
         }
         _ if alone => {
-            let detail = rejected.pop().map_or_else(String::new, |rejected| rejected.error);
+            let detail = refused.listed.pop().map_or_else(String::new, |rejected| rejected.error);
             Problem::new(StatusCode::BAD_REQUEST, "KL-1202", "the message cannot be taken", detail)
         }
         _ => Problem::new(
             StatusCode::BAD_REQUEST,
             "KL-1208",
             "no message was taken",
-            format!("all {} messages were refused; `rejected` says why", rejected.len()),
-        )
-        .with("rejected", rejected),
+            format!("all {} messages were refused; `rejected` says why", refused.count()),
+        ),
+    };
+    match (alone, refused.count()) {
+        (true, _) => problem,
+        (false, count) if count > LISTED_MAX => {
+            problem.with("rejected", &refused.listed).with("rejected_count", count)
+        }
+        (false, _) => problem.with("rejected", &refused.listed),
     }
 }
 
@@ -115,8 +152,10 @@ fn put_text(body: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
 
-    fn refused(index: usize) -> Rejected {
-        Rejected { index, error: format!("bad {index}") }
+    fn refused(indexes: &[usize]) -> Refused {
+        let mut refused = Refused::default();
+        indexes.iter().for_each(|index| refused.push(*index, format!("bad {index}")));
+        refused
     }
 
     fn too_large() -> ProduceError {
@@ -127,19 +166,33 @@ mod tests {
         ProduceError::Full { topic: "t".to_owned(), bytes: 2, bytes_max: 1 }
     }
 
-    fn problem(results: Vec<Result<Receipt, ProduceError>>, before: Vec<Rejected>) -> Problem {
-        answer(results, before).expect_err("nothing was accepted")
+    fn problem(results: Vec<Result<Receipt, ProduceError>>, before: &[usize]) -> Problem {
+        answer(results, refused(before)).expect_err("nothing was accepted")
+    }
+
+    fn rejected(problem: &Problem) -> Vec<serde_json::Value> {
+        let (_, text) = problem.more.iter().find(|(name, _)| *name == "rejected").expect("a list");
+        serde_json::from_str(text.get()).expect("JSON")
+    }
+
+    /// SEC-2: past a thousand, refusals are counted, and those that are listed are the first, whoever refused them.
+    #[test]
+    fn many_refusals_are_counted_and_the_first_are_listed() {
+        let odd: Vec<usize> = (0..100_000).filter(|index| index % 2 == 1).collect();
+        let got = problem((0..50_000).map(|_| Err(too_large())).collect(), &odd);
+        let rejected = rejected(&got);
+        let indexes: Vec<_> = rejected.iter().map(|r| r["index"].as_u64().expect("a number")).collect();
+        assert_eq!(indexes, (0..1_000).collect::<Vec<_>>());
+        assert_eq!((&rejected[1]["error"], &rejected[999]["error"]), (&"bad 1".into(), &"bad 999".into()));
+        assert!(got.more.iter().any(|(name, count)| *name == "rejected_count" && count.get() == "100000"));
     }
 
     /// ING-1: each refused line keeps its own index, whoever refused it.
     #[test]
     fn indexes_count_all_messages() {
-        let got = problem(
-            vec![Err(too_large()), Err(too_large()), Err(too_large())],
-            vec![refused(0), refused(2), refused(3), refused(6)],
-        );
+        let got = problem(vec![Err(too_large()), Err(too_large()), Err(too_large())], &[0, 2, 3, 6]);
         assert_eq!((got.status.as_u16(), got.code), (400, "KL-1208"));
-        let rejected = got.more["rejected"].as_array().expect("a list").clone();
+        let rejected = rejected(&got);
         let indexes: Vec<_> = rejected.iter().map(|r| r["index"].as_u64().expect("a number")).collect();
         assert_eq!(indexes, [0, 1, 2, 3, 4, 5, 6]);
         let ours: Vec<_> = rejected
@@ -152,12 +205,12 @@ mod tests {
 
     #[test]
     fn alone_a_message_decides_the_status_and_lack_of_room_always_does() {
-        assert_eq!(problem(vec![Err(too_large())], vec![]).status.as_u16(), 413);
-        assert_eq!(problem(vec![], vec![refused(0)]).status.as_u16(), 400);
-        assert_eq!(problem(vec![Err(too_large()), Err(too_large())], vec![]).status.as_u16(), 400);
-        assert_eq!(problem(vec![Err(full())], vec![]).status.as_u16(), 503);
-        assert_eq!(problem(vec![Err(too_large()), Err(full())], vec![refused(2)]).status.as_u16(), 503);
-        assert_eq!(problem(vec![Err(full()), Err(too_large())], vec![]).status.as_u16(), 503);
+        assert_eq!(problem(vec![Err(too_large())], &[]).status.as_u16(), 413);
+        assert_eq!(problem(vec![], &[0]).status.as_u16(), 400);
+        assert_eq!(problem(vec![Err(too_large()), Err(too_large())], &[]).status.as_u16(), 400);
+        assert_eq!(problem(vec![Err(full())], &[]).status.as_u16(), 503);
+        assert_eq!(problem(vec![Err(too_large()), Err(full())], &[2]).status.as_u16(), 503);
+        assert_eq!(problem(vec![Err(full()), Err(too_large())], &[]).status.as_u16(), 503);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! A request's body, bounded while it comes in (SEC-2): its own size, what all bodies together take, and how long it
-//! may stand still. Half a body is an error, never a shorter one.
+//! A request's body, bounded while it comes in (SEC-2): its own size, what all bodies together take, how long it may
+//! stand still, and how slow it may be. Half a body is an error, never a shorter one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use keylane::clock::Clock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -16,15 +17,25 @@ use crate::problem::Problem;
 /// All bodies in memory at once, in KiB: eight of the largest. A body turns into frames and an answer several times
 /// its size, so this bounds far more memory than it says.
 const ALL_KIB_MAX: usize = 128 * 1024;
-/// What is read and thrown away of a body that is too large, so that a client which sends before it reads gets to
+/// The slowest that a body may come, beyond the time it may stand still: a poor line's pace. Without it one byte now
+/// and then would hold a connection for ever.
+const BYTES_PER_SECOND_MIN: u64 = 16 * 1024;
+/// What is read and thrown away of a body that nobody wants, so that a client which sends before it reads gets to
 /// see the answer; beyond it the connection is closed.
-const DISCARDED_BYTES_MAX: usize = 64 << 20;
+const DISCARDED_BYTES_MAX: u64 = 64 << 20;
 
 /// Reads bodies.
 pub(crate) struct Bodies {
     bytes_max: usize,
     idle_max: Duration,
     room_kib: Arc<Semaphore>,
+    clock: Clock,
+}
+
+/// How fast a body comes.
+struct Pace {
+    began_ms: u64,
+    bytes: u64,
 }
 
 /// A whole body; its room is given back when it is dropped.
@@ -35,7 +46,12 @@ pub(super) struct WholeBody {
 
 impl Bodies {
     pub(crate) fn new(bytes_max: usize, idle_max: Duration) -> Bodies {
-        Bodies { bytes_max, idle_max, room_kib: Arc::new(Semaphore::new(ALL_KIB_MAX)) }
+        Bodies {
+            bytes_max,
+            idle_max,
+            room_kib: Arc::new(Semaphore::new(ALL_KIB_MAX)),
+            clock: Clock::system(),
+        }
     }
 
     /// Reads all of `body`.
@@ -44,10 +60,6 @@ impl Bodies {
             .get(header::CONTENT_LENGTH)
             .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
         if announced.is_some_and(|length| length > self.bytes_max) {
-            // A client that asks first has not sent anything yet, and need not.
-            if !headers.contains_key(header::EXPECT) {
-                self.discard(&mut body, 0).await;
-            }
             return Err(self.too_large());
         }
         let mut room = self.room(1)?;
@@ -55,11 +67,10 @@ impl Bodies {
         let mut first: Option<Bytes> = None;
         let mut gathered = BytesMut::new();
         let mut length = 0;
-        while let Some(part) = self.next(&mut body).await? {
+        let mut pace = self.pace();
+        while let Some(part) = self.next(&mut body, &mut pace).await? {
             length += part.len();
             if length > self.bytes_max {
-                drop((first, gathered, room));
-                self.discard(&mut body, length).await;
                 return Err(self.too_large());
             }
             if length > granted {
@@ -80,15 +91,32 @@ impl Bodies {
         Ok(WholeBody { bytes: first.unwrap_or_else(|| gathered.freeze()), _room: room })
     }
 
-    async fn next(&self, body: &mut Body) -> Result<Option<Bytes>, Problem> {
+    /// Reads what is left of a body that was answered without it, and throws it away: a client that sends before it
+    /// reads would otherwise meet a closed connection, and never see the answer.
+    pub(crate) async fn discard(&self, mut body: Body) {
+        let mut pace = self.pace();
+        while let Ok(Some(_)) = self.next(&mut body, &mut pace).await {
+            if pace.bytes > DISCARDED_BYTES_MAX {
+                return;
+            }
+        }
+    }
+
+    fn pace(&self) -> Pace {
+        Pace { began_ms: self.clock.now_ms(), bytes: 0 }
+    }
+
+    async fn next(&self, body: &mut Body, pace: &mut Pace) -> Result<Option<Bytes>, Problem> {
         loop {
-            let frame = timeout(self.idle_max, body.frame()).await.map_err(|_| {
-                Problem::new(
-                    StatusCode::REQUEST_TIMEOUT,
-                    "KL-1211",
-                    "the body did not come",
-                    format!("nothing of the body came for {:?}; nothing was kept", self.idle_max),
-                )
+            let earned = Duration::from_millis(pace.bytes * 1000 / BYTES_PER_SECOND_MIN);
+            let took = Duration::from_millis(self.clock.now_ms() - pace.began_ms);
+            let left = (self.idle_max + earned).saturating_sub(took);
+            let frame = timeout(self.idle_max.min(left), body.frame()).await.map_err(|_| {
+                let detail = match left < self.idle_max {
+                    true => format!("the body came slower than {BYTES_PER_SECOND_MIN} bytes a second"),
+                    false => format!("nothing of the body came for {:?}", self.idle_max),
+                };
+                did_not_come(StatusCode::REQUEST_TIMEOUT, &detail)
             })?;
             match frame {
                 None => return Ok(None),
@@ -97,26 +125,16 @@ impl Bodies {
                     if let Ok(part) = frame.into_data()
                         && !part.is_empty()
                     {
+                        pace.bytes += part.len() as u64;
                         return Ok(Some(part));
                     }
                 }
                 Some(Err(error)) => {
-                    return Err(Problem::new(
+                    return Err(did_not_come(
                         StatusCode::BAD_REQUEST,
-                        "KL-1211",
-                        "the body did not come",
-                        format!("the body broke off: {error}; nothing was kept"),
+                        &format!("the body broke off: {error}"),
                     ));
                 }
-            }
-        }
-    }
-
-    async fn discard(&self, body: &mut Body, mut length: usize) {
-        while let Ok(Some(part)) = self.next(body).await {
-            length += part.len();
-            if length > DISCARDED_BYTES_MAX {
-                return;
             }
         }
     }
@@ -143,4 +161,8 @@ impl Bodies {
             ),
         )
     }
+}
+
+fn did_not_come(status: StatusCode, detail: &str) -> Problem {
+    Problem::new(status, "KL-1211", "the body did not come", format!("{detail}; nothing was kept"))
 }

@@ -14,6 +14,9 @@ use crate::config::nearest;
 /// Arrays and objects inside of one another: what every JSON reader takes (SEC-2).
 pub(super) const DEPTH_MAX: usize = 128;
 
+/// Characters of what is wrong with a message.
+const ERROR_CHARS_MAX: usize = 200;
+
 const FIELDS: [&str; 6] = ["key", "payload", "payload_base64", "id", "version", "headers"];
 const LATER: [&str; 3] = ["deliver_at", "priority", "ttl"];
 
@@ -60,9 +63,14 @@ impl<'a> Line<'a> {
 pub(super) fn explain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {
-        Some(at) if error.column() > 0 => format!("{} (column {})", &text[..at], error.column()),
-        _ => text,
+        Some(at) if error.column() > 0 => format!("{} (column {})", cut(&text[..at]), error.column()),
+        _ => cut(&text).to_owned(),
     }
+}
+
+/// The beginning of a text: a wrong value is part of what the library says, however long it is.
+fn cut(text: &str) -> &str {
+    text.char_indices().nth(ERROR_CHARS_MAX).map_or(text, |(at, _)| &text[..at])
 }
 
 impl<'de> Deserialize<'de> for Line<'de> {
@@ -288,6 +296,8 @@ mod tests {
             let got = error(text);
             assert!(got.contains(wants), "{text}: {got}");
         }
+        let long = error(&format!(r#"{{"payload":1,"version":"{}"}}"#, "é".repeat(1_000_000)));
+        assert!(long.chars().count() < 300 && long.ends_with(" (column 2000025)"), "{long}");
         let unpaired = Line::parse(b"{\"payload\":\"\xff\"}").expect_err("not UTF-8");
         assert!(!unpaired.is_empty());
     }

@@ -6,24 +6,30 @@
 
 mod answer;
 mod body;
+mod first_use;
 mod ids;
+mod items;
 mod line;
 
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::response::IntoResponse;
-use keylane::{Call, Draft, Error};
-use serde_json::value::RawValue;
+use keylane::{Call, Draft, Error, ProduceError};
 
 use crate::app::App;
 use crate::config::{NAME_BYTES_MAX, is_name, nearest};
-use crate::problem::{Problem, Rejected};
+use crate::problem::Problem;
+use crate::segment::Segment;
+use answer::Refused;
 pub(crate) use answer::json;
 pub(crate) use body::Bodies;
+pub(crate) use first_use::FirstUse;
+use first_use::fits_a_new_topic;
 use ids::Ids;
+use items::Items;
 use line::Line;
 
 /// Messages parsed before other tasks of this thread get their turn: well under a millisecond's worth.
@@ -32,7 +38,7 @@ const PARSED_AT_ONCE: usize = 1024;
 /// The route.
 pub(crate) async fn produce(
     State(app): State<Arc<App>>,
-    Path(topic): Path<String>,
+    Segment(topic): Segment,
     request: Request,
 ) -> Response<Body> {
     match produce_all(&app, &topic, request).await {
@@ -51,20 +57,31 @@ async fn produce_all(app: &App, topic: &str, request: Request) -> Result<Respons
             format!("a topic is called by letters, digits, `.`, `_` and `-`, at most {NAME_BYTES_MAX}"),
         ));
     }
-    let _place = app.admit()?;
+    app.takes_messages()?;
     let (parts, body) = request.into_parts();
     let body = app.bodies.read(&parts.headers, body).await?;
-    let call = app.producer.call(topic).await.map_err(|error| no_call(app, topic, error))?;
+    // Only now: a body may take its time, and must not keep others from their turn meanwhile.
+    let _place = app.admit()?;
+    let goal = match app.first_use.admit(app, topic, form, &body.bytes).await? {
+        true => Goal::Topic(app.producer.call(topic).await.map_err(|error| no_call(app, topic, error))?),
+        false => Goal::Nowhere { topic: topic.to_owned(), refused: Vec::new() },
+    };
     let mut intake = Intake {
-        call,
+        goal,
         ids: Ids::new(app.producer.wall_ms()),
         now_ms: app.producer.wall_ms(),
-        refused: Vec::new(),
+        refused: Refused::default(),
         count: 0,
     };
-    intake.take_all(form, &body.bytes).await?;
+    intake.take_all(Items::new(form, &body.bytes)?).await?;
     drop(body);
-    let results = intake.call.send().await?;
+    let results = match intake.goal {
+        Goal::Topic(call) => {
+            app.first_use.found(topic);
+            call.send().await?
+        }
+        Goal::Nowhere { refused, .. } => refused.into_iter().map(Err).collect(),
+    };
     answer::answer(results, intake.refused)
 }
 
@@ -121,76 +138,68 @@ impl Form {
 
 /// Messages of one request on their way into the arena.
 struct Intake {
-    call: Call,
+    goal: Goal,
     ids: Ids,
     now_ms: u64,
-    refused: Vec<Rejected>,
+    refused: Refused,
     count: usize,
 }
 
+/// Where messages go.
+enum Goal {
+    Topic(Call),
+    /// There is no such topic, and nothing here to make it for: each message only has to be told why.
+    Nowhere {
+        topic: String,
+        refused: Vec<ProduceError>,
+    },
+}
+
 impl Intake {
-    async fn take_all(&mut self, form: Form, body: &[u8]) -> Result<(), Problem> {
-        let text = body.trim_ascii();
-        if text.is_empty() {
-            return Err(malformed("the body is empty; it must hold a message"));
-        }
-        match form {
-            Form::Json if text[0] == b'[' => {
-                let items: Vec<&RawValue> = serde_json::from_slice(text).map_err(|error| {
-                    malformed(format!("the body is not an array of messages: {}", line::explain(&error)))
-                })?;
-                if items.is_empty() {
-                    return Err(malformed("the array is empty; it must hold a message"));
-                }
-                for item in items {
-                    self.take(Line::of_raw(item)).await;
-                }
+    async fn take_all(&mut self, mut items: Items<'_>) -> Result<(), Problem> {
+        while let Some(line) = items.next()? {
+            match line {
+                Ok(line) => self.push(&line),
+                Err(error) => self.refused.push(self.count, error),
             }
-            Form::Json => self.take(Line::parse(text)).await,
-            Form::Lines => {
-                for line in text.split(|byte| *byte == b'\n') {
-                    let line = line.trim_ascii();
-                    if !line.is_empty() {
-                        self.take(Line::parse(line)).await;
-                    }
-                }
+            self.count += 1;
+            if self.count.is_multiple_of(PARSED_AT_ONCE) {
+                tokio::task::yield_now().await;
             }
         }
         Ok(())
     }
 
-    async fn take(&mut self, line: Result<Line<'_>, String>) {
-        match line {
-            Ok(line) => self.push(&line),
-            Err(error) => self.refused.push(Rejected { index: self.count, error }),
-        }
-        self.count += 1;
-        if self.count.is_multiple_of(PARSED_AT_ONCE) {
-            tokio::task::yield_now().await;
-        }
-    }
-
     fn push(&mut self, line: &Line<'_>) {
-        let headers: Vec<(&str, &[u8])> =
-            line.headers.iter().map(|(name, value)| (&**name, value.as_bytes())).collect();
-        let draft = Draft {
-            id: "",
-            key: line.key.as_deref().map(str::as_bytes),
-            payload: Some(line.payload.bytes()),
-            headers: &headers,
-            version: line.version,
-            produced_ms: self.now_ms,
-            appended_ms: None,
+        let mut space = [0; Ids::LENGTH];
+        let (id, id_is_callers) = match &line.id {
+            Some(id) => (&**id, true),
+            None => (self.ids.next(&mut space), false),
         };
-        match &line.id {
-            Some(id) => self.call.push(&Draft { id, ..draft }),
-            None => {
-                let mut space = [0; Ids::LENGTH];
-                let id = self.ids.next(&mut space);
-                self.call.push_without_id(&Draft { id, ..draft });
-            }
-        }
+        with_draft(line, id, self.now_ms, |draft| match &mut self.goal {
+            Goal::Topic(call) if id_is_callers => call.push(draft),
+            Goal::Topic(call) => call.push_without_id(draft),
+            Goal::Nowhere { topic, refused } => refused.push(match fits_a_new_topic(topic, draft) {
+                Err(refused) => refused,
+                Ok(()) => ProduceError::UnknownTopic(topic.clone()),
+            }),
+        });
     }
+}
+
+/// Gives `then` the message as a producer takes it.
+fn with_draft<T>(line: &Line<'_>, id: &str, now_ms: u64, then: impl FnOnce(&Draft<'_>) -> T) -> T {
+    let headers: Vec<(&str, &[u8])> =
+        line.headers.iter().map(|(name, value)| (&**name, value.as_bytes())).collect();
+    then(&Draft {
+        id,
+        key: line.key.as_deref().map(str::as_bytes),
+        payload: Some(line.payload.bytes()),
+        headers: &headers,
+        version: line.version,
+        produced_ms: now_ms,
+        appended_ms: None,
+    })
 }
 
 fn malformed(detail: impl Into<String>) -> Problem {

@@ -98,6 +98,14 @@ async fn pipelines_and_lanes_show_what_happens_and_metrics_count_it() {
         assert_eq!((&stuck["depth"], &stuck["partition"].is_u64()), (&json!(3), &true), "{stuck}");
     }
 
+    let described = rig.get("/openapi.json").await.value();
+    for path in ["/admin/pipelines", "/admin/lanes", "/admin/topics", "/admin/topics/t/messages"] {
+        let template = path.replace("/t/", "/{topic}/");
+        let schema = &described["paths"][&template]["get"]["responses"]["200"]["content"]["application/json"]
+            ["schema"];
+        is_as_described(&described, schema, &rig.get(path).await.value(), path);
+    }
+
     let metrics = rig.get("/metrics").await;
     let text = metrics.text();
     assert!(metrics.header("content-type").expect("a type").starts_with("application/openmetrics-text"));
@@ -125,6 +133,31 @@ async fn pipelines_and_lanes_show_what_happens_and_metrics_count_it() {
         tokio::task::yield_now().await;
     }
     rig.server.stop().await.expect("it drains");
+}
+
+/// Holds what is served against its schema: every member is described, and what is always there is there.
+fn is_as_described(document: &Value, schema: &Value, served: &Value, at: &str) {
+    if let Some(reference) = schema["$ref"].as_str() {
+        let pointer = reference.strip_prefix('#').expect("within the document");
+        return is_as_described(document, document.pointer(pointer).expect("described"), served, at);
+    }
+    match served {
+        Value::Object(members) if schema["properties"].is_object() => {
+            for name in schema["required"].as_array().into_iter().flatten() {
+                assert!(members.contains_key(name.as_str().expect("a name")), "{at} lacks {name}: {served}");
+            }
+            for (name, value) in members {
+                let inner = &schema["properties"][name];
+                assert!(!inner.is_null(), "{at}.{name} is not described");
+                is_as_described(document, inner, value, &format!("{at}.{name}"));
+            }
+        }
+        Value::Array(items) if schema["items"].is_object() => {
+            assert!(!items.is_empty(), "{at} is empty, so that nothing is held against its description");
+            items.iter().for_each(|item| is_as_described(document, &schema["items"], item, at));
+        }
+        _ => {}
+    }
 }
 
 /// ADM-1: what lies in a topic, by partition, position and limit.
@@ -164,4 +197,45 @@ async fn a_topic_can_be_followed() {
     let (stopped, end) = tokio::join!(rig.server.stop(), follower.chunk());
     stopped.expect("it stops");
     assert_eq!(end, None);
+}
+
+/// ADM-1, SEC-2: while nothing comes there is a blank line now and then, so that a client that vanished is noticed.
+#[tokio::test]
+async fn a_silent_stream_says_that_it_is_there() {
+    let rig = Rig::start("server: { idle_timeout: 100ms }\ntopics: { t: {} }").await;
+    let mut follower = rig.connect().await;
+    follower.send(b"GET /admin/topics/t/messages?follow=true HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    assert_eq!(follower.head().await.map(|(status, _)| status), Some(200));
+    for _ in 0..3 {
+        assert_eq!(follower.chunk().await.as_deref(), Some(&b"\n"[..]));
+    }
+}
+
+/// ING-8, ADM-1: a partition that has stopped is no secret, and says why.
+#[tokio::test]
+async fn a_partition_that_has_stopped_makes_the_server_not_ready() {
+    let rig = Rig::start("topics: { t: { partitions: 2 } }").await;
+    rig.broker.reset_commit("p", "t", 1, 1_000);
+    let pipeline = rig
+        .server
+        .keylane()
+        .pipeline("p")
+        .topic("t")
+        .handle(|_: Message| async { Outcome::Done })
+        .start()
+        .await
+        .expect("it starts");
+    rig.server.drain_too(pipeline);
+    let shown = loop {
+        let shown = rig.get("/admin/pipelines").await.value()["pipelines"][0].clone();
+        if shown["partitions"][0]["state"] == "running" && shown["partitions"][1]["state"] == "stopped" {
+            break shown;
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(shown["state"], "partly stopped");
+    let why = shown["partitions"][1]["why"].as_str().expect("a reason");
+    let problem = rig.get("/readyz").await.is_problem(503, "KL-1218");
+    assert_eq!(problem["reasons"], json!([format!("partition 1 of pipeline p has stopped: {why}")]));
+    rig.server.stop().await.expect("it drains");
 }

@@ -1,5 +1,9 @@
 //! Bounds on all that comes in (SEC-2).
 
+use std::time::Duration;
+
+use keylane::Message;
+use keylane_server::{Config, Environment, Server};
 use serde_json::json;
 
 use crate::client::{Client, Rig};
@@ -102,7 +106,7 @@ async fn a_body_that_stands_still_is_given_up() {
 /// SEC-2.
 #[tokio::test]
 async fn a_connection_that_sends_no_head_is_closed() {
-    let rig = Rig::start("server: { idle_timeout: 50ms }\n").await;
+    let rig = Rig::start("server: { idle_timeout: 1s }\n").await;
     let mut silent = rig.connect().await;
     assert!(silent.is_closed().await);
     let mut slow = rig.connect().await;
@@ -151,19 +155,126 @@ async fn one_connection_too_many_is_told_and_a_place_that_is_free_is_given() {
 #[tokio::test]
 async fn one_producing_request_too_many_is_503() {
     let rig = Rig::start("topics: { t: {} }\ningest: { in_flight: 1 }\n").await;
-    let mut holds = rig.connect().await;
-    let head = "POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n";
-    // A request whose body is on its way has its place; that it has, shows when another is refused.
-    holds.send(format!("{head}Content-Length: 13\r\n\r\n{{\"payload\"").as_bytes()).await;
+    let some = Duration::from_millis(20);
+    rig.broker.set_latency(some, some);
     loop {
-        let answer = rig.json("t", "{\"payload\":1}").await;
-        if answer.status == 503 {
-            answer.is_problem(503, "KL-1205");
+        let (one, two) = tokio::join!(rig.json("t", "{\"payload\":1}"), rig.json("t", "{\"payload\":1}"));
+        let refused = [one, two].into_iter().find(|answer| answer.status == 503);
+        if let Some(refused) = refused {
+            refused.is_problem(503, "KL-1205");
             break;
         }
-        assert_eq!(answer.status, 202);
     }
-    holds.send(b":1}").await;
-    assert_eq!(holds.answer().await.expect("an answer").status, 202);
     assert_eq!(rig.json("t", "{\"payload\":1}").await.status, 202);
+}
+
+/// SEC-2, PRD-2.
+#[tokio::test]
+async fn a_body_on_its_way_holds_no_place_among_those_that_produce() {
+    let rig = Rig::start("topics: { t: {} }\ningest: { in_flight: 1 }\n").await;
+    let mut slow = rig.connect().await;
+    slow.send(b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 13\r\nExpect: 100-continue\r\n\r\n")
+        .await;
+    // From now on the server waits for the body.
+    assert_eq!(slow.head().await.map(|(status, _)| status), Some(100));
+    assert_eq!(rig.json("t", "{\"payload\":1}").await.status, 202);
+    slow.send(b"{\"payload\":1}").await;
+    assert_eq!(slow.answer().await.expect("an answer").status, 202);
+}
+
+/// SEC-2.
+#[tokio::test]
+async fn a_body_that_drips_is_given_up() {
+    let rig = Rig::start("server: { body_timeout: 200ms }\ntopics: { t: {} }\n").await;
+    let mut client = rig.connect().await;
+    client.send(b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n").await;
+    let answer = loop {
+        client.send(b" ").await;
+        if let Ok(answer) = tokio::time::timeout(Duration::from_millis(20), client.answer()).await {
+            break answer.expect("an answer");
+        }
+    };
+    let problem = answer.is_problem(408, "KL-1211");
+    assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("slower")), "{problem}");
+}
+
+/// SEC-2: two bytes a message are many messages.
+#[tokio::test]
+async fn messages_of_a_request_are_bounded_and_so_is_what_is_said_about_them() {
+    let rig = Rig::start("topics: { t: { partitions: 1 } }").await;
+    let array = |count: usize, item: &str| format!("[{}]", vec![item; count].join(","));
+    rig.json("t", &array(100_001, "{\"payload\":1}")).await.is_problem(413, "KL-1210");
+    rig.lines("t", &"{\"payload\":1}\n".repeat(100_001)).await.is_problem(413, "KL-1210");
+    assert_eq!(rig.messages("t").await.len(), 0, "nothing was kept");
+
+    let answer = rig.json("t", &array(100_000, "1")).await;
+    let problem = answer.is_problem(400, "KL-1208");
+    assert_eq!(problem["rejected"].as_array().map(Vec::len), Some(1_000));
+    assert_eq!(problem["rejected_count"], 100_000);
+    assert!(answer.body.len() < 200_000, "{} bytes", answer.body.len());
+
+    // Refused by whoever reads JSON, refused by the producer, taken: each keeps its index.
+    let thirds = ["1", "{\"payload\":1,\"id\":\"\"}", "{\"payload\":1}"].join(",");
+    let answer = rig.json("t", &array(30_000, &thirds)).await;
+    assert_eq!(answer.status, 202);
+    let answer = answer.value();
+    assert_eq!(answer["accepted"].as_array().map(Vec::len), Some(30_000));
+    assert_eq!(answer["rejected_count"], 60_000);
+    let rejected = answer["rejected"].as_array().expect("a list");
+    let indexes: Vec<_> = rejected.iter().map(|rejected| rejected["index"].as_u64()).collect();
+    assert_eq!(indexes, (0..).filter(|index| index % 3 != 2).map(Some).take(1_000).collect::<Vec<_>>());
+    assert!(rejected[1]["error"].as_str().is_some_and(|error| error.contains("the id has 0 bytes")));
+}
+
+/// SEC-2, ING-1: a message is all that is kept of it: its id, key, headers and payload, and 28 bytes around them.
+#[tokio::test]
+async fn a_message_of_exactly_its_topics_limit_is_taken_and_a_byte_more_is_not() {
+    let rig = Rig::start(SMALL).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let environment = Environment::of([("KEYLANE_SERVER__LISTEN", "127.0.0.1:0")]);
+    let mut config = Config::parse("test", SMALL, &environment).expect("a valid config");
+    config.data = folder.path().to_owned();
+    let embedded = Server::start(config).await.expect("it starts");
+    let message = |payload: usize| {
+        let payload = "7".repeat(payload);
+        format!("{{\"id\":\"m\",\"key\":\"kk\",\"headers\":{{\"hhh\":\"vvvv\"}},\"payload\":{payload}}}")
+    };
+    let fits = 1000 - 28 - "m".len() - "kk".len() - (6 + "hhh".len() + "vvvv".len());
+    for address in [rig.address(), embedded.address()] {
+        let mut client = Client::connect(address).await;
+        let headers = [("Content-Type", "application/json")];
+        for (payload, status) in [(fits, 202), (fits + 1, 413), (1000, 413)] {
+            let body = message(payload);
+            let answer = client.ask("POST", "/v1/topics/t/messages", &headers, body.as_bytes()).await;
+            assert_eq!(answer.status, status, "{payload}: {}", answer.text());
+            if status == 413 {
+                answer.is_problem(413, "KL-1203");
+            }
+        }
+    }
+    for keylane in [rig.server.keylane(), embedded.keylane()] {
+        for (payload, code) in [(fits, None), (fits + 1, Some("KL-1203"))] {
+            let message =
+                Message::new("t").id("m").key("kk").header("hhh", "vvvv").payload(vec![b'7'; payload]);
+            assert_eq!(keylane.produce(message).await.err().map(|error| error.code()), code);
+        }
+    }
+    embedded.stop().await.expect("it stops");
+}
+
+/// SEC-2: whoever asks and does not read gives its place back.
+#[tokio::test]
+async fn a_client_that_does_not_read_is_closed() {
+    let rig =
+        Rig::start("server: { connections: 1, idle_timeout: 100ms }\ntopics: { t: { partitions: 1 } }\n")
+            .await;
+    let payload = Message::new("t").payload(vec![b'x'; 1_000_000]);
+    for _ in 0..17 {
+        rig.server.keylane().produce(payload.clone()).await.expect("taken");
+    }
+    let mut deaf = Client::connect_narrow(rig.address()).await;
+    deaf.send(b"GET /admin/topics/t/messages?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    while rig.get("/healthz").await.status != 200 {
+        tokio::task::yield_now().await;
+    }
 }

@@ -9,7 +9,7 @@ use keylane_broker::memory::MemoryBroker;
 use keylane_server::{Config, Environment, Server};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 /// A server on the broker in memory.
 pub struct Rig {
@@ -118,6 +118,13 @@ impl Client {
         Client { stream: TcpStream::connect(address).await.expect("it listens"), read: Vec::new() }
     }
 
+    /// Takes in little at a time, so that a server's answer does not fit into what the system buffers.
+    pub async fn connect_narrow(address: SocketAddr) -> Client {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_recv_buffer_size(4096).expect("a small buffer");
+        Client { stream: socket.connect(address).await.expect("it listens"), read: Vec::new() }
+    }
+
     pub async fn send(&mut self, bytes: &[u8]) {
         // A server that has answered already may have closed; the answer is what counts.
         let _ = self.stream.write_all(bytes).await;
@@ -184,6 +191,12 @@ impl Client {
     pub async fn is_closed(&mut self) -> bool {
         while self.more().await.is_some() {}
         self.read.is_empty()
+    }
+
+    /// Bytes that still come until the server closes.
+    pub async fn rest(&mut self) -> usize {
+        while self.more().await.is_some() {}
+        self.read.len()
     }
 
     async fn more(&mut self) -> Option<()> {

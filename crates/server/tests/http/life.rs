@@ -133,3 +133,28 @@ async fn pipelines_of_the_config_run() {
     }
     rig.server.stop().await.expect("it drains");
 }
+
+/// SEC-1: however the config was made.
+#[tokio::test]
+async fn other_machines_are_not_served_without_tokens() {
+    let mut open = config("");
+    open.server.listen = "0.0.0.0:0".parse().expect("an address");
+    let error = Server::start(open).await.err().expect("it is refused");
+    assert_eq!(error.code(), "KL-1009");
+}
+
+/// ORD-10: an answer that nobody takes does not outlive the server.
+#[tokio::test]
+async fn connections_end_with_the_server() {
+    let rig = Rig::start("server: { drain: 50ms }\ntopics: { t: { partitions: 1 } }").await;
+    for _ in 0..17 {
+        let message = Message::new("t").payload(vec![b'x'; 1_000_000]);
+        rig.server.keylane().produce(message).await.expect("taken");
+    }
+    let mut deaf = Client::connect_narrow(rig.address()).await;
+    deaf.send(b"GET /admin/topics/t/messages?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
+    let (status, _) = deaf.head().await.expect("an answer begins");
+    assert_eq!(status, 200);
+    rig.server.stop().await.expect("it stops");
+    assert!(deaf.rest().await < (16 << 20), "the answer went on after the end");
+}

@@ -1,5 +1,8 @@
 //! What is refused, and how: always as a problem, and the server lives on.
 
+use keylane::TopicSpec;
+use serde_json::json;
+
 use crate::client::Rig;
 
 const ONE: &str = "topics: { t: { partitions: 1 } }";
@@ -83,6 +86,9 @@ async fn unknown_paths_methods_and_queries_are_problems_too() {
         ("POST", "/admin/dlq/purge", 404, "KL-1213"),
         ("GET", "/v1/topics/t/messages/", 404, "KL-1213"),
         ("GET", "/errors/KL-0000", 404, "KL-1213"),
+        ("GET", "/errors/%ff", 404, "KL-1213"),
+        ("GET", "/admin/topics/%ff/messages", 404, "KL-1213"),
+        ("POST", "/v1/topics/%ff/messages", 404, "KL-1213"),
         ("GET", "/v1/topics/t/messages", 405, "KL-1214"),
         ("DELETE", "/admin/pipelines", 405, "KL-1214"),
         ("POST", "/healthz", 405, "KL-1214"),
@@ -100,6 +106,74 @@ async fn unknown_paths_methods_and_queries_are_problems_too() {
         answer.is_problem(status, code);
         assert_eq!(answer.header("allow").is_some(), status == 405, "{}", answer.head);
     }
+}
+
+/// ING-1: a topic is for good, so a request that holds nothing for it does not make it.
+#[tokio::test]
+async fn a_topic_is_made_only_for_a_message_that_is_taken() {
+    let rig = Rig::start("").await;
+    let long = json!({ "payload": 1, "key": "k".repeat(5000) }).to_string();
+    let large = json!({ "payload": "x".repeat(1 << 20) }).to_string();
+    for (body, status, code) in [
+        ("", 400, "KL-1207"),
+        ("[{\"payload\":1},", 400, "KL-1207"),
+        ("{\"paylod\":1}", 400, "KL-1202"),
+        ("{\"payload\":1,\"id\":\"\"}", 400, "KL-1202"),
+        ("[1, {\"payload\":1,\"id\":\"\"}]", 400, "KL-1208"),
+        (&long, 400, "KL-1202"),
+        (&large, 413, "KL-1203"),
+    ] {
+        rig.json("t", body).await.is_problem(status, code);
+    }
+    assert_eq!(rig.get("/admin/topics").await.value(), json!({ "topics": [] }));
+    assert_eq!(rig.json("t", "[1, {\"payload\":1}]").await.status, 202);
+    assert_eq!(rig.get("/admin/topics").await.value()["topics"][0]["messages"], 1);
+}
+
+/// SEC-2.
+#[tokio::test]
+async fn topics_made_by_first_use_are_bounded() {
+    let rig = Rig::start("").await;
+    let small = TopicSpec { partitions: 1, ..TopicSpec::default() };
+    for number in 0..999 {
+        rig.server.keylane().ensure_topic(&format!("t{number}"), &small).await.expect("made");
+    }
+    let good = "{\"payload\":1}";
+    assert_eq!(rig.json("one", good).await.status, 202);
+    rig.json("another", good).await.is_problem(403, "KL-1219");
+    for topic in ["one", "t0", "t998"] {
+        assert_eq!(rig.json(topic, good).await.status, 202, "{topic}");
+    }
+}
+
+/// ING-7: a client that sends all before it reads still gets to see why it was refused.
+#[tokio::test]
+async fn a_refusal_is_seen_by_a_client_that_is_still_sending() {
+    let hash = keylane_server::hash_token("writer");
+    let rig = Rig::start(&format!(
+        "server: {{ tokens: [{{ name: w, role: operate, sha256: \"{hash}\" }}] }}\n{ONE}\n"
+    ))
+    .await;
+    let body = vec![b' '; 12 << 20];
+    let token = ("X-Admin-Token", "writer");
+    for (path, headers, status, code) in [
+        ("/v1/topics/t/messages", vec![("Content-Type", JSON)], 401, "KL-1501"),
+        ("/v1/topics/t/messages", vec![token, ("Content-Type", "text/plain")], 415, "KL-1209"),
+        ("/v1/topics/a%20b/messages", vec![token, ("Content-Type", JSON)], 400, "KL-1215"),
+        ("/nowhere", vec![token], 404, "KL-1213"),
+        ("/healthz", vec![token], 405, "KL-1214"),
+    ] {
+        let mut client = rig.connect().await;
+        client.ask("POST", path, &headers, &body).await.is_problem(status, code);
+        // The connection is as good as before.
+        assert_eq!(client.ask("GET", "/healthz", &[], b"").await.status, 200);
+    }
+    // A client that asks first is told before it sends.
+    let mut client = rig.connect().await;
+    client
+        .send(b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\nExpect: 100-continue\r\n\r\n")
+        .await;
+    client.answer().await.expect("an answer").is_problem(401, "KL-1501");
 }
 
 /// ADM-2.

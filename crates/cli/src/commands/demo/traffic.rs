@@ -146,7 +146,7 @@ mod tests {
 
     use super::*;
 
-    /// ORD-3.
+    /// P2.
     #[test]
     fn every_keys_numbers_go_up_by_one() {
         let mut schedule = Schedule::new(7, 50, 1_000);

@@ -178,7 +178,7 @@ mod tests {
         witness.begin(key.as_bytes(), &numbered(run, number)).done();
     }
 
-    /// ORD-3.
+    /// P2.
     #[test]
     fn messages_in_order_and_retries_in_place_are_no_violation() {
         let witness = Witness::new(RUN);
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!((witness.handled(), witness.keys(), witness.violations()), (4, 2, 0));
     }
 
-    /// ORD-3.
+    /// P2.
     #[test]
     fn an_overtaking_message_is_a_violation() {
         let witness = Witness::new(RUN);
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(witness.violations(), 1);
     }
 
-    /// ORD-3.
+    /// P2.
     #[test]
     fn going_on_behind_a_failed_message_is_a_violation() {
         let witness = Witness::new(RUN);
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(witness.violations(), 1);
     }
 
-    /// ORD-3.
+    /// P2.
     #[test]
     fn a_message_that_is_handled_again_is_a_violation() {
         let witness = Witness::new(RUN);
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(witness.violations(), 1);
     }
 
-    /// ORD-3.
+    /// P2.
     #[test]
     fn two_attempts_of_a_key_at_once_are_a_violation() {
         let witness = Witness::new(RUN);
@@ -228,7 +228,7 @@ mod tests {
         drop((first, second));
     }
 
-    /// ORD-3.
+    /// P2.
     #[test]
     fn a_lost_beginning_is_a_violation_in_this_run_and_none_in_an_earlier_one() {
         let witness = Witness::new(RUN);

@@ -1,0 +1,107 @@
+//! Topics that their first use makes.
+//!
+//! A topic is for good, so it is made for a message that can be taken, never for a request that cannot be read; and
+//! there is a bound, so that a client with a loop in its names does not fill the disk with folders.
+
+use std::collections::HashSet;
+use std::sync::RwLock;
+
+use axum::http::StatusCode;
+use bytes::BytesMut;
+use keylane::{Draft, ProduceError, TopicSpec};
+use tokio::sync::Mutex;
+
+use super::items::Items;
+use super::{Form, PARSED_AT_ONCE, with_draft};
+use crate::app::App;
+use crate::problem::Problem;
+
+/// Topics at most when one more is made by its first use. Whoever needs more of them has a list, and can declare it.
+pub(crate) const TOPICS_MAX: usize = 1_000;
+
+/// As long as an id that is made here.
+const MADE_ID: &str = "00000000-0000-0000-0000-000000000000";
+
+/// Which topics are known to be there.
+#[derive(Default)]
+pub(crate) struct FirstUse {
+    known: RwLock<HashSet<String>>,
+    /// One at a time, or the bound could be passed by many at once.
+    making: Mutex<()>,
+}
+
+impl FirstUse {
+    /// Makes sure that `topic` is there or may be made for `body`. False: nothing in the body can be taken, so that
+    /// there is nothing to make it for.
+    pub(super) async fn admit(
+        &self,
+        app: &App,
+        topic: &str,
+        form: Form,
+        body: &[u8],
+    ) -> Result<bool, Problem> {
+        if self.known.read().expect("no holder panics").contains(topic) {
+            return Ok(true);
+        }
+        if app.topics.is_empty() {
+            let _making = self.making.lock().await;
+            let there = app.keylane.topics().await?;
+            if !there.iter().any(|found| found.name == topic) {
+                if !any_can_be_taken(topic, form, body).await? {
+                    return Ok(false);
+                }
+                if there.len() >= TOPICS_MAX {
+                    return Err(too_many(topic));
+                }
+                app.keylane.ensure_topic(topic, &TopicSpec::default()).await?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Remembers a topic that a producer has found.
+    pub(super) fn found(&self, topic: &str) {
+        if !self.known.read().expect("no holder panics").contains(topic) {
+            self.known.write().expect("no holder panics").insert(topic.to_owned());
+        }
+    }
+}
+
+/// Whether the body can be read to its end and holds a message that a new topic would take.
+async fn any_can_be_taken(topic: &str, form: Form, body: &[u8]) -> Result<bool, Problem> {
+    let mut items = Items::new(form, body)?;
+    let (mut any, mut count) = (false, 0usize);
+    while let Some(line) = items.next()? {
+        if let (false, Ok(line)) = (any, line) {
+            let id = line.id.as_deref().unwrap_or(MADE_ID);
+            any = with_draft(&line, id, 0, |draft| fits_a_new_topic(topic, draft)).is_ok();
+        }
+        count += 1;
+        if count.is_multiple_of(PARSED_AT_ONCE) {
+            tokio::task::yield_now().await;
+        }
+    }
+    Ok(any)
+}
+
+/// Whether a topic that is made by first use takes the message; else why not, as a topic would say.
+pub(super) fn fits_a_new_topic(topic: &str, draft: &Draft<'_>) -> Result<(), ProduceError> {
+    let mut frame = BytesMut::new();
+    draft.encode(&mut frame).map_err(|error| ProduceError::Invalid(error.to_string()))?;
+    let (bytes, bytes_max) = (frame.len(), TopicSpec::default().message_bytes_max);
+    match bytes > bytes_max {
+        true => Err(ProduceError::TooLarge { topic: topic.to_owned(), bytes, bytes_max }),
+        false => Ok(()),
+    }
+}
+
+fn too_many(topic: &str) -> Problem {
+    Problem::new(
+        StatusCode::FORBIDDEN,
+        "KL-1219",
+        "no more topics are made by first use",
+        format!(
+            "there are {TOPICS_MAX} topics, and `{topic}` is none of them; declare the topics you need under `topics:` and restart"
+        ),
+    )
+}
