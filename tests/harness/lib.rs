@@ -22,7 +22,7 @@ mod wait;
 
 pub use check::{Report, check, check_committed};
 pub use faults::{SmallDisk, Tracer, files_below, find_bytes};
-pub use load::{Acked, Item, Load, Refusal, fill, items, produce};
+pub use load::{Acked, Item, Load, Refusal, client, fill, items, produce};
 pub use server::{Server, Setup, run_binary};
 pub use sink::{Call, Reply, Sink};
 pub use status::{Committed, PartitionView, PipelineView};

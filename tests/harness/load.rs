@@ -118,7 +118,8 @@ pub async fn fill(server: &Server, items: &[Item]) -> Vec<Acked> {
     all
 }
 
-fn client() -> reqwest::Client {
+/// A client as every test has it. Its limit is that of a hang.
+pub fn client() -> reqwest::Client {
     let builder = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30));
     builder.build().expect("a client")
 }

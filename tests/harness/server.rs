@@ -11,8 +11,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
-use crate::load::Acked;
+use crate::load::{Acked, client};
 use crate::sink::Sink;
+use crate::status::PipelineView;
 use crate::wait::until;
 
 /// What a test's server is configured with: one topic `t`, one pipeline `t` on it, pushing to a sink.
@@ -23,11 +24,13 @@ pub struct Setup {
     pub pipeline: String,
     /// Time-out of a push.
     pub timeout: &'static str,
+    /// How long handlers have to end when the server is told to.
+    pub drain: &'static str,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { partitions: 4, pipeline: String::new(), timeout: "60s" }
+        Setup { partitions: 4, pipeline: String::new(), timeout: "60s", drain: "30s" }
     }
 }
 
@@ -45,12 +48,13 @@ impl Setup {
 
     fn yaml(&self, sink: &Sink, port: u16, data: &Path) -> String {
         let mut text = format!(
-            "server: {{ listen: \"127.0.0.1:{port}\" }}\n\
+            "server: {{ listen: \"127.0.0.1:{port}\", drain: {} }}\n\
              data: \"{}\"\n\
              broker: {{ kind: embedded }}\n\
              topics: {{ t: {{ partitions: {} }} }}\n\
              pipelines:\n  t:\n    topic: t\n    \
              handler: {{ http: {{ url: \"{}\", timeout: {}, allow_private: true }} }}\n",
+            self.drain,
             data.display(),
             self.partitions,
             sink.url(),
@@ -86,16 +90,7 @@ impl Server {
     }
 
     fn with_data(setup: &Setup, sink: &Sink, folder: TempDir, data: PathBuf) -> Server {
-        let server = Server {
-            folder,
-            data,
-            port: free_port(),
-            child: None,
-            client: reqwest::Client::builder()
-                .no_proxy()
-                .build()
-                .expect("a client without certificates to load"),
-        };
+        let server = Server { folder, data, port: free_port(), child: None, client: client() };
         server.configure(setup, sink);
         server
     }
@@ -218,8 +213,11 @@ impl Server {
 
     /// All it has printed, over all its starts.
     pub fn output(&self) -> String {
-        let bytes = std::fs::read(self.folder.path().join("output")).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
+        String::from_utf8_lossy(&self.output_bytes()).into_owned()
+    }
+
+    fn output_bytes(&self) -> Vec<u8> {
+        std::fs::read(self.folder.path().join("output")).unwrap_or_default()
     }
 
     /// GET; status and body. None if nobody answers.
@@ -242,7 +240,7 @@ impl Server {
             .filter(|acked| !sink.has_settled(&HashSet::from([(acked.partition, acked.offset)])))
             .map(|acked| format!("{} at {}/{}", acked.id, acked.partition, acked.offset))
             .collect();
-        let said = self.output();
+        let said = self.output_bytes();
         panic!(
             "{} of {} acknowledged messages are not settled: {}\npipelines: {:?}\nlanes: {:?}\n{}",
             missing.len(),
@@ -250,13 +248,24 @@ impl Server {
             missing[..missing.len().min(20)].join(", "),
             self.get("/admin/pipelines").await,
             self.get("/admin/lanes").await,
-            &said[said.len().saturating_sub(4_000)..],
+            String::from_utf8_lossy(&said[said.len().saturating_sub(4_000)..]),
         );
+    }
+
+    /// Waits until everything in the log is on record as settled.
+    pub async fn recorded(&self) -> PipelineView {
+        until("all to be on record", async || PipelineView::of(self).await.filter(PipelineView::is_settled))
+            .await
     }
 
     /// Bytes of anonymous memory that its process holds; file pages are the kernel's to take back.
     pub fn memory_bytes(&self) -> u64 {
         self.kernel_says("RssAnon:") * 1024
+    }
+
+    /// The most memory that its process ever held, file pages included.
+    pub fn memory_peak_bytes(&self) -> u64 {
+        self.kernel_says("VmHWM:") * 1024
     }
 
     /// Threads of its process.

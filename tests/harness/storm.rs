@@ -1,6 +1,5 @@
 //! Kill -9 again and again, under load.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use crate::check::{Report, check};
@@ -23,8 +22,6 @@ pub struct Storm {
     pub calls: Vec<Call>,
     /// Commits that were seen.
     pub committed: Vec<Committed>,
-    /// When the kills were, in the sink's count.
-    pub kills: Vec<u64>,
 }
 
 /// Starts `server`, kills it `kills` times under load on `keys` keys, lets it finish, and returns what happened.
@@ -32,7 +29,6 @@ pub async fn storm(server: &mut Server, sink: &Sink, keys: u64, kills: u64) -> S
     server.start().await;
     let load = Load::start(server, sink, keys);
     let mut seen = Vec::new();
-    let mut killed = Vec::new();
     for kill in 0..kills {
         if kill % EARLY_EVERY == EARLY_EVERY - 1 {
             // Not a wait: the moment of the kill, somewhere in the start.
@@ -51,12 +47,11 @@ pub async fn storm(server: &mut Server, sink: &Sink, keys: u64, kills: u64) -> S
             seen.push(now);
         }
         server.kill9().await;
-        killed.push(sink.count());
         server.spawn();
     }
     let acked = load.stop().await;
     server.settles(sink, &acked).await;
-    Storm { acked, calls: sink.calls(), committed: seen, kills: killed }
+    Storm { acked, calls: sink.calls(), committed: seen }
 }
 
 fn committed_sum(seen: Option<&Committed>) -> u64 {
@@ -67,20 +62,5 @@ impl Storm {
     /// What the checker says.
     pub fn check(&self) -> Report {
         check(&self.acked, &self.calls)
-    }
-
-    /// For each kill, how many messages settled before it were called again behind it and before the next one.
-    pub fn repeats(&self) -> Vec<usize> {
-        let mut repeats = Vec::new();
-        for (index, kill) in self.kills.iter().enumerate() {
-            let next = self.kills.get(index + 1).copied().unwrap_or(u64::MAX);
-            let before = |call: &&Call| call.is_settled() && call.ended.is_some_and(|ended| ended < *kill);
-            let settled: HashSet<(u32, u64)> =
-                self.calls.iter().filter(before).map(|call| (call.partition, call.offset)).collect();
-            let behind = self.calls.iter().filter(|call| (*kill..next).contains(&call.started));
-            let again: HashSet<(u32, u64)> = behind.map(|call| (call.partition, call.offset)).collect();
-            repeats.push(again.intersection(&settled).count());
-        }
-        repeats
     }
 }

@@ -4,13 +4,9 @@
 use std::path::{Path, PathBuf};
 
 use keylane_tests::{
-    Acked, Item, PipelineView, Refusal, Reply, Server, Setup, Sink, SmallDisk, Tracer, check, files_below,
-    fill, find_bytes, items, produce, until,
+    Acked, Item, PipelineView, Refusal, Reply, Server, Setup, Sink, SmallDisk, Tracer, check, client,
+    files_below, fill, find_bytes, items, produce, until,
 };
-
-fn client() -> reqwest::Client {
-    reqwest::Client::builder().no_proxy().build().expect("a client")
-}
 
 async fn refused(server: &Server, batch: &[Item]) -> Refusal {
     match produce(&client(), &server.url(""), batch).await {
@@ -100,10 +96,7 @@ async fn a_full_disk_refuses_clearly_and_goes_on_when_there_is_room() {
     .await;
     acked.extend(after);
     server.settles(&sink, &acked).await;
-    let view = until("all to be on record", async || {
-        PipelineView::of(&server).await.filter(PipelineView::is_settled)
-    });
-    view.await;
+    server.recorded().await;
     check(&acked, &sink.calls()).assert_once();
 }
 
@@ -234,10 +227,7 @@ async fn a_flipped_bit_in_a_journal_is_reported_or_harmless() {
     server.start().await;
     let acked = fill(&server, &items("k", 0, 500)).await;
     sink.wait_settled(500).await;
-    let settled = until("all to be on record", async || {
-        PipelineView::of(&server).await.filter(PipelineView::is_settled)
-    });
-    settled.await;
+    server.recorded().await;
     server.kill9().await;
     check(&acked, &sink.calls()).assert_once();
     let (messages, _) = place_of(server.data(), 0);
@@ -360,6 +350,52 @@ async fn a_changed_partition_count_is_an_error_at_start() {
     assert_eq!(server.ended().await, Some(1), "{}", server.output());
     let said = server.output();
     assert!(said.contains("partition") && said.contains('4') && said.contains('6'), "{said}");
+}
+
+/// P10, BRK-10: positions on record mean messages of a topic that is gone; those of the new one do not run in silence.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_was_made_anew_stops_its_partitions() {
+    let sink = Sink::start().await;
+    let mut server = Server::new(&Setup::default().partitions(2), &sink);
+    server.start().await;
+    let all: Vec<Item> = (0..20).flat_map(|key| items(&format!("k{key}"), 0, 5)).collect();
+    fill(&server, &all).await;
+    sink.wait_settled(100).await;
+    server.recorded().await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    std::fs::remove_dir_all(server.data().join("topics/t")).expect("the topic's folder is there");
+    server.spawn();
+    let view = until("both partitions to stop", async || {
+        let view = PipelineView::of(&server).await?;
+        view.partitions.iter().all(|partition| partition.state == "stopped").then_some(view)
+    })
+    .await;
+    for partition in &view.partitions {
+        assert!(partition.why.as_ref().is_some_and(|why| why.contains("KL-1303")), "{partition:?}");
+    }
+    // Whether such messages are taken is another question; they must not run.
+    let more: Vec<Item> = (0..20).flat_map(|key| items(&format!("k{key}"), 5, 1)).collect();
+    let _taken_or_refused = produce(&client(), &server.url(""), &more).await;
+    let view = PipelineView::of(&server).await.expect("it answers");
+    assert_eq!((sink.len(), view.handled), (100, 0), "something ran: {view:?}");
+}
+
+/// P10, BRK-10: what was settled is known to the journals alone; without them nothing runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_its_journals_runs_nothing() {
+    let sink = Sink::start().await;
+    let mut server = Server::new(&lazy(), &sink);
+    server.start().await;
+    fill(&server, &items("k", 0, 100)).await;
+    sink.wait_settled(100).await;
+    server.recorded().await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    std::fs::remove_dir_all(server.data().join("journals")).expect("the journals' folder is there");
+    server.spawn();
+    assert_eq!(server.ended().await, Some(1), "{}", server.output());
+    let said = server.output();
+    assert!(said.contains("journals"), "{said}");
+    assert_eq!(sink.len(), 100, "something ran again");
 }
 
 /// P10: what keeps the server from starting is said in a sentence, with exit code 1.

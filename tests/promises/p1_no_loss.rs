@@ -3,31 +3,23 @@
 use std::time::Duration;
 
 use keylane_tests::{
-    Load, PipelineView, Reply, Server, Setup, Sink, check, check_committed, fill, items, storm, until,
+    Load, Reply, Server, Setup, Sink, check, check_committed, files_below, fill, find_bytes, items, storm,
 };
 
 const KILLS: u64 = 100;
-const PARTITIONS: u32 = 4;
-/// Completions that are not on record yet: a partition writes a record at the latest when there are 1,000, and as many
-/// may come while that is under way; then what is in flight.
-const REPEATS_MAX: usize = PARTITIONS as usize * 2 * 1_000 + 100;
 
-/// P1, P2, P4, BRK-1, COM-1, COM-2.
+/// P1, P2, P4, BRK-1, COM-1.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_lost_over_a_hundred_kills_under_load() {
     let sink = Sink::start().await;
     sink.behave(|call| Reply::After(Duration::from_millis(call.offset % 4), 200));
-    let mut server = Server::new(&Setup::pipeline(&["concurrency: 100"]).partitions(PARTITIONS), &sink);
+    let mut server = Server::new(&Setup::pipeline(&["concurrency: 100"]), &sink);
     let storm = storm(&mut server, &sink, 50, KILLS).await;
-    assert_eq!(storm.kills.len() as u64, KILLS);
     let report = storm.check();
     report.assert_kept();
     let wrong = check_committed(&storm.committed, &storm.acked, &storm.calls);
     assert!(wrong.is_empty(), "{} wrong commits: {:?}", wrong.len(), &wrong[..wrong.len().min(5)]);
-    let repeats = storm.repeats();
-    let most = repeats.iter().max().copied().unwrap_or(0);
-    assert!(most <= REPEATS_MAX, "{most} messages were run again after one kill: {repeats:?}");
-    println!("{KILLS} kills: {report}; at most {most} run again after a kill");
+    println!("{KILLS} kills: {report}");
 }
 
 /// P1, RTY-1: a rejected message is kept as a dead letter, and is no loss.
@@ -38,13 +30,23 @@ async fn rejected_messages_are_dead_letters_and_their_successors_run_through_kil
     let mut server = Server::new(&Setup::default(), &sink);
     let storm = storm(&mut server, &sink, 20, 10).await;
     storm.check().assert_kept();
-    let settled = until("all to be on record", async || {
-        PipelineView::of(&server).await.filter(PipelineView::is_settled)
-    })
-    .await;
-    assert!(
-        settled.partitions.iter().map(|partition| partition.end).sum::<u64>() >= storm.acked.len() as u64
-    );
+    server.recorded().await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    let holds: Vec<Vec<u8>> = files_below(&server.data().join("holds"))
+        .iter()
+        .map(|path| std::fs::read(path).expect("it can be read"))
+        .collect();
+    let rejected: Vec<_> = storm.acked.iter().filter(|acked| acked.n % 3 == 0).collect();
+    assert!(rejected.len() > 100, "only {} were rejected", rejected.len());
+    for message in rejected.iter().step_by(rejected.len() / 50) {
+        // A body is the message as it lay in the log: its id, and a little further on its payload.
+        let payload = format!("{{\"n\":{}}}", message.n);
+        let kept = holds.iter().any(|hold| {
+            let Some(at) = find_bytes(hold, message.id.as_bytes()) else { return false };
+            find_bytes(&hold[at..(at + 200).min(hold.len())], payload.as_bytes()).is_some()
+        });
+        assert!(kept, "{} was rejected, and is in no hold", message.id);
+    }
 }
 
 /// P1: what was acknowledged before a kill and never read is still there, byte for byte in order.

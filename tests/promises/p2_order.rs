@@ -31,6 +31,15 @@ async fn each_key_is_handled_once_each_in_order_one_at_a_time() {
     check(&acked, &sink.calls()).assert_once();
 }
 
+/// P2, ORD-1: a shard owns whole partitions; more shards than partitions are as many as there are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_shards_than_partitions_keep_the_order() {
+    let sink = Sink::start().await;
+    let (_server, acked) =
+        run(&Setup::pipeline(&["shards: 8"]).partitions(2), &sink, &interleaved(50, 20)).await;
+    check(&acked, &sink.calls()).assert_once();
+}
+
 /// P2, RTY-2.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failed_message_is_tried_again_before_anything_later_of_its_key() {
@@ -77,8 +86,7 @@ async fn a_call_that_takes_too_long_is_made_again_in_its_place() {
         Some(3) if call.attempt == 1 => Reply::Held(200),
         _ => Reply::Status(200),
     });
-    let setup =
-        Setup { timeout: "300ms", ..Setup::pipeline(&["retry: { retries: 3, base: 5ms, max: 20ms }"]) };
+    let setup = Setup { timeout: "3s", ..Setup::pipeline(&["retry: { retries: 3, base: 5ms, max: 20ms }"]) };
     let (_server, acked) = run(&setup, &sink, &interleaved(10, 10)).await;
     let calls = sink.calls();
     check(&acked, &calls).assert_once();

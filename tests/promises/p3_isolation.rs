@@ -3,7 +3,7 @@
 //!
 //! No clocks: the others must be done while the slow key's call has not returned.
 
-use keylane_tests::{Acked, Call, Item, PipelineView, Reply, Server, Setup, Sink, check, fill, items, until};
+use keylane_tests::{Acked, Call, Item, PipelineView, Reply, Server, Setup, Sink, check, fill, items};
 
 const OTHERS: u64 = 200;
 
@@ -64,10 +64,7 @@ async fn a_poisonous_key_delays_no_other_key_and_its_messages_are_dead_letters()
     let (server, acked) = others_run_beside(setup, &sink, &items("poison", 0, 50)).await;
     server.settles(&sink, &acked).await;
     check(&acked, &sink.calls()).assert_once();
-    let view = until("the dead letters to be on record", async || {
-        PipelineView::of(&server).await.filter(PipelineView::is_settled)
-    })
-    .await;
+    let view = server.recorded().await;
     assert_eq!(view.dead, 50);
 }
 

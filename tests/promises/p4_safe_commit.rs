@@ -7,11 +7,6 @@ use keylane_tests::{
     Acked, Load, PipelineView, Reply, Server, Setup, Sink, check, check_committed, fill, items, until,
 };
 
-async fn settled(server: &Server) -> PipelineView {
-    until("all to be on record", async || PipelineView::of(server).await.filter(PipelineView::is_settled))
-        .await
-}
-
 /// P4, COM-1, COM-3.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_on_record_is_not_run_again_after_a_kill() {
@@ -23,7 +18,7 @@ async fn what_is_on_record_is_not_run_again_after_a_kill() {
         let all: Vec<_> = (0..50).flat_map(|key| items(&format!("k{key}"), round * 10, 10)).collect();
         acked.extend(fill(&server, &all).await);
         server.settles(&sink, &acked).await;
-        settled(&server).await;
+        server.recorded().await;
         server.kill9().await;
         server.start().await;
     }
@@ -77,7 +72,7 @@ async fn what_is_finished_above_an_unsettled_message_is_remembered() {
     }
     sink.behave(|_| Reply::Status(200));
     sink.wait_settled(1_001).await;
-    let view = settled(&server).await;
+    let view = server.recorded().await;
     assert_eq!(view.partitions[0].committed, view.partitions[0].end);
     check(&acked, &sink.calls()).assert_once();
 }
@@ -101,7 +96,7 @@ async fn after_a_kill_at_most_what_was_not_yet_on_record_runs_again() {
     sink.behave(|_| Reply::Status(200));
     server.start().await;
     sink.wait_settled(MESSAGES + 1).await;
-    settled(&server).await;
+    server.recorded().await;
     let report = check(&acked, &sink.calls());
     report.assert_kept();
     assert!(report.duplicated <= REPEATS_MAX, "{report}");
@@ -135,7 +130,7 @@ async fn no_commit_is_ever_seen_above_an_unsettled_message() {
     sink.wait_settled(8_000).await;
     let acked = load.stop().await;
     server.settles(&sink, &acked).await;
-    settled(&server).await;
+    server.recorded().await;
     ends.store(true, Ordering::Relaxed);
     let seen = watch.await.expect("watching does not panic");
     assert!(seen.len() > 50, "only {} looks at the commits", seen.len());
@@ -166,6 +161,31 @@ async fn a_drain_waits_for_what_runs_and_starts_nothing_more() {
     sink.release();
     assert_eq!(server.ended().await, Some(0), "{}", server.output());
     assert_eq!(sink.settled(), 1, "what was running is done, the next was not begun");
+    server.start().await;
+    server.settles(&sink, &acked).await;
+    check(&acked, &sink.calls()).assert_once();
+}
+
+/// ORD-10, P1: what does not end within the deadline is given up, and runs again after the next start; what ended is on
+/// record.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_outlasts_the_drain_is_given_up_and_runs_again() {
+    let sink = Sink::start().await;
+    sink.behave(|call| match call.key.as_deref() {
+        Some("slow") => Reply::Held(200),
+        _ => Reply::Status(200),
+    });
+    let mut server = Server::new(&Setup { drain: "500ms", ..Setup::default() }, &sink);
+    server.start().await;
+    let mut all = items("slow", 0, 3);
+    all.extend((0..50).flat_map(|key| items(&format!("k{key}"), 0, 10)));
+    let acked = fill(&server, &all).await;
+    sink.wait("all but the slow ones", |sink| sink.settled() == 500 && sink.len() == 501).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    assert!(server.output().contains("handlers did not end in time"), "{}", server.output());
+    assert_eq!(sink.settled(), 500, "the slow one was not waited for");
+    // The call that nobody waits for any more is never answered.
+    sink.behave(|_| Reply::Status(200));
     server.start().await;
     server.settles(&sink, &acked).await;
     check(&acked, &sink.calls()).assert_once();

@@ -42,11 +42,15 @@ async fn the_epoch_of_each_partition_grows_with_every_restart_and_never_goes_bac
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_that_slept_goes_on_without_loss_or_disorder() {
     let sink = Sink::start().await;
+    sink.behave(|_| Reply::Held(200));
     let mut server = Server::new(&Setup::default(), &sink);
     server.start().await;
     let first: Vec<_> = (0..50).flat_map(|key| items(&format!("k{key}"), 0, 20)).collect();
     let mut acked = fill(&server, &first).await;
+    sink.wait("a call of each key to be under way", |sink| sink.len() == 50).await;
     server.signal("STOP").await;
+    // The answers come while it sleeps.
+    sink.release();
     // Long enough to be noticed as a pause of the whole process (ORD-12).
     tokio::time::sleep(std::time::Duration::from_millis(2_500)).await;
     server.signal("CONT").await;

@@ -7,6 +7,10 @@ use crate::tree::Tree;
 
 const MARKS: [&str; 3] = ["TODO", "FIXME", "XXX"];
 const STUBS: [&str; 3] = ["todo", "unimplemented", "dbg"];
+/// What the names of tests contain that are off in `make test`: the filters of `make explore` and `make chaos`.
+const OTHER_RUNS: [&str; 2] = ["explore", "chaos"];
+/// Not a test of its own: another starts it as a process, and kills it.
+const KILLED: &str = "appends_until_it_is_killed";
 
 pub fn check(tree: &Tree, report: &mut Report) {
     for source in &tree.rust {
@@ -60,6 +64,15 @@ fn switched_off(source: &Source, report: &mut Report) {
         let remedy = "say why it does not run with the others: `#[ignore = \"…\"]`";
         report.find(&source.path, line, "ignored test", "a test is off without a reason".into(), remedy);
     }
+    for at in source.find(&["#", "[", "ignore", "="]) {
+        let mut rest = source.tokens[at..].iter().skip_while(|token| token.text != "fn");
+        let Some(name) = rest.nth(1) else { continue };
+        if name.text != KILLED && !OTHER_RUNS.iter().any(|run| name.text.contains(run)) {
+            let found = format!("`{}` is off, and nothing runs it", name.text);
+            let remedy = "put `explore` or `chaos` in its name: make explore and make chaos run those";
+            report.find(&source.path, source.tokens[at].line, "ignored test", found, remedy);
+        }
+    }
     for at in source.find(&["allow", "(", "dead_code"]) {
         let line = source.tokens[at].line;
         report.find(
@@ -93,8 +106,16 @@ mod tests {
 
     #[test]
     fn tests_may_unwrap_but_not_be_off_without_a_reason() {
-        let text = "#[test]\n#[ignore]\nfn a() { b.unwrap(); }\n#[ignore = \"takes an hour\"]\nfn c() {}\n";
+        let text =
+            "#[test]\n#[ignore]\nfn a() { b.unwrap(); }\n#[ignore = \"takes an hour\"]\nfn chaos() {}\n";
         assert_eq!(found(check, &[("tests/a.rs", text)]), ["tests/a.rs:2"]);
+    }
+
+    #[test]
+    fn a_test_that_is_off_has_a_name_that_another_run_picks() {
+        let off = |name: &str| format!("#[test]\n#[ignore = \"long\"]\nfn {name}() {{}}\n");
+        let text = [off("chaos_of_one_kind"), off("explore_all"), off(KILLED), off("larger_cases")].concat();
+        assert_eq!(found(check, &[("tests/a.rs", &text)]), ["tests/a.rs:11"]);
     }
 
     #[test]

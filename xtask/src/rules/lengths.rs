@@ -10,8 +10,10 @@ const FUNCTION_LINES_MAX: usize = 70;
 /// Files that a newcomer reads from top to bottom.
 const WAY_LINES_MAX: usize = 299;
 /// The message's way, as ARCHITECTURE.md follows it: a file, or a folder of that name.
-const WAY: [&str; 16] = [
+const WAY: [&str; 21] = [
     "crates/core/src/admission",
+    "crates/core/src/engine",
+    "crates/core/src/retry",
     "crates/core/src/intake",
     "crates/core/src/lane",
     "crates/core/src/guard",
@@ -20,10 +22,13 @@ const WAY: [&str; 16] = [
     "crates/core/src/ledger",
     "crates/server/src/ingest",
     "crates/runtime/src/produce",
+    "crates/runtime/src/call",
     "crates/runtime/src/spill",
     "crates/runtime/src/poll",
     "crates/runtime/src/shard",
     "crates/runtime/src/handle",
+    "crates/runtime/src/slot",
+    "crates/runtime/src/cell",
     "crates/runtime/src/settle",
     "crates/runtime/src/dead",
     "crates/runtime/src/commit",

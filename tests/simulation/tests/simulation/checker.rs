@@ -75,6 +75,21 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// What never happened.
+    pub fn never(&self) -> Vec<&'static str> {
+        let counted = [
+            ("acknowledged", self.acknowledged),
+            ("repeats", self.repeats),
+            ("stale_starts", self.stale_starts),
+            ("fences", self.fences),
+            ("void", self.void),
+            ("snapshots", self.snapshots),
+            ("resets", self.resets),
+            ("dead", self.dead),
+        ];
+        counted.iter().filter(|(_, count)| *count == 0).map(|(name, _)| *name).collect()
+    }
+
     /// Adds another run's.
     pub fn add(&mut self, other: &Counts) {
         self.messages += other.messages;

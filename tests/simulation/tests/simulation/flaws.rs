@@ -16,7 +16,7 @@ fn a_commit_of_the_highest_finished_is_found() {
     find("commit of the highest finished", flaws, &["P4"]);
 }
 
-/// P2, RTY-1.
+/// P2, RTY-2.
 #[test]
 fn a_retry_at_the_tail_is_found() {
     let mut flaws = Flaws::default();

@@ -6,6 +6,7 @@
 mod checker;
 mod flaws;
 mod handler;
+mod pauses;
 mod process;
 mod scenario;
 mod seeds;

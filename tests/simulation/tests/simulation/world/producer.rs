@@ -1,0 +1,34 @@
+//! A producer: calls of a few messages, each awaited.
+
+use keylane::{Keylane, Message};
+use keylane_simulation::Dice;
+
+use crate::TOPIC;
+use crate::handler::Eye;
+use crate::scenario::Scenario;
+
+/// Produces until the scenario has had enough, and tells what was acknowledged.
+pub(super) async fn produce(keylane: Keylane, client: u64, scenario: Scenario, mut dice: Dice, eye: Eye) {
+    let mut sent = 0u64;
+    while eye.now_ms() < scenario.busy_ms && sent < scenario.messages_max {
+        tokio::time::sleep(dice.time(1, scenario.produce_ms)).await;
+        let mut tickets = Vec::new();
+        for _ in 0..dice.between(1, scenario.burst) {
+            sent += 1;
+            let mut message = Message::new(TOPIC).id(format!("c{client}-{sent}")).payload("x");
+            if !dice.percent(scenario.keyless) {
+                message = message.key(format!("k{}", dice.between(1, scenario.keys)));
+            }
+            if let Ok(ticket) = keylane.producer().send(message).await {
+                tickets.push(ticket);
+            }
+        }
+        for ticket in tickets {
+            if let Ok(receipt) = ticket.await {
+                eye.tell(|checker, now_ms| {
+                    checker.acknowledged(now_ms, receipt.partition, receipt.offset, &receipt.id);
+                });
+            }
+        }
+    }
+}
