@@ -1,4 +1,4 @@
-//! HTTP load: connections that send one and the same request again and again, each after the last answer.
+//! HTTP load: connections that are kept alive and send a request after the answer to the last.
 //!
 //! No HTTP library: the client shares the machine with what it measures, and should take as little of it as can be.
 
@@ -14,17 +14,17 @@ use crate::Error;
 use crate::finished::Finished;
 
 /// A request, written out.
-pub(crate) fn post(path: &str, kind: &str, body: &[u8]) -> Arc<[u8]> {
+pub(crate) fn post(path: &str, kind: &str, body: &[u8]) -> Vec<u8> {
     let mut request = format!(
         "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
         body.len()
     )
     .into_bytes();
     request.extend_from_slice(body);
-    request.into()
+    request
 }
 
-/// Sends `request` over `connections` for `window`; answers a second. An answer that is not 200 is an error.
+/// Sends `request` over `connections` for `window`; answers a second.
 pub(crate) fn rate(
     client: &Runtime,
     address: SocketAddr,
@@ -50,20 +50,38 @@ async fn send(
     finished: Arc<Finished>,
     until: Instant,
 ) -> Result<(), Error> {
-    let mut stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    let mut answer = Vec::with_capacity(64 * 1024);
+    let mut connection = Connection::open(address).await?;
     while Instant::now() < until {
-        stream.write_all(&request).await?;
-        answer.clear();
-        while !is_whole(&answer)? {
-            if stream.read_buf(&mut answer).await? == 0 {
-                return Err(Error::Answer("the server closed the connection".to_owned()));
-            }
-        }
+        connection.exchange(&request).await?;
         finished.one();
     }
     Ok(())
+}
+
+/// One that is kept alive.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    answer: Vec<u8>,
+}
+
+impl Connection {
+    pub(crate) async fn open(address: SocketAddr) -> Result<Connection, Error> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(Connection { stream, answer: Vec::with_capacity(64 * 1024) })
+    }
+
+    /// Sends a request and waits for its answer, which must say that all is well.
+    pub(crate) async fn exchange(&mut self, request: &[u8]) -> Result<(), Error> {
+        self.stream.write_all(request).await?;
+        self.answer.clear();
+        while !is_whole(&self.answer)? {
+            if self.stream.read_buf(&mut self.answer).await? == 0 {
+                return Err(Error::Answer("the server closed the connection".to_owned()));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// True once head and body are there.

@@ -5,15 +5,13 @@
 
 use std::hint::black_box;
 use std::sync::Arc;
-use std::task::Poll;
 
 use keylane::{Attempt, Handler, Outcome, Pipeline, Settings};
-use keylane_broker::Reader;
 use keylane_core::Delivery;
 use tokio::sync::mpsc;
 
 use crate::broker::SourceBroker;
-use crate::flow::{Flow, FlowReader};
+use crate::flow::{Flow, next_batch, readers_of};
 use crate::machine::{Took, WORKERS, Watch, runtime};
 use crate::source::{Draw, PARTITIONS, Source};
 use crate::{Error, Figure, Options, Target, allocator};
@@ -115,16 +113,15 @@ impl Raw {
     fn start(source: &Arc<Source>) -> Result<Raw, Error> {
         let runtime = runtime("raw")?;
         let flow = Arc::<Flow>::default();
-        for worker in 0..WORKERS as u32 {
+        for worker in 0..WORKERS {
             let (batches, mut handed) = mpsc::channel::<Vec<Delivery>>(CHANNEL);
-            let mut readers: Vec<FlowReader> = (0..PARTITIONS)
-                .filter(|partition| partition % WORKERS as u32 == worker)
-                .map(|partition| FlowReader::new(&flow, source, partition, 0))
-                .collect();
+            let mut readers = readers_of(worker, &flow, source);
             runtime.spawn(async move {
                 loop {
-                    let batch = std::future::poll_fn(|cx| any_batch(&mut readers, cx)).await;
-                    if batches.send(batch).await.is_err() {
+                    let batch = next_batch(&mut readers).await;
+                    let mut messages = Vec::with_capacity(batch.count as usize);
+                    messages.extend(batch.cursor(0).map(|delivery| delivery.expect("made by the source")));
+                    if batches.send(messages).await.is_err() {
                         break;
                     }
                 }
@@ -147,17 +144,4 @@ impl Raw {
         self.runtime.block_on(self.flow.drained());
         watch.took()
     }
-}
-
-/// The next batch of any partition, as messages.
-fn any_batch(readers: &mut [FlowReader], cx: &mut std::task::Context<'_>) -> Poll<Vec<Delivery>> {
-    readers.rotate_left(1);
-    for reader in readers {
-        if let Poll::Ready(Ok(batch)) = reader.poll_batch(cx, usize::MAX) {
-            let mut messages = Vec::with_capacity(batch.count as usize);
-            messages.extend(batch.cursor(0).map(|delivery| delivery.expect("made by the source")));
-            return Poll::Ready(messages);
-        }
-    }
-    Poll::Pending
 }

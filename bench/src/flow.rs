@@ -9,6 +9,7 @@ use keylane_broker::{BrokerError, Reader};
 use keylane_core::Batch;
 use tokio::sync::Notify;
 
+use crate::machine::WORKERS;
 use crate::source::{BATCH, PARTITIONS, Source};
 
 /// One step of the tap: partitions may be read below `limit`; what is new carries `stamp`.
@@ -75,6 +76,26 @@ pub(crate) struct FlowReader {
     partition: u32,
     next: u64,
     step: usize,
+}
+
+/// Readers of the partitions that one of [`WORKERS`] tasks of a raw limit has, from the start.
+pub(crate) fn readers_of(worker: usize, flow: &Arc<Flow>, source: &Arc<Source>) -> Vec<FlowReader> {
+    let partitions = (0..PARTITIONS).filter(|partition| *partition as usize % WORKERS == worker);
+    partitions.map(|partition| FlowReader::new(flow, source, partition, 0)).collect()
+}
+
+/// The next batch of any of the readers, which take turns.
+pub(crate) async fn next_batch(readers: &mut [FlowReader]) -> Batch {
+    std::future::poll_fn(|cx| {
+        readers.rotate_left(1);
+        for reader in readers.iter_mut() {
+            if let Poll::Ready(Ok(batch)) = reader.poll_batch(cx, usize::MAX) {
+                return Poll::Ready(batch);
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 impl FlowReader {

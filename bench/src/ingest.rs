@@ -30,7 +30,7 @@ const LINES: usize = 1_000;
 const WINDOW: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 5;
 const JSON: &str = "application/json";
-const NDJSON: &str = "application/x-ndjson";
+pub(crate) const NDJSON: &str = "application/x-ndjson";
 
 pub(crate) fn run(options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(), Error> {
     let folder = tempfile::tempdir_in(&options.folder)?;
@@ -38,7 +38,7 @@ pub(crate) fn run(options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(
     let hello = bare.block_on(hello())?;
     let durable = ours.block_on(serve(Some(folder.path())))?;
     let kept_nowhere = ours.block_on(serve(None))?;
-    let one = client::post(&path(), JSON, message(7).as_bytes());
+    let one = client::post(&path(), JSON, message(7).as_bytes()).into();
     let (mut raw, mut single) = (0f64, 0f64);
     for _ in 0..ROUNDS {
         raw = raw.max(client::rate(&load, hello, &one, CONNECTIONS, WINDOW)?);
@@ -77,7 +77,12 @@ pub(crate) fn run(options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(
 }
 
 fn path() -> String {
-    format!("/v1/topics/{TOPIC}/messages")
+    path_of(TOPIC)
+}
+
+/// Where messages of a topic are posted.
+pub(crate) fn path_of(topic: &str) -> String {
+    format!("/v1/topics/{topic}/messages")
 }
 
 fn message(key: usize) -> String {
@@ -88,7 +93,7 @@ fn message(key: usize) -> String {
 /// The best of several rounds of NDJSON.
 fn lines(load: &Runtime, address: SocketAddr) -> Result<f64, Error> {
     let body: Vec<String> = (0..LINES).map(message).collect();
-    let request = client::post(&path(), NDJSON, body.join("\n").as_bytes());
+    let request = client::post(&path(), NDJSON, body.join("\n").as_bytes()).into();
     let mut best = 0f64;
     for _ in 0..ROUNDS {
         let requests = client::rate(load, address, &request, NDJSON_CONNECTIONS, WINDOW)?;
@@ -115,11 +120,16 @@ async fn serve(folder: Option<&Path>) -> Result<Server, Error> {
             Keylane::with_broker(Arc::new(broker), Clock::system(), Tasks::default(), true)
         }
     };
+    serve_on(keylane).await
+}
+
+/// A server on a port that is free.
+pub(crate) async fn serve_on(keylane: Keylane) -> Result<Server, Error> {
     let mut config = Config::default();
     config.server.listen = (Ipv4Addr::LOCALHOST, 0).into();
     Server::start_on(config, keylane).await.map_err(|error| Error::Answer(error.to_string()))
 }
 
-fn stop(runtime: &Runtime, server: Server) -> Result<(), Error> {
+pub(crate) fn stop(runtime: &Runtime, server: Server) -> Result<(), Error> {
     runtime.block_on(server.stop()).map_err(|error| Error::Answer(error.to_string()))
 }

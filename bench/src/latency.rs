@@ -1,17 +1,19 @@
 //! PRF-4: latency at a steady rate, with handlers of 1 ms.
 //!
 //! Messages come due every millisecond, some from each partition. From then until its handler ends is a message's
-//! latency. Raw limit: the same messages, and a bare task for each that sleeps as long; on the same runtime, in turns.
+//! latency, also if it was let through late. Raw limit: the same messages, and a bare task for each that sleeps as
+//! long; on the same runtime, in turns. Each side has a histogram of its own, and the next window begins when all
+//! messages of the last have ended.
 
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use keylane::{Attempt, Handler, Outcome, Settings};
-use keylane_broker::Reader;
 
+use crate::bare::spawn_each;
 use crate::broker::SourceBroker;
-use crate::flow::{Flow, FlowReader};
+use crate::finished::Finished;
+use crate::flow::{Flow, readers_of};
 use crate::histogram::{Histogram, median};
 use crate::machine::{WORKERS, runtime};
 use crate::source::{Draw, PARTITIONS, Source, stamp_of};
@@ -21,11 +23,11 @@ use crate::{Error, Figure, Options, Target};
 const KEYS: u32 = 1_000_000;
 const RATES: [u64; 2] = [100_000, 300_000];
 const SLEEP: Duration = Duration::from_millis(1);
-const WINDOW: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(1);
+/// Steps of a window.
+const STEPS: u32 = 1_000;
 /// The first of each is not counted.
 const WINDOWS: usize = 8;
-/// What is under way at a window's end belongs to it.
-const LINGER: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(), Error> {
     for rate in RATES {
@@ -37,29 +39,51 @@ pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<
     Ok(())
 }
 
-/// What both measure with.
-#[derive(Clone)]
-struct Meter {
+/// What one side is measured with.
+struct Side {
     start: Instant,
-    seen: Arc<Histogram>,
+    flow: Arc<Flow>,
+    seen: Histogram,
+    finished: Finished,
 }
 
-impl Meter {
-    fn now_ns(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
+impl Side {
+    fn new() -> Arc<Side> {
+        let (flow, seen, finished) = (Arc::default(), Histogram::new(), Finished::default());
+        Arc::new(Side { start: Instant::now(), flow, seen, finished })
     }
 
-    fn saw(&self, stamp: u64) {
-        self.seen.saw(self.now_ns().saturating_sub(stamp));
+    fn ended(&self, due_ns: u64) {
+        let now_ns = self.start.elapsed().as_nanos() as u64;
+        self.seen.saw(now_ns.saturating_sub(due_ns));
+        self.finished.one();
+    }
+
+    /// Lets messages through at `rate` for one window, and waits until all have ended.
+    async fn window(self: Arc<Self>, rate: u64) {
+        let mut tick = tokio::time::interval(STEP);
+        let (start, mut let_through) = (self.start.elapsed(), 0);
+        for step in 1..=STEPS {
+            let due = start + step * STEP;
+            while self.start.elapsed() < due {
+                tick.tick().await;
+            }
+            let all = ((step * STEP).as_secs_f64() * rate as f64) as u64 / u64::from(PARTITIONS);
+            if all > let_through {
+                self.flow.open(all - let_through, due.as_nanos() as u64);
+                let_through = all;
+            }
+        }
+        self.finished.all(let_through * u64::from(PARTITIONS)).await;
     }
 }
 
-struct Sleeper(Meter);
+struct Sleeper(Arc<Side>);
 
 impl Handler for Sleeper {
     async fn handle(&self, attempt: Attempt<'_>) -> Outcome {
         tokio::time::sleep(SLEEP).await;
-        self.0.saw(stamp_of(attempt.payload()));
+        self.0.ended(stamp_of(attempt.payload()));
         Outcome::Done
     }
 }
@@ -68,27 +92,25 @@ impl Handler for Sleeper {
 fn measure(rate: u64) -> Result<[[f64; 2]; 2], Error> {
     let runtime = runtime("ours")?;
     let source = Source::new(KEYS, Draw::Uniform);
-    let meter = Meter { start: Instant::now(), seen: Arc::new(Histogram::new()) };
-    let (raw, ours) = (Arc::<Flow>::default(), Arc::<Flow>::default());
-    for worker in 0..WORKERS as u32 {
-        let readers = (0..PARTITIONS)
-            .filter(|partition| partition % WORKERS as u32 == worker)
-            .map(|partition| FlowReader::new(&raw, &source, partition, 0))
-            .collect();
-        runtime.spawn(spawn_each(readers, meter.clone()));
+    let (raw, ours) = (Side::new(), Side::new());
+    for worker in 0..WORKERS {
+        let readers = readers_of(worker, &raw.flow, &source);
+        let raw = Arc::clone(&raw);
+        runtime
+            .spawn(spawn_each(readers, SLEEP, None, move |delivery| raw.ended(stamp_of(delivery.payload()))));
     }
-    let broker = Arc::new(SourceBroker::new(&source, &ours));
+    let broker = Arc::new(SourceBroker::new(&source, &ours.flow));
     let mut settings = Settings::default();
     settings.shards = Some(WORKERS);
     let taken = runtime.block_on(async {
-        let pipeline = crate::started(broker, settings, Sleeper(meter.clone())).await?;
+        let pipeline = crate::started(broker, settings, Sleeper(Arc::clone(&ours))).await?;
         let mut taken = [Vec::new(), Vec::new()];
         for window in 0..WINDOWS {
-            for (flow, taken) in [&raw, &ours].into_iter().zip(&mut taken) {
+            for (side, taken) in [&raw, &ours].into_iter().zip(&mut taken) {
                 // A task of its own: the thread that waits here is none of the workers.
-                let paced = tokio::spawn(pace(Arc::clone(flow), rate, meter.clone()));
-                let _ = paced.await;
-                let seen = meter.seen.take([0.5, 0.99]);
+                let paced = tokio::spawn(Arc::clone(side).window(rate));
+                paced.await.expect("a window does not panic");
+                let seen = side.seen.take([0.5, 0.99]);
                 if window > 0 {
                     taken.push(seen);
                 }
@@ -101,42 +123,4 @@ fn measure(rate: u64) -> Result<[[f64; 2]; 2], Error> {
         median(windows.iter().map(|seen| seen[at].as_nanos() as f64 / 1e3).collect())
     };
     Ok(taken.map(|windows| [micros(&windows, 0), micros(&windows, 1)]))
-}
-
-/// Lets messages through at `rate` for one window.
-async fn pace(flow: Arc<Flow>, rate: u64, meter: Meter) {
-    let mut tick = tokio::time::interval(Duration::from_millis(1));
-    let (since, mut let_through) = (Instant::now(), 0);
-    while since.elapsed() < WINDOW {
-        tick.tick().await;
-        let due = (since.elapsed().as_secs_f64() * rate as f64) as u64 / u64::from(PARTITIONS);
-        if due > let_through {
-            flow.open(due - let_through, meter.now_ns());
-            let_through = due;
-        }
-    }
-    tokio::time::sleep(LINGER).await;
-}
-
-/// A bare task for each message.
-async fn spawn_each(mut readers: Vec<FlowReader>, meter: Meter) {
-    loop {
-        let batch = std::future::poll_fn(|cx| {
-            readers.rotate_left(1);
-            for reader in &mut readers {
-                if let Poll::Ready(Ok(batch)) = reader.poll_batch(cx, usize::MAX) {
-                    return Poll::Ready(batch);
-                }
-            }
-            Poll::Pending
-        })
-        .await;
-        for delivery in batch.cursor(0).flatten() {
-            let meter = meter.clone();
-            tokio::spawn(async move {
-                tokio::time::sleep(SLEEP).await;
-                meter.saw(stamp_of(delivery.payload()));
-            });
-        }
-    }
 }

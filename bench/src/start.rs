@@ -1,7 +1,8 @@
 //! PRF-14: starting with a log of 1 GB, after it was closed and after its process was killed.
 //!
-//! Another process fills the log and goes on writing until it is killed with SIGKILL. Started is: the broker is open
-//! and all partitions of a pipeline are read. Raw limit: reading the same files from end to end.
+//! Another process fills the log, with a pipeline that reads it, and goes on until it is killed with SIGKILL: so there
+//! is a journal to recover too. Started is: the broker is open and all partitions of the pipeline are read. Raw limit:
+//! reading the same files from end to end. The page cache is warm, for both.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +11,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use keylane::status::PartitionState;
+use keylane::clock::Clock;
+use keylane::spawn::Tasks;
 use keylane::{Keylane, Message};
 use keylane_broker::embedded::{Embedded, Options as EmbeddedOptions};
 use keylane_broker::{Broker, TopicSpec};
@@ -25,20 +27,25 @@ const PARTITIONS: u32 = 12;
 const MESSAGES: u64 = 5_000_000;
 const CALL: usize = 5_000;
 const FULL: &str = "full";
+/// Starts of the closed log.
+const ROUNDS: usize = 3;
 
 pub(crate) fn run(options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(), Error> {
     let folder = tempfile::tempdir_in(&options.folder)?;
     let log = folder.path().join("log");
     fill_and_kill(&options.filler, &log)?;
     let after_kill = start(&log)?;
-    let closed = start(&log)?;
-    let raw = read_all(&log)?;
+    let (mut closed, mut raw) = (f64::INFINITY, f64::INFINITY);
+    for _ in 0..ROUNDS {
+        raw = raw.min(read_all(&log)?);
+        closed = closed.min(start(&log)?);
+    }
     for (what, seconds) in [
         ("start with a log of 1 GB, after kill -9", after_kill),
         ("start with a log of 1 GB, closed", closed),
     ] {
         let figure = Figure::beside("PRF-14", what, "s", seconds, raw, Target::AtMost(5.0));
-        report(figure.note("raw reads all files once"));
+        report(figure.note("raw reads all files once; page cache warm"));
     }
     Ok(())
 }
@@ -51,6 +58,10 @@ pub fn fill(folder: &Path) -> Result<(), Error> {
         let spec = TopicSpec { partitions: PARTITIONS, retention_bytes: None, ..TopicSpec::default() };
         let created = broker.create_topic(TOPIC, &spec).await;
         created.map_err(|error| Error::Broker(error.to_string()))?;
+        let shared = Arc::clone(&broker) as Arc<dyn Broker>;
+        let keylane = Keylane::with_broker(shared, Clock::system(), Tasks::default(), true);
+        // Named as in `start`, which has to take over what this one leaves.
+        let _reading = keylane.pipeline(TOPIC).handle(|_: Message| async {}).start().await?;
         let mut messages = 0;
         loop {
             let placed = broker.produce(TOPIC, frames(PARTITIONS, CALL)).await;
@@ -90,14 +101,7 @@ fn start(log: &Path) -> Result<f64, Error> {
         let since = Instant::now();
         let keylane = Keylane::open_embedded(log).await?;
         let pipeline = keylane.pipeline(TOPIC).handle(|_: Message| async {}).start().await?;
-        loop {
-            let status = pipeline.status().await?;
-            let mut partitions = status.partitions.iter();
-            if partitions.all(|partition| partition.state == PartitionState::Running) {
-                break;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
+        crate::all_read(&pipeline).await?;
         let seconds = since.elapsed().as_secs_f64();
         pipeline.drain().await?;
         Ok(seconds)
