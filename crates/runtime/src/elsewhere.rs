@@ -1,12 +1,14 @@
 //! Threads for polls that may block, of one pipeline.
 //!
 //! The runtime's own blocking pool starts a thread whenever none is idle, and on a busy machine a thread that has done
-//! its work is not idle for long: a few dozen polls at a time came to hundreds of threads. These are counted, and a
-//! poll that finds none of them free waits for one.
+//! its work is not idle at once: a few dozen polls at a time came to hundreds of threads, and kept others of that pool
+//! waiting. These are counted, and a poll that finds none of them free waits for one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
+
+use tokio::runtime::Handle;
 
 use crate::spawn::Tasks;
 
@@ -44,9 +46,22 @@ impl Elsewhere {
         if state.idle >= state.waiting.len() {
             self.0.more.notify_one();
         } else if state.threads < THREADS_MAX {
-            state.threads += 1;
-            let shared = Arc::clone(&self.0);
-            tasks.run_blocking(move || shared.serve());
+            let (shared, runtime) = (Arc::clone(&self.0), Handle::current());
+            let serve = move || {
+                let _inside = runtime.enter();
+                shared.serve();
+            };
+            match tasks.spawn_thread("keylane-blocked", serve) {
+                Ok(()) => state.threads += 1,
+                // Those that are there will come to it; without any, whoever has a thread left does it.
+                Err(error) if state.threads == 0 => {
+                    tracing::warn!(%error, "no thread for a handler that blocks its own");
+                    let shared = Arc::clone(&self.0);
+                    state.threads += 1;
+                    tasks.run_blocking(move || shared.serve());
+                }
+                Err(_) => {}
+            }
         }
     }
 }

@@ -114,6 +114,12 @@ impl ShardPermits {
             && self.pool.free.load(Ordering::SeqCst) > 0
     }
 
+    /// The shard may start nothing now: others need not leave it any.
+    pub(crate) fn wants_none(&mut self) {
+        self.wait(false);
+        self.short = false;
+    }
+
     fn wait(&mut self, waits: bool) {
         match (self.waits, waits) {
             (false, true) => self.pool.waiting.fetch_add(1, Ordering::SeqCst),

@@ -54,12 +54,14 @@ impl Tasks {
         true
     }
 
-    /// Runs `watch` on a thread of its own, outside of the runtime that it watches.
+    /// Runs `work` on a thread of its own, outside of the runtime.
     #[allow(clippy::disallowed_methods, reason = "this is the file that spawns threads")]
-    pub(crate) fn spawn_thread(&self, name: &str, watch: impl FnOnce() + Send + 'static) {
-        if let Err(error) = std::thread::Builder::new().name(name.to_owned()).spawn(watch) {
-            tracing::warn!(%error, "no thread for the watchdog: handlers that block their thread are not contained");
-        }
+    pub(crate) fn spawn_thread(
+        &self,
+        name: &str,
+        work: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<()> {
+        std::thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
     }
 }
 

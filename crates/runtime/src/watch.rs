@@ -33,7 +33,7 @@ pub(crate) fn watch(tasks: &Tasks, pipeline: &str, shards: Vec<Weak<dyn Watched>
     }
     let runtime = tokio::runtime::Handle::current();
     let name = pipeline.to_owned();
-    tasks.spawn_thread("keylane-watchdog", move || {
+    let watching = tasks.spawn_thread("keylane-watchdog", move || {
         let _inside = runtime.enter();
         let mut suspects: Vec<Option<Suspect>> = vec![None; shards.len()];
         while !stop.load(Ordering::Relaxed) {
@@ -56,6 +56,9 @@ pub(crate) fn watch(tasks: &Tasks, pipeline: &str, shards: Vec<Weak<dyn Watched>
             }
         }
     });
+    if let Err(error) = watching {
+        tracing::warn!(%error, "no thread for the watchdog: handlers that block their thread are not contained");
+    }
 }
 
 /// A poll that was there at so many looks.

@@ -25,7 +25,11 @@ impl<F> Shard<F> {
     }
 
     pub(super) fn next_ready(&mut self) -> Option<u32> {
-        if self.verifying > 0 || !self.permits.any() {
+        if self.verifying > 0 {
+            self.permits.wants_none();
+            return None;
+        }
+        if !self.permits.any() {
             return None;
         }
         let ready = self.engine.next_ready(self.now_ms)?;
@@ -144,7 +148,12 @@ impl<F> Shard<F> {
             return false;
         }
         match part.poll_batch(cx, bytes_max) {
-            Ok(there) => there,
+            Ok(there) => {
+                // Also if all of it is only queued: the reader must be asked until it has nothing more, and only then
+                // wakes the shard.
+                self.worked |= there;
+                there
+            }
             Err(error) => {
                 self.give_up(error);
                 false

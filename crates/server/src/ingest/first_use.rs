@@ -53,7 +53,8 @@ impl FirstUse {
                 if there.len() >= TOPICS_MAX {
                     return Err(too_many(topic));
                 }
-                app.keylane.ensure_topic(topic, &TopicSpec::default()).await?;
+                // Made by the producer, if that may make one; else its error says that there is none.
+                app.keylane.producer().call(topic).await.map(drop)?;
             }
         }
         Ok(true)

@@ -8,6 +8,7 @@ mod flaws;
 mod handler;
 mod pauses;
 mod process;
+mod queued;
 mod scenario;
 mod seeds;
 mod world;
