@@ -54,23 +54,6 @@ impl Engine {
         Ready { lane: id, delivery, attempt }
     }
 
-    /// Takes back what `next_ready` gave and nobody could run: it is the next to be given.
-    pub fn put_back(&mut self, ready: Ready, now: u64) {
-        let number = ready.lane.number();
-        let Some(lane) = self.in_state(ready.lane, LaneState::Busy) else {
-            return;
-        };
-        let keyed = lane.keyed;
-        let lane = self.lanes.get_mut(number).expect("found above");
-        self.queues.push_front(&mut lane.queue, ready.delivery);
-        self.enter(number, LaneState::Ready, now);
-        if keyed {
-            self.ready.push_front(ready.lane);
-        } else {
-            self.keyless_ready.push_front(ready.lane);
-        }
-    }
-
     /// Frees the lanes whose retry is due. Returns how many.
     pub fn wake_due(&mut self, now: u64) -> usize {
         let mut woken = 0;

@@ -28,10 +28,9 @@ pub enum Step {
         end: End,
         permit: bool,
     },
-    /// The next ready message is taken, and put back without a permit.
+    /// The next ready message is taken.
     Turn {
         end: End,
-        permit: bool,
     },
     /// An attempt under way ends.
     End {
@@ -157,8 +156,8 @@ impl World {
         self.now += 1;
         match *step {
             Step::Arrive { key, end, permit } => self.arrive(key, end, permit)?,
-            Step::Turn { end, permit } => {
-                self.turn(end, permit)?;
+            Step::Turn { end } => {
+                self.turn(end)?;
             }
             Step::End { which, end } => {
                 if !self.flights.is_empty() {
@@ -191,7 +190,7 @@ impl World {
                 self.end(flight, End::Done)?;
             } else if !self.burying.is_empty() {
                 self.step(&Step::Buried { which: 0 })?;
-            } else if !self.turn(End::Done, true)? {
+            } else if !self.turn(End::Done)? {
                 self.pass(50)?;
                 self.retry_kept(End::Done, true)?;
                 if self.undecided.is_empty() {
@@ -286,7 +285,7 @@ impl World {
     }
 
     /// True if there was a message whose turn it was.
-    fn turn(&mut self, end: End, permit: bool) -> Result<bool, String> {
+    fn turn(&mut self, end: End) -> Result<bool, String> {
         let Some(Ready { lane: id, delivery, attempt }) = self.engine.next_ready(self.now) else {
             let ready = self.lanes.values().any(|(state, _)| *state == State::Ready);
             self.detail(!ready, "a ready lane was passed over")?;
@@ -303,20 +302,8 @@ impl World {
             attempt == message.failures + 1,
             &format!("attempt {attempt} after {} failures", message.failures),
         )?;
-        if permit {
-            self.starts(&message)?;
-            self.end(Flight { id, message, draining: false }, end)?;
-            return Ok(true);
-        }
-        self.engine.put_back(Ready { lane: id, delivery, attempt }, self.now);
-        match message.lane {
-            None => self.keyless_failed.push((State::Ready, message)),
-            Some(lane) => {
-                let (state, queue) = self.lane(lane);
-                *state = State::Ready;
-                queue.push_front(message);
-            }
-        }
+        self.starts(&message)?;
+        self.end(Flight { id, message, draining: false }, end)?;
         Ok(true)
     }
 
@@ -500,10 +487,8 @@ impl World {
         check(!self.engine.done(*id, self.now), "done by a stale id")?;
         check(!self.engine.rejected(*id, self.now), "rejected by a stale id")?;
         check(!self.engine.buried(*id, self.now), "buried by a stale id")?;
-        let failed = self.engine.failed(*id, delivery.clone(), "late".into(), None, self.now);
-        check(failed.is_none(), "failed by a stale id")?;
-        self.engine.put_back(Ready { lane: *id, delivery, attempt: 1 }, self.now);
-        Ok(())
+        let failed = self.engine.failed(*id, delivery, "late".into(), None, self.now);
+        check(failed.is_none(), "failed by a stale id")
     }
 }
 
