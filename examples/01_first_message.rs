@@ -11,7 +11,7 @@ pub(crate) async fn main() -> anyhow::Result<()> {
 
     // Durable when this returns: the message is on disk.
     let receipt = keylane.produce(Message::new("greetings").key("ada").payload("hello")).await?;
-    println!("stored in partition {} at {}", receipt.partition, receipt.offset);
+    println!("stored in partition {} at {}", receipt.partition, receipt.offset.unwrap_or_default());
 
     // A pipeline reads the topic of its name, and runs until its future is ready; then it drains.
     let (done, handled) = tokio::sync::oneshot::channel();

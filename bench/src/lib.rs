@@ -26,6 +26,7 @@ mod finished;
 mod flow;
 mod histogram;
 mod ingest;
+mod kafka;
 mod latency;
 mod ledger;
 mod machine;
@@ -49,6 +50,7 @@ use crate::broker::{SourceBroker, TOPIC};
 
 pub use allocator::Allocator;
 pub use figure::{Figure, HEAD, Target, table};
+pub use kafka::peer::{Job, measure as measure_peer};
 pub use start::fill;
 
 /// What is measured together.
@@ -60,6 +62,8 @@ pub enum Suite {
     Embedded,
     /// HTTP ingest.
     Ingest,
+    /// A Kafka cluster: consume, produce, slow handlers.
+    Kafka,
 }
 
 impl Suite {
@@ -69,6 +73,7 @@ impl Suite {
             Suite::Dispatch => "dispatch",
             Suite::Embedded => "embedded",
             Suite::Ingest => "ingest",
+            Suite::Kafka => "kafka",
         }
     }
 }
@@ -80,6 +85,8 @@ pub struct Options {
     pub folder: PathBuf,
     /// A program and its arguments that calls [`fill`] with the folder that follows them. It is killed.
     pub filler: Vec<String>,
+    /// A Kafka cluster, as `host:port`, separated by commas.
+    pub brokers: Option<String>,
 }
 
 /// Why nothing could be measured.
@@ -98,6 +105,11 @@ pub enum Error {
     /// A server under load.
     #[error("the benchmark could not go on: a server answered: {0}")]
     Answer(String),
+    /// Kafka is to be measured, and nobody said where it is.
+    #[error(
+        "no Kafka cluster is given: use --brokers HOST:PORT or set KEYLANE_KAFKA; `dev/services up kafka` starts one and prints what to set"
+    )]
+    NoCluster,
     /// Messages that were acknowledged did not reach their handlers.
     #[error("the benchmark could not go on: {0} messages were not handled")]
     NotHandled(u64),
@@ -108,7 +120,7 @@ type Measure = fn(&Options, &mut dyn FnMut(Figure)) -> Result<(), Error>;
 
 /// All that can be measured, in the order of the table. But memory is first: what other figures leave resident would
 /// be used again, and be missing from its own.
-const MEASURES: [(Suite, &str, Measure); 10] = [
+const MEASURES: [(Suite, &str, Measure); 13] = [
     (Suite::Dispatch, "PRF-5", memory::run),
     (Suite::Dispatch, "PRF-1", dispatch::run),
     (Suite::Dispatch, "PRF-2", waiting::run),
@@ -119,12 +131,22 @@ const MEASURES: [(Suite, &str, Measure); 10] = [
     (Suite::Embedded, "PRF-13", end_to_end::run),
     (Suite::Embedded, "PRF-14", start::run),
     (Suite::Ingest, "PRF-11", ingest::run),
+    (Suite::Kafka, "PRF-3", kafka::share::run),
+    (Suite::Kafka, "PRF-8", kafka::consume::run),
+    (Suite::Kafka, "PRF-9", kafka::produce::run),
 ];
 
 /// What can be asked for: suites, then figures.
 pub fn names() -> impl Iterator<Item = &'static str> {
-    let suites = [Suite::Dispatch, Suite::Embedded, Suite::Ingest].into_iter().map(Suite::name);
-    suites.chain(MEASURES.iter().map(|(_, id, _)| *id))
+    let suites = MEASURES.iter().map(|(suite, _, _)| suite.name());
+    let mut names: Vec<&str> = Vec::new();
+    // A figure may be measured in two suites.
+    for name in suites.chain(MEASURES.iter().map(|(_, id, _)| *id)) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.into_iter()
 }
 
 /// Measures all figures that `chosen` wants, and reports each as soon as it is known. Starts runtimes of its own: not

@@ -1,5 +1,5 @@
 //! What the machine says: CPU time of the process, resident memory, and runtimes of a known size.
-#![allow(unsafe_code, reason = "getrusage has no safe form in std")]
+#![allow(unsafe_code, reason = "getrusage and affinity have no safe form in std")]
 
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
@@ -11,7 +11,42 @@ pub(crate) const WORKERS: usize = 2;
 
 /// A runtime as users have it, on [`WORKERS`] threads; a profile shows its name.
 pub(crate) fn runtime(name: &str) -> std::io::Result<Runtime> {
-    tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).thread_name(name).enable_all().build()
+    runtime_of(WORKERS, name)
+}
+
+/// The same on another number of threads.
+pub(crate) fn runtime_of(workers: usize, name: &str) -> std::io::Result<Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(workers).thread_name(name).enable_all().build()
+}
+
+/// While this lives, the thread that made it and all threads that it starts run on one core.
+pub(crate) struct OneCore(libc::cpu_set_t);
+
+impl OneCore {
+    pub(crate) fn bind() -> std::io::Result<OneCore> {
+        // SAFETY: all zeros are a valid set; the kernel reads and writes sets of ours, of the size that it is told.
+        unsafe {
+            let mut all = std::mem::zeroed::<libc::cpu_set_t>();
+            if libc::sched_getaffinity(0, size_of_val(&all), &raw mut all) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            // The last one: interrupts tend to go to the first.
+            let last = (0..libc::CPU_SETSIZE as usize).rev().find(|core| libc::CPU_ISSET(*core, &all));
+            let mut one = std::mem::zeroed::<libc::cpu_set_t>();
+            libc::CPU_SET(last.unwrap_or(0), &mut one);
+            if libc::sched_setaffinity(0, size_of_val(&one), &raw const one) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(OneCore(all))
+        }
+    }
+}
+
+impl Drop for OneCore {
+    fn drop(&mut self) {
+        // SAFETY: as above. If it fails, what comes next is bound to one core too, and slow, but not wrong.
+        unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &raw const self.0) };
+    }
 }
 
 /// CPU time of all threads so far.
@@ -34,6 +69,14 @@ pub(crate) fn resident_bytes() -> u64 {
     let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or_default();
     // SAFETY: reads a constant of the system.
     pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(0) as u64
+}
+
+/// The most bytes of memory that ever were resident.
+pub(crate) fn resident_bytes_max() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = most.and_then(|most| most.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or_default() * 1024
 }
 
 /// What some work took.

@@ -16,8 +16,8 @@ use crate::source::{Draw, Source};
 use crate::timer::Timer;
 use crate::{Error, Figure, Options, Target};
 
-const KEYS: u32 = 1_000;
-const SLEEPS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(100)];
+pub(crate) const KEYS: u32 = 1_000;
+pub(crate) const SLEEPS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(100)];
 /// More than can be handled while it is measured; what may be in memory at a time is the pipeline's affair.
 const ENDLESS: u64 = 1 << 40;
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -27,31 +27,34 @@ const ROUNDS: usize = 4;
 pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(), Error> {
     let source = Source::new(KEYS, Draw::Uniform);
     for sleep in SLEEPS {
-        let possible = f64::from(KEYS) / sleep.as_secs_f64();
         let (mut raw_rate, mut ours_rate) = (0f64, 0f64);
         for _ in 0..ROUNDS {
             raw_rate = raw_rate.max(raw(sleep)?);
             ours_rate = ours_rate.max(ours(sleep, &source)?);
         }
-        let what = format!("1,000 keys, handlers of {} ms", sleep.as_millis());
-        let (ours, raw) = (ours_rate / possible, raw_rate / possible);
-        report(
-            Figure::beside("PRF-3", what, "share of the possible rate", ours, raw, Target::AtLeast(0.9))
-                .note(format!("possible: {possible:.0}/s")),
-        );
+        report(figure("1,000 keys", sleep, ours_rate, raw_rate));
     }
     Ok(())
 }
 
+/// The figure of some rates, messages a second, with handlers that sleep so long.
+pub(crate) fn figure(of: &str, sleep: Duration, ours_rate: f64, raw_rate: f64) -> Figure {
+    let possible = f64::from(KEYS) / sleep.as_secs_f64();
+    let what = format!("{of}, handlers of {} ms", sleep.as_millis());
+    let (ours, raw) = (ours_rate / possible, raw_rate / possible);
+    Figure::beside("PRF-3", what, "share of the possible rate", ours, raw, Target::AtLeast(0.9))
+        .note(format!("possible: {possible:.0}/s"))
+}
+
 /// What sleeps, and counts how often it did.
-struct Sleeper {
+pub(crate) struct Sleeper {
     sleep: Duration,
     timer: Timer,
     finished: Finished,
 }
 
 impl Sleeper {
-    fn start(sleep: Duration) -> Result<Arc<Sleeper>, Error> {
+    pub(crate) fn start(sleep: Duration) -> Result<Arc<Sleeper>, Error> {
         Ok(Arc::new(Sleeper { sleep, timer: Timer::start()?, finished: Finished::default() }))
     }
 
@@ -60,8 +63,13 @@ impl Sleeper {
         self.finished.one();
     }
 
+    /// How often so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.finished.count()
+    }
+
     /// Messages a second.
-    async fn rate(&self) -> f64 {
+    pub(crate) async fn rate(&self) -> f64 {
         tokio::time::sleep(WARM_UP).await;
         let (before, since) = (self.finished.count(), Instant::now());
         tokio::time::sleep(WINDOW).await;
@@ -69,7 +77,7 @@ impl Sleeper {
     }
 }
 
-fn raw(sleep: Duration) -> Result<f64, Error> {
+pub(crate) fn raw(sleep: Duration) -> Result<f64, Error> {
     let runtime = runtime("raw")?;
     let sleeper = Sleeper::start(sleep)?;
     for _ in 0..KEYS {
@@ -83,7 +91,7 @@ fn raw(sleep: Duration) -> Result<f64, Error> {
     Ok(runtime.block_on(sleeper.rate()))
 }
 
-struct Sleeps(Arc<Sleeper>);
+pub(crate) struct Sleeps(pub(crate) Arc<Sleeper>);
 
 impl Handler for Sleeps {
     async fn handle(&self, _attempt: Attempt<'_>) -> Outcome {

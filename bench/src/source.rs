@@ -96,7 +96,8 @@ pub(crate) fn stamp_of(payload: Option<&[u8]>) -> u64 {
     payload.and_then(|payload| payload.first_chunk::<8>()).map_or(0, |stamp| u64::from_le_bytes(*stamp))
 }
 
-fn drawn(keys: u32, draw: Draw, partition: u32) -> Vec<u32> {
+/// Which key comes next, for as long as keys are drawn.
+pub(crate) fn drawn(keys: u32, draw: Draw, partition: u32) -> Vec<u32> {
     let mut dice = Dice(0x5eed + u64::from(partition));
     match draw {
         Draw::InTurn => (0..DRAWN as u32).map(|at| at % keys).collect(),

@@ -1,6 +1,9 @@
 //! Compares what was acknowledged with what the sink saw, and classifies: lost, skipped, reordered, overlapping,
 //! duplicated; and commits: too high, or forgotten.
 //!
+//! Duplicates are told apart: what a new owner does again, because the old one had not put it on record, is counted for
+//! each take-over and may be bounded ([`Report::assert_repeats`]); what one owner does again by itself is wrong.
+//!
 //! A message is a position. A producer that sent a batch twice made two messages.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -26,8 +29,12 @@ pub struct Report {
     pub reordered: Vec<String>,
     /// Two calls of one key and epoch at the same time.
     pub overlapping: Vec<String>,
+    /// Settled once more under the same epoch, by the same attempt.
+    pub again: Vec<String>,
     /// Calls that settled what an earlier call had settled.
     pub duplicated: u64,
+    /// Those of them that a new owner made, by partition and epoch.
+    pub repeats: BTreeMap<(u32, u64), u64>,
     /// Messages that were acknowledged.
     pub acknowledged: usize,
     /// Messages that a call settled.
@@ -37,8 +44,20 @@ pub struct Report {
 impl Report {
     /// Fails the test unless nothing was lost, skipped, reordered or overlapping.
     pub fn assert_kept(&self) {
-        let wrong = [&self.lost, &self.skipped, &self.reordered, &self.overlapping];
+        let wrong = [&self.lost, &self.skipped, &self.reordered, &self.overlapping, &self.again];
         assert!(wrong.iter().all(|kind| kind.is_empty()), "{self}");
+    }
+
+    /// And no take-over repeated more than `max`: what was in flight, and what was finished since the last record of
+    /// it (COM-2).
+    pub fn assert_repeats(&self, max: u64) {
+        self.assert_kept();
+        for ((partition, epoch), repeats) in &self.repeats {
+            assert!(
+                *repeats <= max,
+                "{repeats} messages of partition {partition} ran again under epoch {epoch}, more than {max}\n{self}"
+            );
+        }
     }
 
     /// And nothing was settled twice.
@@ -56,28 +75,49 @@ impl fmt::Display for Report {
             ("skipped", &self.skipped),
             ("reordered", &self.reordered),
             ("overlapping", &self.overlapping),
+            ("settled again by their owner", &self.again),
         ] {
             let shown = &kind[..kind.len().min(SHOWN_MAX)];
             writeln!(f, "{} {name}: {}", kind.len(), shown.join("; "))?;
         }
-        write!(f, "{} duplicated", self.duplicated)
+        let (takeovers, most) = (self.repeats.len(), self.repeats.values().max().copied().unwrap_or(0));
+        write!(f, "{} duplicated, in {takeovers} take-overs, {most} at most in one", self.duplicated)
     }
 }
 
 /// Classifies everything that happened.
 pub fn check(acked: &[Acked], calls: &[Call]) -> Report {
     let mut report = Report { acknowledged: acked.len(), ..Report::default() };
-    let mut settled: HashSet<Position> = HashSet::new();
-    for call in calls.iter().filter(|call| call.is_settled()) {
-        report.duplicated += u64::from(!settled.insert((call.partition, call.offset)));
-    }
+    let settled = check_repeats(calls, &mut report);
     report.settled = settled.len();
-    let lost = acked.iter().filter(|acked| !settled.contains(&(acked.partition, acked.offset)));
-    report.lost = lost.map(|acked| format!("{} at {}/{}", acked.id, acked.partition, acked.offset)).collect();
+    let ids: HashSet<&str> =
+        calls.iter().filter(|call| call.is_settled()).map(|call| call.id.as_str()).collect();
+    let lost = acked.iter().filter(|acked| match acked.offset {
+        Some(offset) => !settled.contains(&(acked.partition, offset)),
+        None => !ids.contains(acked.id.as_str()),
+    });
+    report.lost = lost.map(Acked::told).collect();
     for of_key in by_key(calls).values() {
         check_key(of_key, &settled, &mut report);
     }
     report
+}
+
+/// What was settled, and what of it more than once.
+fn check_repeats(calls: &[Call], report: &mut Report) -> HashSet<Position> {
+    let mut settled: HashMap<Position, Vec<(u64, u32)>> = HashMap::new();
+    for call in calls.iter().filter(|call| call.is_settled()) {
+        let before = settled.entry((call.partition, call.offset)).or_default();
+        let this = (call.epoch, call.attempt);
+        if before.contains(&this) {
+            report.again.push(told(call));
+        } else if before.iter().any(|(epoch, _)| *epoch != call.epoch) {
+            *report.repeats.entry((call.partition, call.epoch)).or_default() += 1;
+        }
+        report.duplicated += u64::from(!before.is_empty());
+        before.push(this);
+    }
+    settled.into_keys().collect()
 }
 
 /// Calls of each key in the order they came. Messages without a key have no order.
@@ -146,18 +186,15 @@ pub fn check_committed(seen: &[Committed], acked: &[Acked], calls: &[Call]) -> V
     }
     let mut wrong = Vec::new();
     let seen_by_partition = by_partition(seen);
-    for message in acked {
-        let settled = settled_at.get(&(message.partition, message.offset)).copied().unwrap_or(u64::MAX);
+    for (message, offset) in acked.iter().filter_map(|message| Some((message, message.offset?))) {
+        let settled = settled_at.get(&(message.partition, offset)).copied().unwrap_or(u64::MAX);
         let commits = seen_by_partition.get(&message.partition).map_or(&[][..], Vec::as_slice);
         // Commits only rise, so the first one above the message is the one that could be too early.
-        let above = commits.partition_point(|(committed, _)| *committed <= message.offset);
+        let above = commits.partition_point(|(committed, _)| *committed <= offset);
         if let Some((committed, at)) = commits.get(above)
             && *at < settled
         {
-            wrong.push(format!(
-                "{} at {}/{} was not settled when {committed} was committed",
-                message.id, message.partition, message.offset
-            ));
+            wrong.push(format!("{} was not settled when {committed} was committed", message.told()));
         }
     }
     for call in calls {
@@ -200,7 +237,13 @@ mod tests {
     use super::*;
 
     fn acked(offset: u64) -> Acked {
-        Acked { key: Some("k".into()), id: format!("k-{offset}"), n: offset, partition: 0, offset }
+        Acked {
+            key: Some("k".into()),
+            id: format!("k-{offset}"),
+            n: offset,
+            partition: 0,
+            offset: Some(offset),
+        }
     }
 
     /// A call of one key that starts at `started` and ends right after, unless `status` is none.
@@ -217,6 +260,27 @@ mod tests {
             ended: status.map(|_| started + 1),
             status,
         }
+    }
+
+    /// COM-2: what a new owner repeats is counted for it, and bounded; what an owner repeats by itself is wrong.
+    #[test]
+    fn repeats_are_counted_for_each_take_over() {
+        let messages: Vec<Acked> = (0..4).map(acked).collect();
+        let under = |epoch: u64, call: Call| Call { epoch, ..call };
+        let mut history: Vec<Call> = (0..3).map(|offset| call(offset, offset * 10, Some(200))).collect();
+        history.extend((1..4).map(|offset| under(2, call(offset, 40 + offset * 10, Some(200)))));
+        let report = check(&messages, &history);
+        assert_eq!((report.duplicated, report.repeats.get(&(0, 2))), (2, Some(&2)));
+        report.assert_repeats(2);
+        assert!(std::panic::catch_unwind(|| report.assert_repeats(1)).is_err(), "2 is more than 1");
+        // An answer that did not arrive is tried again: another attempt, and no mistake.
+        let retried = Call { attempt: 2, ..under(2, call(3, 90, Some(200))) };
+        history.push(retried.clone());
+        check(&messages, &history).assert_repeats(2);
+        history.push(Call { started: 100, ended: Some(101), ..retried });
+        let report = check(&messages, &history);
+        assert_eq!(report.again.len(), 1);
+        assert!(std::panic::catch_unwind(|| report.assert_kept()).is_err(), "one owner, twice");
     }
 
     fn counts(report: &Report) -> [usize; 5] {

@@ -12,8 +12,11 @@
 )]
 
 mod check;
+mod cluster;
+mod database;
 mod faults;
 mod load;
+mod proxy;
 mod server;
 mod sink;
 mod status;
@@ -21,8 +24,11 @@ mod storm;
 mod wait;
 
 pub use check::{Report, check, check_committed};
+pub use cluster::Cluster;
+pub use database::{Database, Engine, Outbox, OutboxRow};
 pub use faults::{SmallDisk, Tracer, files_below, find_bytes};
-pub use load::{Acked, Item, Load, Refusal, client, fill, items, produce};
+pub use load::{Acked, Item, Load, Pace, Refusal, client, fill, items, produce};
+pub use proxy::Proxy;
 pub use server::{Server, Setup, run_binary};
 pub use sink::{Call, Reply, Sink};
 pub use status::{Committed, PartitionView, PipelineView};

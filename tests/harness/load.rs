@@ -37,8 +37,23 @@ pub struct Acked {
     pub n: u64,
     /// Its partition.
     pub partition: u32,
-    /// Its position.
-    pub offset: u64,
+    /// Its position; none while it waits in the spill: then it is known by its id.
+    pub offset: Option<u64>,
+}
+
+impl Acked {
+    /// Its position, where nothing is spilled.
+    pub fn position(&self) -> u64 {
+        self.offset.expect("the broker has it")
+    }
+
+    /// How a report names it.
+    pub fn told(&self) -> String {
+        match self.offset {
+            Some(offset) => format!("{} at {}/{offset}", self.id, self.partition),
+            None => format!("{}, spilled for partition {}", self.id, self.partition),
+        }
+    }
 }
 
 /// Why a batch was not acknowledged.
@@ -57,10 +72,9 @@ pub fn items(key: &str, from: u64, count: u64) -> Vec<Item> {
         .collect()
 }
 
-/// Sends `items` in one request; all of them are acknowledged, or it is a refusal.
-pub async fn produce(client: &reqwest::Client, server: &str, items: &[Item]) -> Result<Vec<Acked>, Refusal> {
+/// Sends `items` in one request to a topic's address; all of them are acknowledged, or it is a refusal.
+pub async fn produce(client: &reqwest::Client, url: &str, items: &[Item]) -> Result<Vec<Acked>, Refusal> {
     let gone = |error: reqwest::Error| Refusal { status: None, text: error.to_string() };
-    let url = format!("{server}/v1/topics/t/messages");
     let request = client.post(url).header("content-type", "application/x-ndjson").body(lines(items));
     let answer = request.send().await.map_err(gone)?;
     let status = answer.status().as_u16();
@@ -101,7 +115,10 @@ fn acked(item: &Item, place: &Value) -> Acked {
         id: item.id.clone(),
         n: item.n,
         partition: place["partition"].as_u64().expect("a partition") as u32,
-        offset: place["offset"].as_u64().expect("an offset"),
+        offset: match place["spilled"].as_bool() {
+            Some(true) => None,
+            _ => Some(place["offset"].as_u64().expect("an offset")),
+        },
     }
 }
 
@@ -110,7 +127,7 @@ pub async fn fill(server: &Server, items: &[Item]) -> Vec<Acked> {
     let client = client();
     let mut all = Vec::with_capacity(items.len());
     for chunk in items.chunks(1_000) {
-        match produce(&client, &server.url(""), chunk).await {
+        match produce(&client, &server.topic_url(), chunk).await {
             Ok(acked) => all.extend(acked),
             Err(refusal) => panic!("not acknowledged: {refusal:?}\n{}", server.output()),
         }
@@ -132,22 +149,39 @@ pub struct Load {
 
 /// Producers that work side by side, each with keys of its own: the order of a key's messages is one producer's.
 const PRODUCERS: u64 = 2;
-/// Messages in one request.
-const BATCH: u64 = 20;
-/// Acknowledged and not handled, at most: what is left at the end must be handled before a test can end.
-const AHEAD_MAX: u64 = 1_500;
+
+/// How much is sent at once.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// Messages in one request.
+    pub batch: u64,
+    /// Acknowledged and not handled, at most: what is left at the end must be handled before a test can end.
+    pub ahead: u64,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace { batch: 20, ahead: 1_500 }
+    }
+}
+
 /// Between two tries while nobody answers.
 const PAUSE: Duration = Duration::from_millis(5);
 
 impl Load {
     /// Produces to `keys` keys until it is stopped.
     pub fn start(server: &Server, sink: &Sink, keys: u64) -> Load {
+        Load::paced(server, sink, keys, Pace::default())
+    }
+
+    /// As [`Load::start`], at another pace.
+    pub fn paced(server: &Server, sink: &Sink, keys: u64, pace: Pace) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let tasks = (0..PRODUCERS)
             .map(|producer| {
                 let own: Vec<u64> = (0..keys).filter(|key| key % PRODUCERS == producer).collect();
-                let (url, stop) = (server.url(""), Arc::clone(&stop));
-                tokio::spawn(run(url, own, stop, sink.settled_reader()))
+                let (url, stop) = (server.topic_url(), Arc::clone(&stop));
+                tokio::spawn(run(url, own, pace, stop, sink.settled_reader()))
             })
             .collect();
         Load { stop, tasks }
@@ -164,18 +198,24 @@ impl Load {
     }
 }
 
-async fn run(url: String, keys: Vec<u64>, stop: Arc<AtomicBool>, settled: impl Fn() -> u64) -> Vec<Acked> {
+async fn run(
+    url: String,
+    keys: Vec<u64>,
+    pace: Pace,
+    stop: Arc<AtomicBool>,
+    settled: impl Fn() -> u64,
+) -> Vec<Acked> {
     let client = client();
     let mut next = vec![0; keys.len()];
     let mut acknowledged: Vec<Acked> = Vec::new();
     let mut at = 0;
     while !stop.load(Ordering::Relaxed) {
-        if acknowledged.len() as u64 * PRODUCERS > settled() + AHEAD_MAX {
+        if acknowledged.len() as u64 * PRODUCERS > settled() + pace.ahead {
             tokio::time::sleep(PAUSE).await;
             continue;
         }
         let mut batch = Vec::new();
-        for _ in 0..BATCH {
+        for _ in 0..pace.batch {
             // A stride that is prime to most sizes: every key comes again and again, in changing company.
             at = (at + 7) % keys.len();
             let (key, n) = (format!("k{}", keys[at]), next[at]);

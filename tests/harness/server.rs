@@ -1,24 +1,28 @@
 //! The real binary, on a folder and a port of its own, started, stopped and killed as a test likes.
 
-use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 
+use crate::cluster::Cluster;
 use crate::load::{Acked, client};
 use crate::sink::Sink;
 use crate::status::PipelineView;
 use crate::wait::until;
 
-/// What a test's server is configured with: one topic `t`, one pipeline `t` on it, pushing to a sink.
+/// What a test's server is configured with: one topic, one pipeline `t` on it, pushing to a sink.
+#[derive(Clone)]
 pub struct Setup {
-    /// Partitions of the topic.
+    /// The topic, and the group that reads it: tests that share a cluster have one each.
+    pub topic: String,
+    /// Partitions of the topic; none: somebody else has made it.
     pub partitions: u32,
     /// Further settings of the pipeline, as lines of YAML without indentation.
     pub pipeline: String,
@@ -26,11 +30,32 @@ pub struct Setup {
     pub timeout: &'static str,
     /// How long handlers have to end when the server is told to.
     pub drain: &'static str,
+    /// What stands behind `broker:`.
+    pub broker: String,
+    /// Copies of the topic, and how many must have a message before it is acknowledged.
+    pub replicas: (u32, u32),
+    /// What stands behind `topics:`, instead of the topic `t`.
+    pub topics: Option<String>,
+    /// Lines at the top of the config.
+    pub top: String,
+    /// What stands beside `t`: further topics, as they follow it, and lines of further pipelines.
+    pub more: (String, String),
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        Setup { partitions: 4, pipeline: String::new(), timeout: "60s", drain: "30s" }
+        Setup {
+            topic: "t".to_owned(),
+            partitions: 4,
+            pipeline: String::new(),
+            timeout: "60s",
+            drain: "30s",
+            broker: "{ kind: embedded }".to_owned(),
+            replicas: (1, 1),
+            topics: None,
+            top: String::new(),
+            more: Default::default(),
+        }
     }
 }
 
@@ -46,23 +71,56 @@ impl Setup {
         self
     }
 
+    /// With a topic of this name.
+    pub fn topic(mut self, topic: &str) -> Setup {
+        topic.clone_into(&mut self.topic);
+        self
+    }
+
+    /// On a Kafka cluster, with these further settings of its clients.
+    pub fn on_kafka(self, cluster: &Cluster, settings: &str) -> Setup {
+        self.on_kafka_at(&cluster.bootstrap, settings)
+    }
+
+    /// On a Kafka cluster that is reached at these addresses.
+    pub fn on_kafka_at(mut self, brokers: &str, settings: &str) -> Setup {
+        self.broker =
+            format!("{{ kind: kafka, kafka: {{ brokers: \"{brokers}\", settings: {{ {settings} }} }} }}");
+        self
+    }
+
     fn yaml(&self, sink: &Sink, port: u16, data: &Path) -> String {
+        let (more_topics, more_pipelines) = &self.more;
+        let topics = self.topics.clone().unwrap_or_else(|| {
+            let (replicas, min_insync) = self.replicas;
+            match self.partitions {
+                0 => "{}".to_owned(),
+                partitions => format!(
+                    "{{ {}: {{ partitions: {partitions}, replicas: {replicas}, min_insync: {min_insync} }}{more_topics} }}",
+                    self.topic
+                ),
+            }
+        });
         let mut text = format!(
-            "server: {{ listen: \"127.0.0.1:{port}\", drain: {} }}\n\
+            "{}\n\
+             server: {{ listen: \"127.0.0.1:{port}\", drain: {} }}\n\
              data: \"{}\"\n\
-             broker: {{ kind: embedded }}\n\
-             topics: {{ t: {{ partitions: {} }} }}\n\
-             pipelines:\n  t:\n    topic: t\n    \
+             broker: {}\n\
+             topics: {topics}\n\
+             pipelines:\n  t:\n    topic: {topic}\n    group: {topic}\n    \
              handler: {{ http: {{ url: \"{}\", timeout: {}, allow_private: true }} }}\n",
+            self.top,
             self.drain,
             data.display(),
-            self.partitions,
+            self.broker,
             sink.url(),
             self.timeout,
+            topic = self.topic,
         );
         for line in self.pipeline.lines() {
             text.push_str(&format!("    {line}\n"));
         }
+        text.push_str(more_pipelines);
         text
     }
 }
@@ -72,6 +130,9 @@ pub struct Server {
     folder: TempDir,
     data: PathBuf,
     port: u16,
+    topic: String,
+    /// What it answered last: shown if the test fails.
+    answered: Mutex<String>,
     child: Option<Child>,
     client: reqwest::Client,
 }
@@ -90,7 +151,9 @@ impl Server {
     }
 
     fn with_data(setup: &Setup, sink: &Sink, folder: TempDir, data: PathBuf) -> Server {
-        let server = Server { folder, data, port: free_port(), child: None, client: client() };
+        let topic = setup.topic.clone();
+        let (port, answered) = (free_port(), Mutex::default());
+        let server = Server { folder, data, port, topic, answered, child: None, client: client() };
         server.configure(setup, sink);
         server
     }
@@ -113,6 +176,11 @@ impl Server {
     /// The address of a path on it.
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// Where its topic takes messages.
+    pub fn topic_url(&self) -> String {
+        self.url(&format!("/v1/topics/{}/messages", self.topic))
     }
 
     /// Its port.
@@ -225,20 +293,20 @@ impl Server {
         let answer = self.client.get(self.url(path)).send().await.ok()?;
         let status = answer.status().as_u16();
         let text = answer.text().await.ok()?;
+        *self.answered.lock().expect("no holder panics") = format!("{path}: {status} {text}");
         Some((status, serde_json::from_str(&text).unwrap_or(Value::String(text))))
     }
 
     /// Waits until all that was acknowledged is settled. If it never is, the failure shows what the server says of it.
     pub async fn settles(&self, sink: &Sink, acked: &[Acked]) {
-        let wanted: HashSet<(u32, u64)> = acked.iter().map(|acked| (acked.partition, acked.offset)).collect();
-        let waited = sink.waits(|sink| sink.settled() >= wanted.len() as u64 && sink.has_settled(&wanted));
+        let waited = sink.waits(|sink| sink.settled() >= acked.len() as u64 && sink.has_settled(acked));
         if waited.await {
             return;
         }
         let missing: Vec<String> = acked
             .iter()
-            .filter(|acked| !sink.has_settled(&HashSet::from([(acked.partition, acked.offset)])))
-            .map(|acked| format!("{} at {}/{}", acked.id, acked.partition, acked.offset))
+            .filter(|acked| !sink.has_settled(std::slice::from_ref(acked)))
+            .map(Acked::told)
             .collect();
         let said = self.output_bytes();
         panic!(
@@ -278,6 +346,18 @@ impl Server {
         let line = status.lines().find(|line| line.starts_with(name));
         let number = line.and_then(|line| line.split_whitespace().nth(1));
         number.expect("the kernel says so").parse().expect("a number")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let said = self.output_bytes();
+            let tail = &said[said.len().saturating_sub(6_000)..];
+            let answered = self.answered.lock().map(|text| text.clone()).unwrap_or_default();
+            let tail = String::from_utf8_lossy(tail);
+            eprintln!("the server on port {} answered at last: {answered}\nand said:\n{tail}", self.port);
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! on record before the answer is sent, so whatever Keylane knows, the sink knew before. Starts and ends take their
 //! place in one count, which is all the time that checks need.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
@@ -21,6 +21,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::load::Acked;
 use crate::wait::WAIT_MAX;
 
 /// Connections that may wait to be accepted: a restart opens hundreds at once.
@@ -94,6 +95,10 @@ struct Record {
     running_max: u64,
     answered: u64,
     settled: HashSet<(u32, u64)>,
+    settled_ids: HashSet<String>,
+    /// Whether a call of an older epoch is refused, and the newest of each partition.
+    fences: bool,
+    newest: HashMap<u32, u64>,
 }
 
 impl Sink {
@@ -123,6 +128,12 @@ impl Sink {
         *self.shared.behave.write().expect("no holder panics") = Arc::new(behave);
     }
 
+    /// From now on a call takes effect only if no newer epoch of its partition was seen when it is answered; else the
+    /// answer is 409. So the outside can ignore what an owner does that has lost its partition (P9).
+    pub fn refuse_older_epochs(&self) {
+        self.shared.record.lock().expect("no holder panics").fences = true;
+    }
+
     /// Answers all calls that are held, and holds no more.
     pub fn release(&self) {
         self.shared.released.send_replace(true);
@@ -150,8 +161,13 @@ impl Sink {
     }
 
     /// True if all of these messages are settled.
-    pub fn has_settled(&self, positions: &HashSet<(u32, u64)>) -> bool {
-        self.record(|record| positions.is_subset(&record.settled))
+    pub fn has_settled(&self, acked: &[Acked]) -> bool {
+        self.record(|record| {
+            acked.iter().all(|acked| match acked.offset {
+                Some(offset) => record.settled.contains(&(acked.partition, offset)),
+                None => record.settled_ids.contains(&acked.id),
+            })
+        })
     }
 
     /// Calls that were answered so far, repeats included.
@@ -179,6 +195,12 @@ impl Sink {
         self.record(|record| record.count)
     }
 
+    /// Reads [`Sink::count`] from elsewhere.
+    pub fn count_reader(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || shared.record.lock().expect("no holder panics").count
+    }
+
     /// Reads [`Sink::settled`] from elsewhere.
     pub(crate) fn settled_reader(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
@@ -197,6 +219,14 @@ impl Sink {
             self.len(),
             self.settled()
         );
+    }
+
+    /// As [`Sink::wait`], for work that may take any time as long as some of it gets done.
+    pub async fn wait_long(&self, what: &str, mut enough: impl FnMut(&Sink) -> bool) {
+        while !enough(self) {
+            let settled = self.settled();
+            self.wait(what, |sink| enough(sink) || sink.settled() > settled + 1_000).await;
+        }
     }
 
     /// As [`Sink::wait`]; false if it was in vain.
@@ -259,7 +289,7 @@ async fn answer(
             status
         }
     };
-    running.end(status);
+    let status = running.end(status);
     let mut answer = Response::new(Empty::new());
     *answer.status_mut() = status.try_into().expect("a status");
     Ok(answer)
@@ -280,6 +310,8 @@ impl Running {
             call.started = record.count;
             record.running += 1;
             record.running_max = record.running_max.max(record.running);
+            let newest = record.newest.entry(call.partition).or_default();
+            *newest = call.epoch.max(*newest);
             record.calls.push(call.clone());
             record.calls.len() - 1
         };
@@ -287,17 +319,22 @@ impl Running {
         Running { shared, index, call }
     }
 
-    fn end(&mut self, status: u16) {
+    /// What is answered in the end.
+    fn end(&mut self, status: u16) -> u16 {
         let mut record = self.shared.record.lock().expect("no holder panics");
         record.count += 1;
+        let stale = record.fences && record.newest.get(&self.call.partition) > Some(&self.call.epoch);
+        let status = if stale { 409 } else { status };
         let count = record.count;
         record.answered += 1;
         let call = &mut record.calls[self.index];
         (call.ended, call.status) = (Some(count), Some(status));
         if call.is_settled() {
-            let position = (call.partition, call.offset);
+            let (position, id) = ((call.partition, call.offset), call.id.clone());
             record.settled.insert(position);
+            record.settled_ids.insert(id);
         }
+        status
     }
 }
 

@@ -9,7 +9,7 @@ use keylane_tests::{
 };
 
 async fn refused(server: &Server, batch: &[Item]) -> Refusal {
-    match produce(&client(), &server.url(""), batch).await {
+    match produce(&client(), &server.topic_url(), batch).await {
         Ok(acked) => panic!("{} messages were acknowledged", acked.len()),
         Err(refusal) => refusal,
     }
@@ -76,7 +76,7 @@ async fn a_full_disk_refuses_clearly_and_goes_on_when_there_is_room() {
         let batch: Vec<Item> =
             (n..n + 20).map(|n| Item { padding: 32 << 10, ..items("b", n, 1).remove(0) }).collect();
         n += 20;
-        match produce(&client(), &server.url(""), &batch).await {
+        match produce(&client(), &server.topic_url(), &batch).await {
             Ok(more) => {
                 acked.extend(more);
                 None
@@ -91,7 +91,7 @@ async fn a_full_disk_refuses_clearly_and_goes_on_when_there_is_room() {
     assert_eq!(status, 200);
     std::fs::remove_file(ballast).expect("the ballast is there");
     let after = until("room to be found", async || {
-        produce(&client(), &server.url(""), &items("c", 0, 10)).await.ok()
+        produce(&client(), &server.topic_url(), &items("c", 0, 10)).await.ok()
     })
     .await;
     acked.extend(after);
@@ -113,14 +113,13 @@ enum Ended {
 /// everything that was acknowledged.
 async fn started(server: &mut Server, sink: &Sink, wanted: &[Acked]) -> Ended {
     server.spawn();
-    let positions = wanted.iter().map(|acked| (acked.partition, acked.offset)).collect();
     until("a stop, a reason, or all to be handled", async || {
         if !server.is_running() {
             let code = server.ended().await;
             assert_eq!(code, Some(1), "{}", server.output());
             return Some(Ended::Reported(server.output()));
         }
-        if sink.has_settled(&positions) {
+        if sink.has_settled(wanted) {
             return Some(Ended::Went);
         }
         let view = PipelineView::of(server).await?;
@@ -261,7 +260,7 @@ async fn harmless_or_reported(data: &Path, changed: &Path) {
         if view.partitions.iter().any(|partition| partition.state == "stopped") {
             return Some(true);
         }
-        let more = produce(&client(), &damaged.url(""), &items("k", 500, 1)).await;
+        let more = produce(&client(), &damaged.topic_url(), &items("k", 500, 1)).await;
         more.is_ok().then_some(false)
     })
     .await;
@@ -375,7 +374,7 @@ async fn a_topic_that_was_made_anew_stops_its_partitions() {
     }
     // Whether such messages are taken is another question; they must not run.
     let more: Vec<Item> = (0..20).flat_map(|key| items(&format!("k{key}"), 5, 1)).collect();
-    let _taken_or_refused = produce(&client(), &server.url(""), &more).await;
+    let _taken_or_refused = produce(&client(), &server.topic_url(), &more).await;
     let view = PipelineView::of(&server).await.expect("it answers");
     assert_eq!((sink.len(), view.handled), (100, 0), "something ran: {view:?}");
 }

@@ -4,12 +4,13 @@
 //! makes a test of each case, so that a failure names it:
 //!
 //! ```ignore
-//! conformance!(memory, MemoryRig::new(1), can delete skip recreate share);
+//! conformance!(memory, MemoryRig::new(1), can delete skip recreate share wait);
 //! conformance!(embedded, EmbeddedRig::default(), can delete recreate);
 //! ```
 //!
 //! What only some brokers can be brought to is a group of cases of its own, which a rig asks for by `can`: so no case
-//! passes that has not run. `share` stands for groups with members in several processes.
+//! passes that has not run. `share` stands for groups with members in several processes, `wait` for those in which a
+//! partition goes on only after it was given up.
 //!
 //! Cases share nothing: each has a rig of its own, and topics named by [`Rig::name`]. They assume what the contract
 //! says and no more: positions have gaps, a call can fail only in ways that it names. No case has a time limit: a
@@ -117,10 +118,12 @@ macro_rules! conformance_cases_if {
     (recreate, $rig:expr) => {
         $crate::conformance_cases! { $rig; topics::a_recreated_topic_has_another_incarnation }
     };
+    (wait, $rig:expr) => {
+        $crate::conformance_cases! { $rig; members::a_partition_goes_on_only_after_it_was_given_up }
+    };
     (share, $rig:expr) => {
         $crate::conformance_cases! { $rig;
             members::members_share_and_never_own_the_same_partition
-            members::a_partition_goes_on_only_after_it_was_given_up
             members::a_process_that_lives_is_not_proven_dead_by_another
         }
     };

@@ -31,13 +31,30 @@ pub trait Broker: Send + Sync + 'static {
     /// The topic of that name, if there is one.
     async fn topic(&self, name: &str) -> Result<Option<Topic>, BrokerError>;
 
+    /// What of these topics, or of the broker, weakens a promise (BRK-9). A topic that is not there is left out.
+    async fn warnings(&self, _topics: &[String]) -> Result<Vec<Warning>, BrokerError> {
+        Ok(Vec::new())
+    }
+
     /// All topics, by name.
     async fn topics(&self) -> Result<Vec<Topic>, BrokerError>;
 
     /// Appends messages, each to its partition, and answers once each is durable or refused: a result each, in the
     /// order given. Messages of one call that go to one partition keep their order, and a call takes its place before
     /// all later ones when its future is first polled. A topic's limit is on the whole frame.
+    ///
+    /// A broker on another machine may take as long as it likes, and answers [`ProduceError::Unavailable`] in order:
+    /// where a message's fate is not known, no later one of its partition that was under way then is acknowledged.
     async fn produce(&self, topic: &str, frames: Frames) -> Vec<Result<u64, ProduceError>>;
+
+    /// Gives up what was not acknowledged: calls of [`Broker::produce`] that are under way end soon, and what of them
+    /// was not acknowledged is `Unavailable` and is not sent any more, though it may have landed (PRD-3).
+    async fn recall(&self) {}
+
+    /// Whether a partition would take messages now, as far as asking can tell.
+    async fn takes(&self, _topic: &str, _partition: u32) -> Result<(), BrokerError> {
+        Ok(())
+    }
 
     /// Reads a partition from `from` on. A position below the log's start or above its end is
     /// [`BrokerError::OutOfRange`], never a silent reset (BRK-10).
@@ -80,7 +97,8 @@ pub trait Reader: Send {
 /// This process's part in a group.
 #[async_trait]
 pub trait Membership: Send {
-    /// What changed. Cancel safe. Ends only with an error; [`BrokerError::Closed`] when the broker is closed.
+    /// What changed. Cancel safe. Ends only with an error; [`BrokerError::Closed`] when the broker is closed,
+    /// [`BrokerError::Partitions`] or [`BrokerError::Recreated`] when the topic is not what was joined (BRK-10).
     async fn changed(&mut self) -> Result<Change, BrokerError>;
 
     /// Asks the broker anew whether the partition is this member's (after a long pause, ORD-12; before claiming again).
@@ -181,6 +199,27 @@ pub struct TopicSpec {
     pub retention_bytes: Option<u64>,
     /// The largest message, as a frame.
     pub message_bytes_max: usize,
+    /// How messages are kept, on a broker that compresses.
+    pub compression: Compression,
+}
+
+/// How a broker that compresses keeps a topic's messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Compression {
+    /// Quick, and small enough.
+    #[default]
+    Lz4,
+    /// As they are.
+    None,
+    /// Quicker than small.
+    Snappy,
+    /// Smaller than quick.
+    Zstd,
+    /// Small, and slow.
+    Gzip,
+    /// As each producer sent them; a topic of somebody else's.
+    AsProduced,
 }
 
 impl Default for TopicSpec {
@@ -193,6 +232,7 @@ impl Default for TopicSpec {
             retention_ms: Some(7 * 24 * 3600 * 1000),
             retention_bytes: Some(10 << 30),
             message_bytes_max: 1 << 20,
+            compression: Compression::default(),
         }
     }
 }
@@ -208,6 +248,35 @@ pub struct Topic {
     pub incarnation: u128,
     /// How it was made, as far as the broker knows.
     pub spec: TopicSpec,
+}
+
+/// A setting that weakens a promise (BRK-9).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warning {
+    /// What kind.
+    pub weakness: Weakness,
+    /// The topic whose setting it is.
+    pub topic: String,
+    /// What is set, and what may come of it.
+    pub what: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// How a promise is weakened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Weakness {
+    /// A message is acknowledged that one copy has.
+    InSync,
+    /// There is only one copy.
+    OneCopy,
+    /// A copy that lacks acknowledged messages may become the one that counts.
+    UncleanElection,
+    /// What counts as a message's append time is what its producer says.
+    ProducersTime,
+    /// Messages go before a pipeline that was away for a day could settle them.
+    ShortRetention,
 }
 
 /// Where a partition begins and ends.
@@ -244,6 +313,14 @@ pub enum ProduceError {
         /// What is taken.
         bytes_max: usize,
     },
+    /// Over what the broker itself takes, which is less than the topic's limit here.
+    #[error(
+        "topic {0} takes less on its broker than topics.{0}.max_message allows here; raise its limit there, or lower the one here"
+    )]
+    TooLargeThere(String),
+    /// The broker does not let us: a right is missing, or the log-in is wrong. Nothing was taken.
+    #[error("{0}")]
+    Denied(String),
     /// There is no such topic or partition.
     #[error("there is no topic {0}")]
     UnknownTopic(String),
@@ -271,6 +348,16 @@ pub enum ProduceError {
         calls_max: usize,
         /// Bytes allowed.
         bytes_max: usize,
+    },
+    /// The broker is away, and no more can be kept for it here (PRD-3).
+    #[error(
+        "the broker is away and the spill is full: {bytes} bytes wait for it, {bytes_max} are allowed; bring the broker back, or raise spill.bytes"
+    )]
+    SpillFull {
+        /// Bytes that wait.
+        bytes: u64,
+        /// Bytes allowed.
+        bytes_max: u64,
     },
     /// The broker cannot be reached or has stopped; whether the message was taken is not known.
     #[error("the broker did not take the message: {0}")]
@@ -305,6 +392,43 @@ pub enum BrokerError {
     /// Cannot be reached now; trying again may help (BRK-8).
     #[error("the broker cannot be reached: {0}")]
     Unavailable(String),
+    /// It does not accept who we say we are; waiting does not help.
+    #[error(
+        "the broker does not accept our log-in: {0}; look at the user, the password and the mechanism under broker.kafka.settings (sasl.username, sasl.password, sasl.mechanism)"
+    )]
+    Credentials(String),
+    /// It does not let this user do something.
+    #[error(
+        "the broker does not let us use {on}: this user lacks {rights}; grant it, all rights are listed in docs/kafka.md"
+    )]
+    Denied {
+        /// What of.
+        on: String,
+        /// The right, or those of which one is missing.
+        rights: String,
+    },
+    /// More copies are asked for than there are brokers to keep them.
+    #[error(
+        "topic {topic} asks for {asked} replicas, and the cluster has {brokers} brokers; set topics.{topic}.replicas to at most {brokers}, choose the profile `development`, or add brokers"
+    )]
+    Replicas {
+        /// The topic.
+        topic: String,
+        /// What was asked for.
+        asked: u32,
+        /// What there is.
+        brokers: u32,
+    },
+    /// A topic of our own has settings under which what it keeps would be lost.
+    #[error(
+        "topic {topic} keeps Keylane's own state and must be kept whole, but {what}; set cleanup.policy=delete, retention.ms=-1 and retention.bytes=-1 on it"
+    )]
+    NotKept {
+        /// The topic.
+        topic: String,
+        /// What is set.
+        what: String,
+    },
     /// It was closed here.
     #[error("the broker is closed")]
     Closed,
@@ -326,6 +450,11 @@ pub enum BrokerError {
         /// What was asked for.
         asked: u32,
     },
+    /// A topic was deleted and made again while it was read: positions mean other messages now.
+    #[error(
+        "topic {0} was deleted and made again; nothing of it is handled until somebody decides what to do with what was not settled"
+    )]
+    Recreated(String),
     /// A position that is not there.
     #[error("position {position} of {topic}/{partition} is outside of what is kept ({start} to {end})")]
     OutOfRange {

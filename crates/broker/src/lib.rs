@@ -14,15 +14,20 @@ mod dice;
 pub mod embedded;
 #[cfg(feature = "testing")]
 pub mod faults;
+#[cfg(feature = "kafka")]
+pub mod kafka;
 #[cfg(feature = "testing")]
 pub mod memory;
+mod tasks;
 
 pub use contract::{
-    AppendError, Broker, BrokerError, Change, Commit, Ends, Journal, JournalName, JournalPage, LogKind,
-    Membership, ProduceError, Reader, Topic, TopicSpec,
+    AppendError, Broker, BrokerError, Change, Commit, Compression, Ends, Journal, JournalName, JournalPage,
+    LogKind, Membership, ProduceError, Reader, Topic, TopicSpec, Warning, Weakness,
 };
 pub use embedded::Embedded;
 #[cfg(feature = "testing")]
 pub use faults::{FaultCounts, Faulty, Rates};
+#[cfg(feature = "kafka")]
+pub use kafka::{Kafka, KafkaOptions};
 #[cfg(feature = "testing")]
 pub use memory::MemoryBroker;

@@ -8,9 +8,9 @@ use keylane_broker::embedded::Options;
 use keylane_broker::{Broker, Embedded, TopicSpec, conformance};
 use tempfile::TempDir;
 
-conformance!(memory, MemoryRig::new(1), can delete skip recreate share);
-conformance!(memory_with_gaps, MemoryRig::new(2).with_gaps(9), can delete skip recreate share);
-conformance!(memory_without_conditions, MemoryRig::new(3).unconditional(), can delete skip recreate share);
+conformance!(memory, MemoryRig::new(1), can delete skip recreate share wait);
+conformance!(memory_with_gaps, MemoryRig::new(2).with_gaps(9), can delete skip recreate share wait);
+conformance!(memory_without_conditions, MemoryRig::new(3).unconditional(), can delete skip recreate share wait);
 // Its positions have no gaps, and its folder belongs to one process.
 conformance!(embedded, EmbeddedRig::default(), can delete recreate);
 

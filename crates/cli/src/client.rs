@@ -102,6 +102,16 @@ impl Client {
         self.answer(request).await
     }
 
+    /// Asks the server to do something, and reads its JSON answer.
+    pub async fn order<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, Failure> {
+        let request = self.request(Method::POST, path).timeout(ANSWER_TIMEOUT);
+        let (status, body) = self.answer(request).await?;
+        if !status.is_success() {
+            return Err(Failure::Failed(refusal(status, &body)));
+        }
+        serde_json::from_slice(&body).map_err(|error| self.not_understood(&error))
+    }
+
     /// Begins to read an answer that may go on for ever.
     pub async fn stream(&self, path: &[&str], query: &[(&str, String)]) -> Result<Response, Failure> {
         let request = self.request(Method::GET, path).query(query);

@@ -17,7 +17,7 @@ use keylane_bench::Allocator;
 use tokio::runtime::Runtime;
 
 use crate::commands::{
-    bench, check, completions, demo, lanes, pipelines, produce, serve, tail, token, topics,
+    bench, check, completions, demo, lanes, pipelines, produce, serve, spill, tail, token, topics,
 };
 use crate::failure::Failure;
 
@@ -49,6 +49,8 @@ enum Command {
     Pipelines(pipelines::Args),
     /// Lists lanes: the keys that have messages waiting
     Lanes(lanes::Args),
+    /// Shows and drains what waits on the server's machine for the broker
+    Spill(spill::Args),
     /// Measures, each figure beside its raw limit
     Bench(bench::Args),
     /// Runs a live demonstration on this machine, with nothing else installed
@@ -68,6 +70,7 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Topics(args) => topics::run(args).await,
         Command::Pipelines(args) => pipelines::run(args).await,
         Command::Lanes(args) => lanes::run(args).await,
+        Command::Spill(args) => spill::run(args).await,
         Command::Bench(args) => bench::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Token(args) => token::run(args).await,

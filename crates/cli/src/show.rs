@@ -114,6 +114,12 @@ pub fn thousands(number: u64) -> String {
     out
 }
 
+/// A time in ms since 1970, as people and programs read it.
+pub fn time(ms: u64) -> String {
+    let time = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    time.map_or_else(|| ms.to_string(), |time| format!("{time:.3}"))
+}
+
 /// Seconds with the unit that fits.
 pub fn duration(seconds: f64) -> String {
     match seconds {

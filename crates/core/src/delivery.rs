@@ -414,6 +414,25 @@ mod tests {
     }
 
     #[test]
+    fn frames_that_are_shared_can_be_read_cloned_and_added_to() {
+        let mut frames = Frames::default();
+        frames.push(1, &Draft { id: "a", payload: Some(b"1"), ..Draft::default() }).expect("valid");
+        let own: Vec<_> =
+            frames.messages().map(|message| message.expect("just encoded").id().to_owned()).collect();
+        frames.share();
+        let mut more = frames.clone();
+        let first = read_back(&frames).remove(0);
+        more.push_frame(2, first.frame());
+        let ids: Vec<_> = more
+            .messages()
+            .map(|message| message.expect("just encoded"))
+            .map(|message| (message.partition(), message.position(), message.id().to_owned()))
+            .collect();
+        assert_eq!((own, frames.len()), (vec!["a".to_owned()], 1));
+        assert_eq!(ids, [(1, 0, "a".to_owned()), (2, 0, "a".to_owned())]);
+    }
+
+    #[test]
     fn what_is_too_long_is_refused_and_adds_nothing() {
         let mut frames = Frames::default();
         let key = vec![0; KEY_BYTES_MAX + 1];

@@ -22,7 +22,9 @@
 //!
 //! A flag that is not known here was written by a newer version: the frame is refused, never half read.
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::delivery::Delivery;
 
 /// A key is at most this long (MSG-3).
 pub const KEY_BYTES_MAX: usize = 4096;
@@ -149,8 +151,40 @@ impl Draft<'_> {
 /// Encoded messages on their way to a broker, in one arena, each with the partition it goes to.
 #[derive(Debug, Clone, Default)]
 pub struct Frames {
-    arena: BytesMut,
+    arena: Arena,
     entries: Vec<FrameAt>,
+}
+
+/// Where the frames lie: alone while they are written, shared once nothing more comes.
+#[derive(Debug, Clone)]
+enum Arena {
+    Own(BytesMut),
+    Shared(Bytes),
+}
+
+impl Default for Arena {
+    fn default() -> Arena {
+        Arena::Own(BytesMut::new())
+    }
+}
+
+impl Arena {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Arena::Own(bytes) => bytes,
+            Arena::Shared(bytes) => bytes,
+        }
+    }
+
+    fn own(&mut self) -> &mut BytesMut {
+        if let Arena::Shared(bytes) = self {
+            *self = Arena::Own(BytesMut::from(&bytes[..]));
+        }
+        match self {
+            Arena::Own(bytes) => bytes,
+            Arena::Shared(_) => unreachable!("it was copied"),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -163,15 +197,43 @@ struct FrameAt {
 impl Frames {
     /// An empty arena with room for `bytes`.
     pub fn with_capacity(messages: usize, bytes: usize) -> Frames {
-        Frames { arena: BytesMut::with_capacity(bytes), entries: Vec::with_capacity(messages) }
+        Frames { arena: Arena::Own(BytesMut::with_capacity(bytes)), entries: Vec::with_capacity(messages) }
     }
 
     /// Encodes one more message, bound for `partition`. On an error nothing was added.
     pub fn push(&mut self, partition: u32, draft: &Draft<'_>) -> Result<(), FrameError> {
-        let start = self.arena.len();
-        draft.encode(&mut self.arena)?;
-        self.entries.push(FrameAt { partition, start, end: self.arena.len() });
+        let arena = self.arena.own();
+        let start = arena.len();
+        draft.encode(arena)?;
+        self.entries.push(FrameAt { partition, start, end: arena.len() });
         Ok(())
+    }
+
+    /// Takes over a frame that was read back, bound for `partition`.
+    pub fn push_frame(&mut self, partition: u32, frame: &[u8]) {
+        let arena = self.arena.own();
+        let start = arena.len();
+        arena.extend_from_slice(frame);
+        arena[start + 4..start + 8].fill(0);
+        self.entries.push(FrameAt { partition, start, end: arena.len() });
+    }
+
+    /// Makes clones cheap. What is pushed afterwards copies all that is there.
+    pub fn share(&mut self) {
+        if let Arena::Own(bytes) = &mut self.arena {
+            self.arena = Arena::Shared(std::mem::take(bytes).freeze());
+        }
+    }
+
+    /// The frames in the order they were pushed, as messages that are not in a log yet. Copied, unless it is shared.
+    pub fn messages(&self) -> impl Iterator<Item = Result<Delivery, FrameError>> {
+        self.entries.iter().map(|at| {
+            let frame = match &self.arena {
+                Arena::Own(bytes) => Bytes::copy_from_slice(&bytes[at.start..at.end]),
+                Arena::Shared(bytes) => bytes.slice(at.start..at.end),
+            };
+            Delivery::parse(frame, 0, at.partition, 0, 0)
+        })
     }
 
     /// How many messages are in it.
@@ -186,12 +248,13 @@ impl Frames {
 
     /// Bytes of all frames.
     pub fn bytes(&self) -> usize {
-        self.arena.len()
+        self.arena.bytes().len()
     }
 
     /// The frames in the order they were pushed: partition and bytes, the delta still zero.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, &[u8])> {
-        self.entries.iter().map(|at| (at.partition, &self.arena[at.start..at.end]))
+        let arena = self.arena.bytes();
+        self.entries.iter().map(move |at| (at.partition, &arena[at.start..at.end]))
     }
 }
 

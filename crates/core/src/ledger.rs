@@ -2,11 +2,10 @@
 //!
 //! In: positions as they are read, as they are finished, and what the reader has passed. Out: ranges to be put on
 //! record, each position once. Positions come in any distance from each other, so the ledger is a row of words of
-//! bits, only where messages are. One whose positions are all named goes: memory follows what is unfinished, not how far the
-//! newest position is from the oldest.
+//! bits, only where messages are. One whose positions are all named goes: memory follows what is unfinished.
 //!
-//! Kept whatever the order of calls: a position that arrived and is not finished is never named; every other position
-//! that the reader has passed is named once, unless it was on record before.
+//! Kept whatever the order of calls: a position that arrived and is not finished is never named; every other one that
+//! the reader has passed is named once, unless it was on record before.
 
 mod block;
 
@@ -35,6 +34,7 @@ pub struct Ledger {
     open: usize,
     /// Gaps to be named that lie in no block, ascending.
     gaps: VecDeque<Range<u64>>,
+    gap_waits: bool,
     /// On record from before, and not yet passed.
     settled: VecDeque<Range<u64>>,
     /// The reader has passed everything below.
@@ -58,6 +58,7 @@ impl Ledger {
             blocks: Vec::new(),
             open: 0,
             gaps: VecDeque::new(),
+            gap_waits: false,
             settled: settled.above().iter().collect(),
             front: settled.low(),
             arrived: 0,
@@ -115,6 +116,7 @@ impl Ledger {
     }
 
     fn close(&mut self, mut range: Range<u64>, on_record: bool) {
+        self.gap_waits |= !on_record && !range.is_empty();
         if let Some(block) = self.blocks.last_mut()
             && block.number == range.start / BLOCK
         {
@@ -214,7 +216,7 @@ impl Ledger {
             }
         }
         if all {
-            naming.gaps_below(u64::MAX, &mut self.gaps);
+            self.gap_waits = !naming.gaps_below(u64::MAX, &mut self.gaps);
         }
         self.named += naming.messages;
         self.prune();
@@ -268,10 +270,15 @@ impl Ledger {
         self.finished - self.named
     }
 
+    /// True if the reader has passed a gap that is not named yet: it is to be, even if nothing ever comes behind it.
+    pub fn gap_waits(&self) -> bool {
+        self.gap_waits
+    }
+
     /// Bytes that it takes.
     pub fn memory_bytes(&self) -> usize {
-        self.blocks.capacity() * size_of::<Block>()
-            + (self.gaps.capacity() + self.settled.capacity()) * size_of::<Range<u64>>()
+        let ranges = self.gaps.capacity() + self.settled.capacity();
+        self.blocks.capacity() * size_of::<Block>() + ranges * size_of::<Range<u64>>()
     }
 
     /// Takes out blocks that are named through and through once they are most of all, so that each is moved about once.
@@ -279,8 +286,7 @@ impl Ledger {
         while self.blocks.get(self.open).is_some_and(Block::is_named) {
             self.open += 1;
         }
-        let behind = &self.blocks[self.open..];
-        let named = self.open + behind.iter().filter(|block| block.is_named()).count();
+        let named = self.open + self.blocks[self.open..].iter().filter(|block| block.is_named()).count();
         if named * 2 <= self.blocks.len() {
             return;
         }

@@ -272,6 +272,26 @@ fn a_stuck_message_holds_the_commit_and_not_the_memory() {
     assert!(bytes_max < 10_000, "{bytes_max} bytes");
 }
 
+/// COM-1: a gap that the reader has passed waits to be named even if no message ever comes behind it, in the block of
+/// the last message or beyond.
+#[test]
+fn a_gap_at_the_end_waits_until_it_is_named() {
+    let mut ledger = Ledger::resume(&Settled::below(0));
+    assert!(ledger.arrived(0) && ledger.finish(0));
+    assert!(!ledger.gap_waits());
+    for end in [10, 1_000] {
+        ledger.passed(end);
+        assert!(ledger.gap_waits() && ledger.low() < end);
+        assert!(!ledger.take(usize::MAX).is_empty());
+        ledger.counted();
+        assert_eq!((ledger.low(), ledger.fresh(), ledger.gap_waits()), (end, 0, false));
+    }
+    // What was on record before is no gap.
+    let mut ledger = Ledger::resume(&Settled::below(50));
+    ledger.passed(50);
+    assert!(!ledger.gap_waits());
+}
+
 /// COM-1: commit of the highest finished would lose what is unfinished below. The comparison above notices.
 #[cfg(feature = "flaws")]
 #[test]

@@ -15,6 +15,7 @@ use crate::link::{Command, Pauses};
 use crate::news::{News, Teller, Told, news};
 use crate::own::Own;
 use crate::spawn::Tasks;
+use crate::status::PartitionState;
 use crate::subscription::Subscription;
 use crate::view::PartitionView;
 use crate::wake::Wakes;
@@ -129,8 +130,13 @@ impl Assign {
                 change = self.membership.changed() => match change {
                     Ok(change) => self.follow(change, &asks, &mut owned).await,
                     Err(BrokerError::Closed) => break,
+                    Err(error @ (BrokerError::Partitions { .. } | BrokerError::Recreated(_))) => {
+                        self.stop_all(&error, &mut owned, &mut asked, &mut stop).await;
+                        break;
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "the group's assignment cannot be followed; joining again");
+                        self.show_refusal(&error);
                         if !self.join_again(&mut asked, &mut owned, &mut stop).await {
                             break;
                         }
@@ -141,6 +147,56 @@ impl Assign {
         drop(asks);
         self.give_all_up(owned, asked).await;
         self.membership.leave().await;
+    }
+
+    /// The topic is not what it was, so that keys or positions mean something else: what runs is finished and put on
+    /// record, and nothing more starts until somebody acts (BRK-10, P10).
+    async fn stop_all(
+        &mut self,
+        error: &BrokerError,
+        owned: &mut BTreeMap<u32, Owned>,
+        asked: &mut Asked,
+        stop: &mut Stop,
+    ) {
+        let why = format!("{}: {error}", crate::error::broker_code(error));
+        tracing::error!(topic = &*self.subscription.topic, why, "a pipeline has stopped");
+        for own in owned.values() {
+            own.teller.tell(Told::Revoked);
+        }
+        self.membership.leave().await;
+        let tasks: Vec<_> = std::mem::take(owned).into_values().map(|own| (own.teller, own.task)).collect();
+        let (tellers, tasks): (Vec<_>, Vec<_>) = tasks.into_iter().unzip();
+        let mut ended = Box::pin(join_all(tasks));
+        let mut drained = false;
+        let mut dropping = stop.clone();
+        loop {
+            tokio::select! {
+                biased;
+                () = reached(&mut dropping, Stopping::Drop) => {
+                    tellers.iter().for_each(|teller| teller.tell(Told::Lost));
+                    return;
+                }
+                Some((question, answer)) = asked.recv() => {
+                    let _ = answer.send(self.answer(question).await);
+                }
+                _ = &mut ended, if !drained => {
+                    drained = true;
+                    for view in &self.views {
+                        view.set(PartitionState::Stopped, Some(why.clone()));
+                    }
+                }
+                () = reached(stop, Stopping::Drain), if drained => return,
+            }
+        }
+    }
+
+    /// A group that does not let us in is shown where an operator looks: it goes on when a right is granted.
+    fn show_refusal(&self, error: &BrokerError) {
+        if matches!(error, BrokerError::Denied { .. } | BrokerError::Credentials(_) | BrokerError::Invalid(_))
+        {
+            let why = format!("{}: {error}", crate::error::broker_code(error));
+            self.views.iter().for_each(|view| view.set(PartitionState::Stopped, Some(why.clone())));
+        }
     }
 
     /// A membership ends with its first error: what it would have said is not known, so all it gave is given up, and
@@ -172,6 +228,7 @@ impl Assign {
                     Err(BrokerError::Closed) => return false,
                     Err(error) => {
                         tracing::warn!(%error, "the group was not joined; trying again");
+                        self.show_refusal(&error);
                         joining = Box::pin(join_after_pause(&subscription));
                     }
                 },

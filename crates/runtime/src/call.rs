@@ -12,6 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::Error;
 use crate::produce::{Producer, Receipt, WhenFull};
+use crate::spill::Stored;
 
 /// Calls in flight (PRD-2): the seed's figure; a batch is one call.
 pub const CALLS_MAX: usize = 1_000;
@@ -52,6 +53,20 @@ impl Call {
         }
     }
 
+    /// As [`Call::push`]; says how many bytes it takes, or none if it cannot be taken.
+    #[cfg(feature = "sql")]
+    pub(crate) fn push_measured(&mut self, draft: &Draft<'_>) -> Option<usize> {
+        let (bytes, refused) = (self.frames.bytes(), self.refused.len());
+        self.push(draft);
+        (self.refused.len() == refused).then(|| self.frames.bytes() - bytes)
+    }
+
+    /// The topic's limit when the producer first used it.
+    #[cfg(feature = "sql")]
+    pub(crate) fn message_bytes_max(&self) -> usize {
+        self.target.message_bytes_max
+    }
+
     /// Messages in it, the refused ones included.
     pub fn len(&self) -> usize {
         self.placed.len() + self.refused.len()
@@ -71,7 +86,7 @@ impl Call {
 
     /// Waits for room, or fails at once.
     pub(crate) async fn room(&self) -> Result<Room, Error> {
-        self.producer.in_flight_bounds().room(self.producer.when_full_setting(), self.frames.bytes()).await
+        self.producer.room(self.frames.bytes()).await
     }
 
     /// Sends all; its first poll takes the messages' place.
@@ -80,12 +95,14 @@ impl Call {
         let count = placed.len() + refused.len();
         let answers = match placed.is_empty() {
             true => Vec::new(),
-            false => producer.broker().produce(&target.name, frames).await,
+            false => producer.hand_over(&target, frames).await,
         };
-        let sent = placed
-            .into_iter()
-            .zip(answers)
-            .map(|((id, partition), answer)| answer.map(|offset| Receipt { id, partition, offset }));
+        let sent = placed.into_iter().zip(answers).map(|((id, partition), answer)| {
+            answer.map(|stored| match stored {
+                Stored::At(offset) => Receipt { id, partition, offset: Some(offset) },
+                Stored::Here => Receipt { id, partition, offset: None },
+            })
+        });
         // Both are in the order of the call: one pass puts each back into its place.
         let mut results = Vec::with_capacity(count);
         let mut refused = refused.into_iter().peekable();
@@ -109,10 +126,16 @@ impl Call {
 pub(crate) struct Target {
     pub(crate) name: Arc<str>,
     pub(crate) partitions: u32,
+    /// What it takes as far as is known here; the broker has the last word.
+    pub(crate) message_bytes_max: usize,
     pub(crate) next: AtomicU32,
 }
 
 impl Target {
+    pub(crate) fn new(name: &str, partitions: u32, message_bytes_max: usize) -> Target {
+        Target { name: name.into(), partitions, message_bytes_max, next: AtomicU32::new(0) }
+    }
+
     /// Where a message goes: by key, else by the caller's id, else in turn (MSG-2, MSG-3).
     fn partition(&self, draft: &Draft<'_>, id_is_callers: bool) -> u32 {
         match draft.key {
@@ -124,7 +147,28 @@ impl Target {
 }
 
 /// A call's share of what may be in flight, until it is acknowledged.
-pub(crate) type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+pub(crate) struct Room {
+    producer: Producer,
+    number: u64,
+    permits: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+}
+
+impl Room {
+    pub(crate) fn new(
+        producer: Producer,
+        number: u64,
+        permits: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+    ) -> Room {
+        Room { producer, number, permits: Some(permits) }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.permits = None;
+        self.producer.call_ended(self.number);
+    }
+}
 
 /// What may be in flight.
 #[derive(Debug)]
@@ -145,7 +189,26 @@ impl InFlight {
         CALLS_MAX - self.calls.available_permits()
     }
 
-    async fn room(&self, when_full: WhenFull, bytes: usize) -> Result<Room, Error> {
+    /// Returns once no call is in flight.
+    pub(crate) async fn idle(&self) {
+        let _all = self.calls.acquire_many(CALLS_MAX as u32).await.expect("never closed");
+    }
+
+    /// Bytes in flight.
+    pub(crate) fn bytes(&self) -> usize {
+        BYTES_MAX - self.bytes.available_permits()
+    }
+
+    /// The larger of the shares of both bounds that are used.
+    pub(crate) fn share(&self) -> f64 {
+        (self.calls() as f64 / CALLS_MAX as f64).max(self.bytes() as f64 / BYTES_MAX as f64)
+    }
+
+    pub(crate) async fn room(
+        &self,
+        when_full: WhenFull,
+        bytes: usize,
+    ) -> Result<(OwnedSemaphorePermit, OwnedSemaphorePermit), Error> {
         let bytes = bytes.min(BYTES_MAX) as u32;
         let (calls, room) = (Arc::clone(&self.calls), Arc::clone(&self.bytes));
         let full = |_| ProduceError::InFlight { calls_max: CALLS_MAX, bytes_max: BYTES_MAX };

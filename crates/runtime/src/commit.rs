@@ -25,6 +25,19 @@ impl HandOver {
     #[inline]
     pub(crate) fn finished(&mut self, part: &mut Part, now_ms: u64) {
         self.finished += 1;
+        self.fresh(part, now_ms);
+    }
+
+    /// A batch of `part` is used up. A gap at its end is handed over too: no message may ever come behind it.
+    #[inline]
+    pub(crate) fn passed(&mut self, part: &mut Part, now_ms: u64) {
+        if part.ledger.gap_waits() {
+            self.fresh(part, now_ms);
+        }
+    }
+
+    #[inline]
+    fn fresh(&mut self, part: &mut Part, now_ms: u64) {
         if part.fresh_since_ms.is_none() {
             part.fresh_since_ms = Some(now_ms);
             self.due_ms.get_or_insert(now_ms + LOT_MS);
@@ -62,11 +75,12 @@ fn hand_over(part: &mut Part, now_ms: u64) {
     let draining = part.state == PartState::Draining;
     let waited = part.fresh_since_ms.is_some_and(|since_ms| since_ms + LOT_MS <= now_ms);
     let due = part.ledger.fresh() >= LOT || waited || draining;
-    if due && part.ledger.fresh() > 0 && part.link.has_room() {
+    let fresh = |part: &Part| part.ledger.fresh() > 0 || part.ledger.gap_waits();
+    if due && fresh(part) && part.link.has_room() {
         // Nothing while the last lot does not count yet: the rest keeps its age.
         let lot = part.ledger.take(LOT_RANGES_MAX);
         if !lot.is_empty() {
-            part.fresh_since_ms = (part.ledger.fresh() > 0).then_some(now_ms);
+            part.fresh_since_ms = fresh(part).then_some(now_ms);
             part.link.leave(|mail| mail.done = lot);
         }
     }

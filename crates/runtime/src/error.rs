@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use keylane_broker::{BrokerError, ProduceError};
+use keylane_broker::{BrokerError, ProduceError, Weakness};
 
 /// Why Keylane could not do what was asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -28,6 +28,9 @@ pub enum Error {
     /// There is no such pipeline.
     #[error("there is no pipeline {0}")]
     UnknownPipeline(String),
+    /// An outbox is not described well.
+    #[error("the outbox cannot be relayed: {0}")]
+    Outbox(String),
 }
 
 impl Error {
@@ -39,6 +42,7 @@ impl Error {
             Error::Produce(error) => produce_code(error),
             Error::Pipeline(..) => "KL-1308",
             Error::UnknownPipeline(_) => "KL-1309",
+            Error::Outbox(_) => "KL-1310",
         }
     }
 }
@@ -51,8 +55,13 @@ pub fn broker_code(error: &BrokerError) -> &'static str {
         BrokerError::Stopped(_) => "KL-1104",
         BrokerError::UnknownTopic(_) => "KL-1201",
         BrokerError::Partitions { .. } => "KL-1105",
+        BrokerError::Recreated(_) => "KL-1303",
         BrokerError::OutOfRange { .. } => "KL-1106",
         BrokerError::Damaged(_) => "KL-1107",
+        BrokerError::Credentials(_) => "KL-1109",
+        BrokerError::Denied { .. } => "KL-1110",
+        BrokerError::Replicas { .. } => "KL-1111",
+        BrokerError::NotKept { .. } => "KL-1112",
         _ => "KL-1108",
     }
 }
@@ -60,11 +69,24 @@ pub fn broker_code(error: &BrokerError) -> &'static str {
 /// The code of a refused message.
 pub fn produce_code(error: &ProduceError) -> &'static str {
     match error {
-        ProduceError::TooLarge { .. } => "KL-1203",
+        ProduceError::TooLarge { .. } | ProduceError::TooLargeThere(_) => "KL-1203",
+        ProduceError::Denied(_) => "KL-1110",
         ProduceError::UnknownTopic(_) => "KL-1201",
         ProduceError::Full { .. } => "KL-1204",
         ProduceError::InFlight { .. } => "KL-1205",
         ProduceError::Invalid(_) => "KL-1202",
+        ProduceError::SpillFull { .. } => "KL-1220",
         _ => "KL-1206",
+    }
+}
+
+/// The code of a setting that weakens a promise.
+pub fn warning_code(weakness: Weakness) -> &'static str {
+    match weakness {
+        Weakness::InSync => "KL-1601",
+        Weakness::UncleanElection => "KL-1602",
+        Weakness::ProducersTime => "KL-1603",
+        Weakness::OneCopy => "KL-1604",
+        _ => "KL-1605",
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+use futures_util::future::join_all;
 use keylane_broker::{Broker, TopicSpec};
 use keylane_core::Delivery;
 
@@ -11,7 +12,8 @@ use crate::clock::Clock;
 use crate::pipeline::{Pipeline, PipelineBuilder};
 use crate::produce::Producer;
 use crate::spawn::Tasks;
-use crate::status::{LaneSort, LaneStatus, PipelineStatus, TopicEnds, TopicStatus};
+use crate::spill::{Spill, SpillEntry, SpillEntryState, SpillOptions, SpillStatus};
+use crate::status::{LaneSort, LaneStatus, PipelineStatus, TopicEnds, TopicStatus, TopicWarning};
 use crate::subscription::Subscription;
 use crate::{Error, Message, Receipt};
 
@@ -19,8 +21,13 @@ use crate::{Error, Message, Receipt};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// Folder of the embedded broker.
+    /// Folder of the embedded broker, and of the spill of any other.
     pub data: PathBuf,
+    /// A Kafka cluster, instead of the embedded broker.
+    #[cfg(feature = "kafka")]
+    pub kafka: Option<crate::open::KafkaOptions>,
+    /// How the absence of a broker on another machine is bridged.
+    pub spill: SpillOptions,
     /// Whether a topic is created by its first use. Without it, an unknown topic is an error.
     pub create_topics: bool,
 }
@@ -28,7 +35,25 @@ pub struct Config {
 impl Config {
     /// The embedded broker in `data`; topics are created by first use.
     pub fn embedded(data: impl Into<PathBuf>) -> Config {
-        Config { data: data.into(), create_topics: true }
+        Config {
+            data: data.into(),
+            #[cfg(feature = "kafka")]
+            kafka: None,
+            spill: SpillOptions::default(),
+            create_topics: true,
+        }
+    }
+
+    /// A Kafka cluster; topics are created by first use. What is produced while it is away is kept in `data`.
+    #[cfg(feature = "kafka")]
+    pub fn kafka(options: crate::open::KafkaOptions, data: impl Into<PathBuf>) -> Config {
+        Config { kafka: Some(options), ..Config::embedded(data) }
+    }
+
+    /// How the absence of a broker on another machine is bridged.
+    pub fn spill(mut self, spill: SpillOptions) -> Config {
+        self.spill = spill;
+        self
     }
 
     /// Whether topics are created by their first use.
@@ -62,13 +87,41 @@ impl Keylane {
 
     /// Opens what `config` says.
     pub async fn open(config: Config) -> Result<Keylane, Error> {
-        let broker = crate::open::broker(&config).await?;
-        Ok(Keylane::with_broker(broker, Clock::system(), Tasks::default(), config.create_topics))
+        let (clock, tasks) = (Clock::system(), Tasks::default());
+        match crate::open::broker(&config).await? {
+            (broker, None) => Ok(Keylane::with_broker(broker, clock, tasks, config.create_topics)),
+            (broker, Some(log)) => {
+                Keylane::with_spill(broker, log, config.spill, clock, tasks, config.create_topics).await
+            }
+        }
+    }
+
+    /// On a broker on another machine that is open already, with a log on this one for what it does not take.
+    pub async fn with_spill(
+        broker: Arc<dyn Broker>,
+        log: Arc<dyn Broker>,
+        options: SpillOptions,
+        clock: Clock,
+        tasks: Tasks,
+        create_topics: bool,
+    ) -> Result<Keylane, Error> {
+        let spill = Spill::open(Arc::clone(&broker), log, options, clock, tasks.clone()).await?;
+        Ok(Keylane::build(broker, Some(spill), clock, tasks, create_topics))
     }
 
     /// On a broker that is open already; for tests and for brokers of one's own.
     pub fn with_broker(broker: Arc<dyn Broker>, clock: Clock, tasks: Tasks, create_topics: bool) -> Keylane {
-        let producer = Producer::new(Arc::clone(&broker), clock, tasks.clone(), create_topics);
+        Keylane::build(broker, None, clock, tasks, create_topics)
+    }
+
+    fn build(
+        broker: Arc<dyn Broker>,
+        spill: Option<Arc<Spill>>,
+        clock: Clock,
+        tasks: Tasks,
+        create_topics: bool,
+    ) -> Keylane {
+        let producer = Producer::new(Arc::clone(&broker), spill, clock, tasks.clone(), create_topics);
         let inner = Inner {
             broker,
             clock,
@@ -106,17 +159,68 @@ impl Keylane {
         Ok(())
     }
 
+    /// Says how a topic is, so that messages for it are taken, and kept here, before the broker was ever reached. Other
+    /// partitions than the broker says later stop what was kept from being sent.
+    pub fn declare_topic(&self, name: &str, spec: &TopicSpec) {
+        self.inner.producer.know(name, spec.partitions, spec.message_bytes_max);
+    }
+
+    /// What waits on this machine for the broker (PRD-4).
+    pub fn spill(&self) -> SpillStatus {
+        self.inner.producer.spill().map_or_else(SpillStatus::off, |spill| spill.status())
+    }
+
+    /// Messages of the spill: at most `limit` of those in `state`, or of all.
+    pub async fn spill_entries(
+        &self,
+        state: Option<SpillEntryState>,
+        limit: usize,
+    ) -> Result<Vec<SpillEntry>, Error> {
+        match self.inner.producer.spill() {
+            Some(spill) => spill.entries(state, limit).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Brings all that waits to the broker now, what it refused for good included.
+    pub fn drain_spill(&self) {
+        if let Some(spill) = self.inner.producer.spill() {
+            spill.drain_now();
+        }
+    }
+
+    /// Whether a topic is there.
+    pub async fn has_topic(&self, name: &str) -> Result<bool, Error> {
+        Ok(self.inner.broker.topic(name).await?.is_some())
+    }
+
+    /// Waits until everything that was sent is durable or refused, for 10 s at most: what was sent without waiting for
+    /// its acknowledgement would else go with the process. False if something was still on its way.
+    pub async fn close(&self) -> bool {
+        self.inner.producer.flush().await
+    }
+
     /// Why messages cannot be taken or kept now, if so.
     pub async fn health(&self) -> Result<(), Error> {
         Ok(self.inner.broker.health().await?)
     }
 
+    /// Settings of these topics that weaken a promise (BRK-9).
+    pub async fn warnings(&self, topics: &[String]) -> Result<Vec<TopicWarning>, Error> {
+        let warnings = self.inner.broker.warnings(topics).await?;
+        Ok(warnings.into_iter().map(TopicWarning::from).collect())
+    }
+
     /// All topics.
     pub async fn topics(&self) -> Result<Vec<TopicStatus>, Error> {
         let mut topics = Vec::new();
-        for topic in self.inner.broker.topics().await? {
+        let there = self.inner.broker.topics().await?;
+        let names: Vec<String> = there.iter().map(|topic| topic.name.clone()).collect();
+        let warnings = self.warnings(&names).await?;
+        for topic in there {
             let ends = self.inner.broker.ends(&topic.name).await?;
             topics.push(TopicStatus {
+                warnings: warnings.iter().filter(|warning| warning.topic == topic.name).cloned().collect(),
                 name: topic.name,
                 partitions: topic.partitions,
                 messages: ends.iter().map(|ends| ends.end - ends.start).sum(),
@@ -149,11 +253,8 @@ impl Keylane {
     pub async fn pipelines(&self) -> Result<Vec<PipelineStatus>, Error> {
         let running: Vec<Pipeline> =
             self.inner.pipelines.lock().expect("no holder panics").values().cloned().collect();
-        let mut all = Vec::new();
-        for pipeline in running {
-            all.push(pipeline.status().await?);
-        }
-        Ok(all)
+        // Together: while a broker is away, each waits a moment for it.
+        join_all(running.iter().map(Pipeline::status)).await.into_iter().collect()
     }
 
     /// Lanes of one pipeline, or of all, the first `limit` by `sort`.

@@ -27,6 +27,7 @@
 //! with an [`Outcome`], or with a `Result` whose error is retried. `examples/` goes on from here, in numbered steps.
 
 mod assign;
+mod backlog;
 mod bury;
 mod call;
 mod cell;
@@ -40,11 +41,14 @@ mod handle;
 pub mod handler;
 pub mod handlers;
 mod keylane;
+mod lag;
 mod link;
 mod message;
 mod news;
 mod obey;
 mod open;
+#[cfg(feature = "sql")]
+pub mod outbox;
 mod own;
 mod peek;
 pub mod percent;
@@ -58,24 +62,31 @@ mod shard;
 mod shards;
 mod slot;
 pub mod spawn;
+pub mod spill;
 mod stats;
 pub mod status;
 mod subscription;
 mod thread;
+mod ticket;
 mod view;
 mod wake;
 mod watch;
 
+pub use backlog::{Backlog, Severity};
 pub use call::Call;
 pub use error::Error;
 #[cfg(feature = "flaws")]
 pub use flaws::Flaws;
 pub use handler::{Attempt, Handler};
-pub use keylane_broker::{ProduceError, TopicSpec};
+pub use keylane_broker::{Compression, ProduceError, TopicSpec};
 pub use keylane_core::{Delivery, Draft, Order, Outcome};
 pub use message::Message;
+#[cfg(feature = "kafka")]
+pub use open::KafkaOptions;
 pub use pipeline::{Pipeline, PipelineBuilder};
-pub use produce::{Producer, Receipt, Ticket, WhenFull};
+pub use produce::{Producer, Receipt, WhenFull};
 pub use settings::Settings;
+pub use spill::SpillOptions;
+pub use ticket::Ticket;
 
 pub use crate::keylane::{Config, Keylane};

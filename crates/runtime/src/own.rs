@@ -179,7 +179,8 @@ impl Own {
 /// What a broker's error means for owning.
 fn ended(error: BrokerError) -> Ended {
     match error {
-        BrokerError::Unavailable(_) => Ended::Again(error.to_string()),
+        // A topic that is away while brokers come and go is not gone; one that is made anew is told by its id (BRK-10).
+        BrokerError::Unavailable(_) | BrokerError::UnknownTopic(_) => Ended::Again(error.to_string()),
         BrokerError::Closed => Ended::GivenUp,
         _ => Ended::Failed(format!("{}: {error}", crate::error::broker_code(&error))),
     }

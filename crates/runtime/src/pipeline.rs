@@ -11,9 +11,10 @@ use tokio::sync::watch;
 use crate::assign::{Assign, Stopping};
 use crate::handler::IntoHandler;
 use crate::keylane::Claimed;
+use crate::lag::Lagging;
 use crate::settings::Settings;
 use crate::shards::Shards;
-use crate::status::{Lag, LaneCounts, LaneSort, LaneStatus, PartitionState, PartitionStatus, PipelineStatus};
+use crate::status::{LaneCounts, LaneSort, LaneStatus, PartitionState, PartitionStatus, PipelineStatus};
 use crate::subscription::{CommitCounters, Subscription};
 use crate::view::PartitionView;
 use crate::{Error, Handler, Keylane};
@@ -124,6 +125,7 @@ impl<H: Handler> PipelineBuilder<H> {
             let committed = commit.map_or(ends.start, |commit| commit.position);
             views.push(Arc::new(PartitionView::new(partition, committed)));
         }
+        let lagging = Lagging::new(&ends);
         let assign = Assign {
             subscription: Arc::clone(&subscription),
             membership,
@@ -147,6 +149,7 @@ impl<H: Handler> PipelineBuilder<H> {
             stop,
             ended: ending,
             drain,
+            lagging,
             claimed: Mutex::new(Some(claimed)),
         };
         let pipeline = Pipeline { inner: Arc::new(running) };
@@ -175,6 +178,7 @@ struct Running {
     stop: watch::Sender<Stopping>,
     ended: watch::Receiver<bool>,
     drain: Duration,
+    lagging: Lagging,
     claimed: Mutex<Option<Claimed>>,
 }
 
@@ -206,9 +210,7 @@ impl Pipeline {
     /// How it is now.
     pub async fn status(&self) -> Result<PipelineStatus, Error> {
         let at = &self.inner.subscription;
-        let ends = at.broker.ends(&at.topic).await?;
-        let partitions: Vec<PartitionStatus> =
-            self.inner.views.iter().zip(&ends).map(|(view, ends)| view.status(ends.end)).collect();
+        let partitions = self.inner.lagging.partitions(at, &self.inner.views).await?;
         let figures = self.inner.shards.figures();
         Ok(PipelineStatus {
             name: self.name().to_owned(),
@@ -216,7 +218,7 @@ impl Pipeline {
             group: at.group.clone(),
             mode: "normal",
             state: self.state(&partitions),
-            lag: lag(at, &partitions).await?,
+            lag: self.inner.lagging.lag(at, &partitions).await,
             lanes: LaneCounts {
                 total: figures.lanes,
                 busy: figures.busy,
@@ -260,23 +262,6 @@ fn advance(stopping: &mut Stopping, to: Stopping) -> bool {
     let further = to > *stopping;
     *stopping = to.max(*stopping);
     further
-}
-
-/// What is not settled: messages, and the age of the oldest.
-async fn lag(at: &Subscription, partitions: &[PartitionStatus]) -> Result<Lag, Error> {
-    let mut lag = Lag::default();
-    for part in partitions.iter().filter(|part| part.end > part.committed) {
-        lag.messages += (part.end - part.committed).saturating_sub(part.settled_above);
-        // Gone meanwhile is no lag.
-        let oldest = crate::peek::peek(&*at.broker, &at.topic, part.partition, part.committed, 1)
-            .await
-            .unwrap_or_default();
-        if let Some(oldest) = oldest.first() {
-            let age = at.clock.wall_ms().saturating_sub(oldest.appended_ms()) as f64 / 1000.0;
-            lag.oldest_age_seconds = Some(lag.oldest_age_seconds.map_or(age, |other| other.max(age)));
-        }
-    }
-    Ok(lag)
 }
 
 /// The first `limit` lanes by `sort`.

@@ -6,18 +6,25 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use keylane_broker::{Broker, BrokerError, ProduceError, Topic, TopicSpec};
+use keylane_core::Frames;
 use tokio::sync::oneshot;
 
-use crate::call::{Call, InFlight, Target};
+use crate::backlog::{Backlog, Severity, Watch};
+use crate::call::{Call, InFlight, Room, Target};
 use crate::clock::{Clock, Ids};
 use crate::spawn::Tasks;
+use crate::spill::{Spill, Stored};
+use crate::ticket::Ticket;
 use crate::{Error, Message};
+
+/// How long closing waits for what is on its way (BRK-2).
+const FLUSH: Duration = Duration::from_secs(10);
 
 /// What a caller does when too much is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,8 +45,15 @@ pub struct Receipt {
     pub id: String,
     /// The partition.
     pub partition: u32,
-    /// The position.
-    pub offset: u64,
+    /// The position; none if the broker is away and the message is durable in the spill (PRD-3).
+    pub offset: Option<u64>,
+}
+
+impl Receipt {
+    /// True if the message waits on this machine for the broker.
+    pub fn is_spilled(&self) -> bool {
+        self.offset.is_none()
+    }
 }
 
 /// Sends messages to topics. Cheap to clone.
@@ -51,12 +65,14 @@ pub struct Producer {
 
 struct Shared {
     broker: Arc<dyn Broker>,
+    spill: Option<Arc<Spill>>,
     clock: Clock,
     ids: Ids,
     tasks: Tasks,
     create_topics: bool,
     topics: RwLock<HashMap<String, Arc<Target>>>,
     in_flight: InFlight,
+    watch: Watch,
     counters: ProducerCounters,
 }
 
@@ -70,15 +86,23 @@ pub struct ProducerCounters {
 }
 
 impl Producer {
-    pub(crate) fn new(broker: Arc<dyn Broker>, clock: Clock, tasks: Tasks, create_topics: bool) -> Producer {
+    pub(crate) fn new(
+        broker: Arc<dyn Broker>,
+        spill: Option<Arc<Spill>>,
+        clock: Clock,
+        tasks: Tasks,
+        create_topics: bool,
+    ) -> Producer {
         let shared = Shared {
             broker,
+            spill,
             clock,
             ids: Ids::of(clock),
             tasks,
             create_topics,
             topics: RwLock::default(),
             in_flight: InFlight::default(),
+            watch: Watch::default(),
             counters: ProducerCounters::default(),
         };
         Producer { shared: Arc::new(shared), when_full: WhenFull::default() }
@@ -143,16 +167,75 @@ impl Producer {
         self.shared.in_flight.calls()
     }
 
-    pub(crate) fn in_flight_bounds(&self) -> &InFlight {
-        &self.shared.in_flight
+    /// Waits until all that was sent is durable or refused, at most `FLUSH`. False if something is still on its way.
+    pub(crate) async fn flush(&self) -> bool {
+        tokio::time::timeout(FLUSH, self.shared.in_flight.idle()).await.is_ok()
     }
 
-    pub(crate) fn when_full_setting(&self) -> WhenFull {
-        self.when_full
+    /// What producers wait for, and how bad that is (REC-6).
+    pub fn backlog(&self) -> Backlog {
+        let Shared { clock, in_flight, watch, counters, .. } = &*self.shared;
+        let share = self.share();
+        Backlog {
+            calls: in_flight.calls(),
+            bytes: in_flight.bytes(),
+            spilled: self.spill().map_or(0, |spill| spill.messages()),
+            oldest_ms: watch.oldest_ms(*clock),
+            rate: watch.rate(*clock, counters.succeeded.load(Ordering::Relaxed)),
+            share,
+            severity: Severity::of(share),
+        }
+    }
+
+    /// Calls `told` whenever the severity of the backlog has changed: to slow down before the bound is hit. It is
+    /// called where a call begins or ends, and must not wait.
+    pub fn on_backlog(&self, told: impl Fn(&Backlog) + Send + Sync + 'static) {
+        self.shared.watch.tell(told);
+    }
+
+    /// Waits for room, or fails at once.
+    pub(crate) async fn room(&self, bytes: usize) -> Result<Room, Error> {
+        let permits = self.shared.in_flight.room(self.when_full, bytes).await?;
+        let number = self.shared.watch.begin(self.shared.clock.now_ms());
+        self.look();
+        Ok(Room::new(self.clone(), number, permits))
+    }
+
+    pub(crate) fn call_ended(&self, number: u64) {
+        self.shared.watch.end(number);
+        self.look();
+    }
+
+    fn look(&self) {
+        self.shared.watch.look(self.share(), || self.backlog());
+    }
+
+    /// The largest share of a bound that is used.
+    fn share(&self) -> f64 {
+        self.shared.in_flight.share().max(self.spill().map_or(0.0, |spill| spill.share()))
     }
 
     pub(crate) fn broker(&self) -> &dyn Broker {
         &*self.shared.broker
+    }
+
+    pub(crate) fn spill(&self) -> Option<&Arc<Spill>> {
+        self.shared.spill.as_ref()
+    }
+
+    /// Sends messages to the broker, by way of the spill where there is one. Its first poll takes their place.
+    pub(crate) async fn hand_over(
+        &self,
+        target: &Arc<Target>,
+        frames: Frames,
+    ) -> Vec<Result<Stored, ProduceError>> {
+        match self.spill() {
+            Some(spill) => spill.produce(target, frames).await,
+            None => {
+                let results = self.broker().produce(&target.name, frames).await;
+                results.into_iter().map(|result| result.map(Stored::At)).collect()
+            }
+        }
     }
 
     async fn call_of(&self, message: &Message) -> Result<Call, Error> {
@@ -191,25 +274,24 @@ impl Producer {
         if let Some(target) = known {
             return Ok(target);
         }
-        let found = self.ensure(topic).await?;
-        let target =
-            Arc::new(Target { name: topic.into(), partitions: found.partitions, next: AtomicU32::new(0) });
+        let (partitions, message_bytes_max) = match self.spill() {
+            None => {
+                let found = self.ensure(topic).await?;
+                (found.partitions, found.spec.message_bytes_max)
+            }
+            Some(spill) => spill.ask_or_know(topic, self.ensure(topic)).await?,
+        };
+        Ok(self.know(topic, partitions, message_bytes_max))
+    }
+
+    /// A topic that is known, whether the broker can be asked or not.
+    pub(crate) fn know(&self, topic: &str, partitions: u32, message_bytes_max: usize) -> Arc<Target> {
+        let target = Arc::new(Target::new(topic, partitions, message_bytes_max));
         let mut topics = self.shared.topics.write().expect("no holder panics");
-        Ok(Arc::clone(topics.entry(topic.to_owned()).or_insert(target)))
+        Arc::clone(topics.entry(topic.to_owned()).or_insert(target))
     }
 }
 
 fn first(mut results: Vec<Result<Receipt, ProduceError>>) -> Result<Receipt, Error> {
     Ok(results.remove(0)?)
-}
-
-/// How a message that was sent ended, or will.
-pub struct Ticket(oneshot::Receiver<Result<Receipt, Error>>);
-
-impl Future for Ticket {
-    type Output = Result<Receipt, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(cx).map(|ended| ended.unwrap_or(Err(BrokerError::Closed.into())))
-    }
 }

@@ -1,7 +1,10 @@
 //! What a pipeline, a lane or a topic looks like from outside. The admin API, the command line and the status page
 //! show these as they are.
 
+use keylane_broker::{Warning, Weakness};
 use serde::Serialize;
+
+use crate::error::warning_code;
 
 /// A pipeline now.
 #[derive(Debug, Clone, Serialize)]
@@ -152,6 +155,38 @@ pub struct TopicStatus {
     pub ends: Vec<TopicEnds>,
     /// Messages kept.
     pub messages: u64,
+    /// Settings of its broker that weaken a promise.
+    pub warnings: Vec<TopicWarning>,
+}
+
+/// A setting that weakens a promise (BRK-9).
+#[derive(Debug, Clone, Serialize)]
+pub struct TopicWarning {
+    /// The code under which `docs/errors/` explains it.
+    pub code: &'static str,
+    /// The topic.
+    #[serde(skip)]
+    pub topic: String,
+    /// What is set, and what may come of it.
+    pub what: String,
+    /// What to do about it.
+    pub remedy: String,
+    #[serde(skip)]
+    weakness: Weakness,
+}
+
+impl TopicWarning {
+    /// True if it says that there is one copy only, which is what a single broker has.
+    pub fn is_one_copy(&self) -> bool {
+        self.weakness == Weakness::OneCopy
+    }
+}
+
+impl From<Warning> for TopicWarning {
+    fn from(warning: Warning) -> TopicWarning {
+        let Warning { weakness, topic, what, remedy } = warning;
+        TopicWarning { code: warning_code(weakness), topic, what, remedy, weakness }
+    }
 }
 
 /// Where a partition of a topic begins and ends.

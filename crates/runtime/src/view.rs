@@ -59,8 +59,8 @@ impl PartitionView {
         change(&mut self.shown.lock().expect("no holder panics"));
     }
 
-    /// As it is shown, but for where the log ends.
-    pub(crate) fn status(&self, end: u64) -> PartitionStatus {
+    /// As it is shown, but for where the log ends; if nobody can say, it seems to end where it is settled.
+    pub(crate) fn status(&self, end: Option<u64>) -> PartitionStatus {
         let mut shown = self.shown.lock().expect("no holder panics").clone();
         let pause = shown.link.as_ref().and_then(|link| link.pause());
         if let (PartitionState::Running, Some(pause)) = (shown.state, pause) {
@@ -72,7 +72,7 @@ impl PartitionView {
             epoch: shown.epoch,
             committed: shown.committed,
             settled_above: shown.settled_above,
-            end,
+            end: end.unwrap_or(shown.committed),
             why: shown.why,
         }
     }

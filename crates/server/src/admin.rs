@@ -36,6 +36,11 @@ pub(crate) async fn topics(State(app): State<Arc<App>>) -> Result<Response<Body>
     Ok(listed("topics", app.keylane.topics().await?))
 }
 
+/// `GET /admin/outbox`
+pub(crate) async fn outbox(State(app): State<Arc<App>>) -> Response<Body> {
+    listed("outbox", app.outboxes.shown())
+}
+
 /// Which lanes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -103,7 +108,7 @@ pub(crate) async fn messages(
     Ok(ingest::json(StatusCode::OK, tail.array(limit).await?))
 }
 
-fn limit(asked: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
+pub(crate) fn limit(asked: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
     let limit = asked.unwrap_or(default);
     if limit > max {
         return Err(Problem::bad_query(format!("limit must be at most {max}")));

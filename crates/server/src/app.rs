@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use keylane::clock::Clock;
-use keylane::{Keylane, Producer, WhenFull};
+use keylane::{Keylane, Producer, TopicSpec, WhenFull};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::access::Access;
 use crate::config::Config;
 use crate::ingest::{Bodies, FirstUse};
 use crate::metrics::Metrics;
+use crate::outbox::Outboxes;
 use crate::problem::Problem;
 
 /// A stream is never silent for longer: shorter than the time after which common proxies close a silent connection.
@@ -20,6 +21,8 @@ const BLANK_EVERY_MAX: Duration = Duration::from_secs(15);
 /// A server's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
+    /// The broker is not reached yet, or topics are being made.
+    Opening,
     /// Pipelines are being started. Messages are taken: they need only the broker.
     Starting,
     Ready,
@@ -36,12 +39,17 @@ pub(crate) struct App {
     pub(crate) producer: Producer,
     /// Topics that the config declares; none: any may be created by first use.
     pub(crate) topics: Vec<String>,
+    /// What a topic gets that is made by its first use.
+    pub(crate) new_topic: TopicSpec,
     pub(crate) access: Access,
     pub(crate) bodies: Bodies,
     pub(crate) first_use: FirstUse,
     pub(crate) metrics: Metrics,
+    pub(crate) outboxes: Outboxes,
     pub(crate) clock: Clock,
     pub(crate) phase: watch::Sender<Phase>,
+    /// What a server that comes up waits for.
+    pub(crate) waiting: watch::Sender<Vec<String>>,
     /// How often a stream without messages says that it is there.
     pub(crate) blank_every: Duration,
     producing: Arc<Semaphore>,
@@ -54,12 +62,15 @@ impl App {
             producer: keylane.producer().when_full(WhenFull::Fail),
             keylane,
             topics: config.topics.keys().cloned().collect(),
+            new_topic: config.new_topic.clone(),
             access: Access::new(config.server.tokens.clone()),
             bodies: Bodies::new(config.ingest.max_request, config.server.body_timeout),
             first_use: FirstUse::default(),
             metrics: Metrics::new(),
+            outboxes: Outboxes::default(),
             clock: Clock::system(),
-            phase: watch::Sender::new(Phase::Starting),
+            phase: watch::Sender::new(Phase::Opening),
+            waiting: watch::Sender::default(),
             blank_every: BLANK_EVERY_MAX.min(config.server.idle_timeout / 2),
             producing: Arc::new(Semaphore::new(config.ingest.in_flight)),
             producing_max: config.ingest.in_flight,
@@ -70,6 +81,15 @@ impl App {
         *self.phase.borrow()
     }
 
+    /// Goes on to a phase, unless it is on its way out already.
+    pub(crate) fn go(&self, to: Phase) {
+        self.phase.send_if_modified(|phase| {
+            let further = to > *phase;
+            *phase = to.max(*phase);
+            further
+        });
+    }
+
     /// Says so if no more messages are taken.
     pub(crate) fn takes_messages(&self) -> Result<(), Problem> {
         if self.phase() >= Phase::Draining {
@@ -78,6 +98,20 @@ impl App {
                 "KL-1212",
                 "the server is shutting down",
                 "the server is shutting down and takes no more messages; send it again, to another server or later",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Says so if topics are still being made. While the broker is away, messages are taken all the same: they are
+    /// kept here.
+    pub(crate) async fn has_topics(&self) -> Result<(), Problem> {
+        if self.phase() == Phase::Opening && self.keylane.health().await.is_ok() {
+            return Err(Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "KL-1221",
+                "the server is starting",
+                "the server is still making sure of its topics; send it again in a moment",
             ));
         }
         Ok(())

@@ -32,12 +32,22 @@ pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
 async fn reasons(app: &App) -> Vec<String> {
     let mut reasons = Vec::new();
     match app.phase() {
+        Phase::Opening | Phase::Starting if !app.waiting.borrow().is_empty() => {
+            reasons.extend(app.waiting.borrow().iter().cloned());
+            // Asking the broker would only take longer to say the same.
+            return reasons;
+        }
+        Phase::Opening => reasons.push("topics are being made".to_owned()),
         Phase::Starting => reasons.push("pipelines are being started".to_owned()),
         Phase::Draining | Phase::Closing => reasons.push("the server is shutting down".to_owned()),
         Phase::Ready => {}
     }
     if let Err(error) = app.keylane.health().await {
-        reasons.push(error.to_string());
+        reasons.push(format!("{}: {error}", error.code()));
+        // Whoever does not answer would not say more about pipelines.
+        if error.code() == "KL-1102" {
+            return reasons;
+        }
     }
     match app.keylane.pipelines().await {
         Ok(pipelines) => pipelines.iter().for_each(|pipeline| pipeline_reasons(pipeline, &mut reasons)),

@@ -24,6 +24,7 @@ mod ingest;
 mod listen;
 mod metrics;
 mod openapi;
+mod outbox;
 mod page;
 mod patient;
 mod problem;
@@ -31,10 +32,14 @@ mod rest;
 mod routes;
 mod segment;
 mod server;
+mod spill;
+mod start;
 mod tail;
 mod tasks;
 
 pub use access::{Role, hash_token, is_token, new_token};
 pub use config::is_name;
-pub use config::{Config, ConfigError, Environment, HandlerConfig, HttpConfig, PipelineConfig, TokenConfig};
+pub use config::{
+    BrokerConfig, Config, ConfigError, Environment, HandlerConfig, HttpConfig, PipelineConfig, TokenConfig,
+};
 pub use server::{ServeError, Server, serve};

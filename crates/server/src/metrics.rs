@@ -7,6 +7,8 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 
 use keylane::Error;
+use keylane::outbox::OutboxState;
+use keylane::spill::{SpillState, SpillStatus};
 use keylane::status::{PartitionState, PipelineStatus};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric};
@@ -71,9 +73,17 @@ impl Metrics {
         let pipelines = app.keylane.pipelines().await?;
         let mut scrape = Scrape::default();
         producer(&mut scrape, app);
+        let up = app.keylane.health().await.is_ok();
+        scrape.gauge(
+            "keylane_broker_up",
+            "1 if the broker takes and gives messages, else 0",
+            vec![],
+            up.into(),
+        );
         for pipeline in &pipelines {
             of_pipeline(&mut scrape, pipeline);
         }
+        outboxes(&mut scrape, app);
         let (pipelines, http) = (scrape.registry(), &self.registry);
         let mut text = String::new();
         let written: fmt::Result = encode(&mut text, &pipelines);
@@ -98,6 +108,85 @@ fn producer(scrape: &mut Scrape, app: &App) {
     scrape.counter("kafka_producer_success", "Messages acknowledged, on any broker", vec![], success);
     scrape.counter("kafka_producer_failures", "Messages refused or failed, on any broker", vec![], failures);
     scrape.counter("keylane_produced", "Messages acknowledged", vec![], success);
+    let backlog = app.keylane.producer().backlog();
+    let gauges = [
+        ("keylane_producer_inflight_bytes", "Bytes of calls not acknowledged yet", backlog.bytes as u64),
+        (
+            "keylane_producer_oldest_ms",
+            "Age of the oldest call not acknowledged yet",
+            backlog.oldest_ms.unwrap_or(0),
+        ),
+        ("keylane_producer_rate", "Messages acknowledged a second, lately", backlog.rate as u64),
+        (
+            "keylane_producer_severity",
+            "Backlog: 0 none, 1 low, 2 medium, 3 high, 4 critical",
+            backlog.severity as u64,
+        ),
+    ];
+    for (name, about, value) in gauges {
+        scrape.gauge(name, about, vec![], value);
+    }
+    spill(scrape, &app.keylane.spill());
+}
+
+fn spill(scrape: &mut Scrape, spill: &SpillStatus) {
+    let gauges = [
+        ("keylane_spill_messages", "Messages that wait on this machine for the broker", spill.messages),
+        (
+            "keylane_spill_failed",
+            "Messages refused for good, and those of their keys behind them",
+            spill.failed,
+        ),
+        (
+            "keylane_spill_blocked_keys",
+            "Keys that wait behind a message refused for good",
+            spill.blocked_keys,
+        ),
+        (
+            "keylane_spill_keys",
+            "Keys with messages in the spill since it was empty last",
+            spill.degraded_keys,
+        ),
+        ("keylane_spill_bytes", "Bytes that wait on this machine for the broker", spill.bytes),
+        ("keylane_spill_bytes_max", "Bytes that may wait", spill.bytes_max),
+        ("keylane_spill_lines", "Partitions whose messages are spilled now", spill.lines.len() as u64),
+        (
+            "keylane_spill_refusing",
+            "1 while the spill takes no more",
+            u64::from(spill.state == SpillState::Refusing),
+        ),
+    ];
+    for (name, about, value) in gauges {
+        scrape.gauge(name, about, vec![], value);
+    }
+    let counters = [
+        ("keylane_spilled", "Messages kept because the broker did not take them", spill.degraded_messages),
+        (
+            "keylane_spill_drained",
+            "Messages of the spill that were brought to the broker",
+            spill.drained_messages,
+        ),
+        (
+            "keylane_spill_refused",
+            "Messages of the spill that the broker refused for good",
+            spill.refused_messages,
+        ),
+    ];
+    for (name, about, value) in counters {
+        scrape.counter(name, about, vec![], value);
+    }
+}
+
+fn outboxes(scrape: &mut Scrape, app: &App) {
+    for outbox in app.outboxes.shown() {
+        let name = || vec![("outbox", outbox.name.clone())];
+        let status = &outbox.status;
+        scrape.counter("keylane_outbox_relayed", "Rows relayed and removed", name(), status.relayed);
+        scrape.gauge("keylane_outbox_pending", "Rows not relayed yet", name(), status.pending);
+        scrape.gauge("keylane_outbox_failed", "Rows that could not be produced", name(), status.failed);
+        let relaying = u64::from(status.state == OutboxState::Relaying);
+        scrape.gauge("keylane_outbox_relaying", "1 if this process relays the table", name(), relaying);
+    }
 }
 
 fn of_pipeline(scrape: &mut Scrape, pipeline: &PipelineStatus) {

@@ -57,7 +57,19 @@ fn paths() -> Value {
             query("limit", "At most so many", json!({ "type": "integer", "minimum": 0, "maximum": 1000, "default": 50 })),
         ], "application/json", list("lanes", "Lane")) },
         "/admin/topics": { "get": get("Topics", &[], "application/json", list("topics", "Topic")) },
+        "/admin/outbox": { "get": get("Outboxes", &[], "application/json", list("outbox", "Outbox")) },
         "/admin/topics/{topic}/messages": { "get": messages() },
+        "/admin/spill": { "get": get("What waits on this machine for the broker", &[
+            query("state", "Only entries in this state", json!({ "enum": ["pending", "retrying", "success", "failed"] })),
+            query("limit", "At most so many entries", json!({ "type": "integer", "minimum": 0, "maximum": 1000, "default": 50 })),
+        ], "application/json", json!({ "$ref": "#/components/schemas/Spill" })) },
+        "/admin/spill/drain": { "post": {
+            "summary": "Brings all that waits to the broker now, what it refused for good included",
+            "responses": {
+                "202": content("How it stands", "application/json", json!({ "$ref": "#/components/schemas/Spill" })),
+                "401": problem(), "403": problem(), "default": problem(),
+            },
+        } },
     })
 }
 
@@ -112,21 +124,15 @@ fn schemas() -> Value {
     let count = || json!({ "type": "integer", "minimum": 0 });
     let maybe_text = || json!({ "type": ["string", "null"] });
     json!({
-        "Message": {
+        "Message": message(),
+        "Receipt": {
             "type": "object",
-            "additionalProperties": false,
-            "description": "Exactly one of `payload` and `payload_base64`.",
-            "properties": {
-                "payload": { "description": "Any JSON, kept byte for byte." },
-                "payload_base64": { "type": "string", "contentEncoding": "base64", "description": "Bytes." },
-                "key": { "type": ["string", "null"], "description": "Messages of one key are handled in order. At most 4 KiB." },
-                "id": { "type": ["string", "null"], "minLength": 1, "description": "Made (UUIDv7) if left out. At most 1 KiB." },
-                "version": { "type": ["integer", "null"], "minimum": 0 },
-                "headers": { "type": ["object", "null"], "additionalProperties": { "type": "string" } },
-            },
+            "description": "`offset` once the broker has it; `spilled` while it waits on this machine for the broker.",
+            "required": ["id", "partition"],
+            "properties": { "id": text(), "partition": count(), "offset": count(), "spilled": { "const": true } },
         },
-        "Receipt": object(json!({ "id": text(), "partition": count(), "offset": count() })),
-        "Rejected": object(json!({ "index": count(), "error": text() })),
+        "Spill": spill(),
+        "Rejected": object(json!({ "index": count(), "error": text() })), "Outbox": outbox(),
         "Problem": {
             "type": "object",
             "required": ["type", "title", "status", "detail", "code"],
@@ -161,9 +167,9 @@ fn schemas() -> Value {
             "pipeline": text(), "key": maybe_text(), "partition": count(), "depth": count(), "state": text(),
             "attempt": count(), "waiting_seconds": { "type": "number" }, "why": maybe_text(),
         })),
-        "Topic": object(json!({
-            "name": text(), "partitions": count(), "messages": count(),
+        "Topic": object(json!({ "name": text(), "partitions": count(), "messages": count(),
             "ends": { "type": "array", "items": object(json!({ "partition": count(), "start": count(), "end": count() })) },
+            "warnings": { "type": "array", "items": object(json!({ "code": text(), "what": text(), "remedy": text() })) },
         })),
         "ShownMessage": {
             "type": "object",
@@ -177,6 +183,50 @@ fn schemas() -> Value {
             },
         },
     })
+}
+
+fn message() -> Value {
+    json!({
+        "type": "object",
+        "additionalProperties": false,
+        "description": "Exactly one of `payload` and `payload_base64`.",
+        "properties": {
+            "payload": { "description": "Any JSON, kept byte for byte." },
+            "payload_base64": { "type": "string", "contentEncoding": "base64", "description": "Bytes." },
+            "key": { "type": ["string", "null"], "description": "Messages of one key are handled in order. At most 4 KiB." },
+            "id": { "type": ["string", "null"], "minLength": 1, "description": "Made (UUIDv7) if left out. At most 1 KiB." },
+            "version": { "type": ["integer", "null"], "minimum": 0 },
+            "headers": { "type": ["object", "null"], "additionalProperties": { "type": "string" } },
+        },
+    })
+}
+
+fn outbox() -> Value {
+    let count = || json!({ "type": "integer", "minimum": 0 });
+    object(json!({
+        "name": text(), "table": text(),
+        "state": { "enum": ["connecting", "standing_by", "relaying", "stopped"] },
+        "relayed": count(), "pending": count(), "failed": count(), "last_error": { "type": ["string", "null"] },
+    }))
+}
+
+fn spill() -> Value {
+    let count = || json!({ "type": "integer", "minimum": 0 });
+    let maybe_text = || json!({ "type": ["string", "null"] });
+    object(json!({
+        "state": { "enum": ["off", "healthy", "spilling", "refusing"] },
+        "messages": count(), "failed": count(), "blocked_keys": count(), "bytes": count(), "bytes_max": count(),
+        "degraded_messages": count(), "degraded_keys": count(), "last_at": { "type": ["integer", "null"] },
+        "drained_messages": count(), "refused_messages": count(),
+        "lines": { "type": "array", "items": object(json!({
+            "topic": text(), "partition": count(), "messages": count(), "retries": count(), "last_error": maybe_text(),
+        })) },
+        "entries": { "type": "array", "items": object(json!({
+            "topic": text(), "partition": count(), "id": text(), "key": maybe_text(), "at": count(),
+            "retries": count(), "last_error": maybe_text(),
+            "state": { "enum": ["pending", "retrying", "success", "failed"] },
+        })) },
+    }))
 }
 
 fn text() -> Value {

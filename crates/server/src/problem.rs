@@ -72,9 +72,12 @@ impl From<Error> for Problem {
 /// The status of a message that was not taken, when it decides the whole answer.
 pub(crate) fn produce_status(error: &ProduceError) -> (StatusCode, &'static str) {
     match error {
-        ProduceError::TooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, "the message is too large"),
+        ProduceError::TooLarge { .. } | ProduceError::TooLargeThere(_) => {
+            (StatusCode::PAYLOAD_TOO_LARGE, "the message is too large")
+        }
         ProduceError::UnknownTopic(_) => (StatusCode::NOT_FOUND, "there is no such topic"),
         ProduceError::Invalid(_) => (StatusCode::BAD_REQUEST, "the message cannot be taken"),
+        ProduceError::Denied(_) => (StatusCode::SERVICE_UNAVAILABLE, "the broker does not let us"),
         _ => (StatusCode::SERVICE_UNAVAILABLE, "there is no room now"),
     }
 }

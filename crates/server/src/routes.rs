@@ -13,10 +13,10 @@ use serde_json::json;
 use crate::app::App;
 use crate::problem::Problem;
 use crate::segment::Segment;
-use crate::{admin, errors, health, ingest, openapi, page};
+use crate::{admin, errors, health, ingest, openapi, page, spill};
 
 /// Every path: its name in metrics, where a label never carries what a client made up, and in the API's description.
-pub(crate) const PATHS: [&str; 12] = [
+pub(crate) const PATHS: [&str; 15] = [
     PRODUCE,
     "/healthz",
     "/readyz",
@@ -28,7 +28,10 @@ pub(crate) const PATHS: [&str; 12] = [
     "/admin/pipelines",
     "/admin/lanes",
     "/admin/topics",
+    "/admin/outbox",
     TAIL,
+    "/admin/spill",
+    "/admin/spill/drain",
 ];
 const PRODUCE: &str = "/v1/topics/{topic}/messages";
 const TAIL: &str = "/admin/topics/{topic}/messages";
@@ -48,7 +51,10 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/admin/pipelines", get(admin::pipelines))
         .route("/admin/lanes", get(admin::lanes))
         .route("/admin/topics", get(admin::topics))
+        .route("/admin/outbox", get(admin::outbox))
         .route(TAIL, get(admin::messages))
+        .route("/admin/spill", get(spill::shown))
+        .route("/admin/spill/drain", post(spill::drain))
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed)
         .with_state(app)

@@ -4,21 +4,21 @@
 //! open; it is ready when all pipelines have started. On the way out it says so first (not ready, no intake), drains
 //! the pipelines while it still answers, and closes connections last.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use keylane::handlers::LogHandler;
-use keylane::{Config as OpenConfig, Keylane, Pipeline, TopicSpec};
+use keylane::{Config as OpenConfig, Keylane, Pipeline, Severity};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::app::{App, Phase};
-use crate::config::{Config, HandlerConfig, PipelineConfig, ServerConfig};
+use crate::config::{BrokerConfig, Config, ServerConfig};
 use crate::descriptors;
 use crate::listen;
+use crate::start::{self, Coming};
 use crate::tasks;
 
 /// How much longer than its own deadline a drain may take before it is given up.
@@ -84,16 +84,23 @@ impl ServeError {
 /// Serves as `config` says until `shutdown` is ready, then drains.
 pub async fn serve(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), ServeError> {
     let server = Server::start(config).await?;
-    shutdown.await;
-    server.stop().await
+    tokio::select! {
+        () = shutdown => server.stop().await,
+        error = server.failed() => {
+            let _ = server.stop().await;
+            Err(error)
+        }
+    }
 }
 
 /// A running server.
 pub struct Server {
     address: SocketAddr,
     app: Arc<App>,
-    pipelines: Mutex<Vec<Pipeline>>,
+    pipelines: Arc<Mutex<Vec<Pipeline>>>,
     accepting: JoinHandle<listen::Connections>,
+    /// What still comes up, if not all did at once.
+    coming: tokio::sync::Mutex<Option<JoinHandle<Result<(), ServeError>>>>,
     drain: Duration,
 }
 
@@ -103,8 +110,12 @@ impl Server {
         let listener = bind(&config.server).await?;
         // Before anything is opened.
         descriptors::raise();
-        let open = OpenConfig::embedded(&config.data).create_topics(config.topics.is_empty());
-        let keylane = Keylane::open(open).await?;
+        let open = match &config.broker {
+            BrokerConfig::Embedded => OpenConfig::embedded(&config.data),
+            BrokerConfig::Kafka(options) => OpenConfig::kafka(options.clone(), &config.data),
+        };
+        let keylane =
+            Keylane::open(open.spill(config.spill.clone()).create_topics(config.topics.is_empty())).await?;
         Server::begin(config, keylane, listener).await
     }
 
@@ -122,27 +133,59 @@ impl Server {
         let address = listener
             .local_addr()
             .map_err(|error| ServeError::Listen { address: config.server.listen, why: error.to_string() })?;
-        ensure_topics(&config, &keylane).await?;
-        let partitions = keylane.topics().await?.iter().map(|topic| topic.partitions as usize).sum();
+        // Files of partitions are the embedded broker's alone.
+        let partitions = match &config.broker {
+            BrokerConfig::Kafka(_) => 0,
+            BrokerConfig::Embedded => {
+                let there = keylane.topics().await?.into_iter().map(|topic| (topic.name, topic.partitions));
+                let asked = config.topics.iter().map(|(name, spec)| (name.clone(), spec.partitions));
+                let all: BTreeMap<String, u32> = there.chain(asked).collect();
+                all.values().map(|partitions| *partitions as usize).sum()
+            }
+        };
         config.server.connections =
             descriptors::connections(config.server.connections, descriptors::raise(), partitions);
+        keylane.producer().on_backlog(|backlog| match backlog.severity {
+            Severity::None | Severity::Low => tracing::info!(?backlog, "producing"),
+            _ => tracing::warn!(?backlog, "messages are produced faster than the broker takes them"),
+        });
         let app = Arc::new(App::new(&config, keylane));
         let accepting = tasks::spawn(listen::accept(listener, Arc::clone(&app), config.server.clone()));
-        let server =
-            Server { address, app, pipelines: Mutex::default(), accepting, drain: config.server.drain };
-        for (name, pipeline) in &config.pipelines {
-            match start_pipeline(&server.app.keylane, name, pipeline).await {
-                Ok(pipeline) => server.drain_too(pipeline),
-                Err(error) => {
-                    // What did start holds partitions; the error that stopped us is the one worth telling.
-                    let _ = server.stop().await;
-                    return Err(error);
-                }
+        let (drain, pipelines, outboxes) = (config.server.drain, Arc::default(), config.outbox.clone());
+        let left = config.pipelines.keys().cloned().collect();
+        let mut coming = Coming { config, app: Arc::clone(&app), pipelines: Arc::clone(&pipelines), left };
+        let coming_up = tokio::sync::Mutex::default();
+        let server = Server { address, app, pipelines, accepting, coming: coming_up, drain };
+        tracing::info!(address = %server.address, "listening");
+        match coming.step().await {
+            Ok(true) => {}
+            Ok(false) => *server.coming.lock().await = Some(tasks::spawn(coming.up())),
+            Err(error) => {
+                // What did start holds partitions; the error that stopped us is the one worth telling.
+                drop(coming);
+                let _ = server.stop().await;
+                return Err(error);
             }
         }
-        server.app.phase.send_replace(Phase::Ready);
-        tracing::info!(address = %server.address, pipelines = config.pipelines.len(), "ready");
+        for (name, options) in &outboxes {
+            server.app.outboxes.start(&server.app, name, options);
+        }
         Ok(server)
+    }
+
+    /// Ready when the server cannot come up after all: its broker, once it could be reached, refused what the config
+    /// asks for. Pending for ever otherwise. Cancel safe.
+    pub async fn failed(&self) -> ServeError {
+        let mut coming = self.coming.lock().await;
+        if let Some(task) = coming.as_mut() {
+            let ended = task.await;
+            *coming = None;
+            if let Ok(Err(error)) = ended {
+                return error;
+            }
+        }
+        drop(coming);
+        std::future::pending().await
     }
 
     /// Where it listens.
@@ -164,12 +207,20 @@ impl Server {
     pub async fn stop(self) -> Result<(), ServeError> {
         tracing::info!("draining");
         self.app.phase.send_replace(Phase::Draining);
+        if let Some(coming) = self.coming.into_inner() {
+            coming.abort();
+            let _aborted = coming.await;
+        }
         let pipelines = std::mem::take(&mut *self.pipelines.lock().expect("no holder panics"));
         let deadline = self.drain + DRAIN_MARGIN;
-        let drained = tokio::time::timeout(deadline, join_all(pipelines.iter().map(Pipeline::drain))).await;
+        let drain = async { tokio::join!(start::drain(&pipelines), self.app.outboxes.stopped()).0 };
+        let drained = tokio::time::timeout(deadline, drain).await;
         self.app.phase.send_replace(Phase::Closing);
         if let Ok(connections) = self.accepting.await {
             connections.close(CLOSE_MAX.min(self.drain)).await;
+        }
+        if !self.app.keylane.close().await {
+            tracing::warn!("messages that were not acknowledged were on their way when the server stopped");
         }
         tracing::info!("stopped");
         match drained {
@@ -188,38 +239,4 @@ async fn bind(config: &ServerConfig) -> Result<TcpListener, ServeError> {
         std::io::ErrorKind::AddrInUse => ServeError::AddressInUse(address),
         _ => ServeError::Listen { address, why: error.to_string() },
     })
-}
-
-/// Declared topics as declared; without any, those of the pipelines, as they are or as a first use makes them.
-async fn ensure_topics(config: &Config, keylane: &Keylane) -> Result<(), ServeError> {
-    for (name, spec) in &config.topics {
-        keylane.ensure_topic(name, spec).await?;
-    }
-    if config.topics.is_empty() && !config.pipelines.is_empty() {
-        let there = keylane.topics().await?;
-        for pipeline in config.pipelines.values() {
-            if !there.iter().any(|topic| topic.name == pipeline.topic) {
-                keylane.ensure_topic(&pipeline.topic, &TopicSpec::default()).await?;
-            }
-        }
-    }
-    Ok(())
-}
-
-async fn start_pipeline(
-    keylane: &Keylane,
-    name: &str,
-    config: &PipelineConfig,
-) -> Result<Pipeline, ServeError> {
-    let builder =
-        keylane.pipeline(name).topic(&config.topic).group(&config.group).settings(config.settings.clone());
-    let pipeline = match &config.handler {
-        HandlerConfig::Http(http) => {
-            let handler =
-                http.handler().map_err(|why| ServeError::Handler { pipeline: name.to_owned(), why })?;
-            builder.handle(handler).start().await?
-        }
-        HandlerConfig::Log => builder.handle(LogHandler::default()).start().await?,
-    };
-    Ok(pipeline)
 }

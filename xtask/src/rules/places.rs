@@ -65,7 +65,7 @@ const TASKS: Place = Place {
     ],
     at: &[
         (
-            "crates/broker/src/embedded/tasks",
+            "crates/broker/src/tasks",
             "a thread for each log, and reads that may wait for the disk; closing the broker ends them",
         ),
         ("crates/runtime/src/spawn", "shards, owners, commits; all are ended by the drain"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::client::{PLENTY, append, journal_from, journal_name, poll_once};
+use super::client::{PLENTY, append, journal_from, journal_name, poll_once, spec};
 use super::rig::{Rig, with_topic};
 use crate::contract::{AppendError, Broker, Journal, JournalName, LogKind, TopicSpec};
 
@@ -14,7 +14,7 @@ async fn open(broker: &dyn Broker, name: &JournalName) -> Arc<dyn Journal> {
 
 /// A topic with the journal of its partition 0, and its name.
 pub(super) async fn with_journal(rig: &mut dyn Rig) -> (Arc<dyn Broker>, Arc<dyn Journal>, JournalName) {
-    let (broker, topic) = with_topic(rig, 1).await;
+    let (broker, topic) = with_topic(rig, 2).await;
     let name = journal_name(&rig.name("billing"), &topic, LogKind::Journal);
     let journal = open(&*broker, &name).await;
     (broker, journal, name)
@@ -77,6 +77,7 @@ pub async fn pages_are_bounded_and_say_where_the_journal_begins_and_ends(rig: &m
 /// BRK-6.
 pub async fn journals_of_other_names_are_other_journals(rig: &mut dyn Rig) {
     let (broker, _, name) = with_journal(rig).await;
+    broker.create_topic(&rig.name("returns"), &spec(2)).await.expect("a new topic is made");
     let names = [
         name.clone(),
         JournalName { kind: LogKind::Hold, ..name.clone() },

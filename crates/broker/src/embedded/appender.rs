@@ -21,7 +21,7 @@ use super::options::Host;
 use super::segment::{
     BATCH_HEADER, BatchHeader, Kind, Segment, SegmentHeader, Table, apply, segment_path, stored_bytes,
 };
-use super::tasks;
+use crate::tasks;
 
 /// Spare files kept for use: one is all that is needed before the next is made.
 const SPARES_MAX: usize = 2;
@@ -200,7 +200,7 @@ impl Appender {
             self.spares.push(make_zeroed(&host, path, capacity)?);
             return Ok(());
         }
-        let making = tasks::thread("spare", move || make_zeroed(&host, path, capacity));
+        let making = tasks::thread("log-spare", move || make_zeroed(&host, path, capacity));
         self.preparing = Some(making.map_err(Failure::io(Action::StartThread, &self.dir))?);
         Ok(())
     }

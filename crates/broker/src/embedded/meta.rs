@@ -16,7 +16,7 @@ use std::path::Path;
 use super::appender::sync_dir;
 use super::failure::{Action, Failure};
 use super::options::Host;
-use crate::contract::{Topic, TopicSpec};
+use crate::contract::{Compression, Topic, TopicSpec};
 
 const TOPIC: &str = "keylane topic 1";
 const BROKER: &str = "keylane embedded 1";
@@ -67,6 +67,8 @@ pub(crate) fn read_topic(host: &Host, dir: &Path, name: &str) -> Result<Option<T
                 retention_ms: optional("retention_ms")?,
                 retention_bytes: optional("retention_bytes")?,
                 message_bytes_max: number("message_bytes_max")? as usize,
+                // Messages are kept as they are, so that it is not.
+                compression: Compression::default(),
             },
         })
     };

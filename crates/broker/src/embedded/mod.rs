@@ -37,7 +37,6 @@ mod segment;
 pub mod sim_disk;
 mod stored;
 mod streams;
-mod tasks;
 mod topic_log;
 mod waiting;
 mod writer;

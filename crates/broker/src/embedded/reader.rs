@@ -16,9 +16,9 @@ use tokio::task::JoinHandle;
 
 use super::index::Span;
 use super::stored::Stored;
-use super::tasks;
 use super::topic_log::{Found, TopicLog};
 use crate::contract::{BrokerError, Reader};
+use crate::tasks;
 
 type Loaded = Result<Arc<[Stored]>, BrokerError>;
 

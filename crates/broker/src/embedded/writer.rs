@@ -15,7 +15,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{lock, tasks};
+use super::lock;
+use crate::tasks;
 
 /// What is not urgent waits at most this long: a commit that mirrors the journal may share another's sync.
 const LAZY_MS: u64 = 50;
@@ -42,7 +43,7 @@ pub(crate) trait Drive: Send + Sync + 'static {
 
 /// Runs a log until it is closed.
 pub(crate) fn drive(name: &str, log: Arc<dyn Drive>) -> io::Result<JoinHandle<()>> {
-    tasks::thread(name, move || {
+    tasks::thread(&format!("log-{name}"), move || {
         let log = Driven(log);
         let mut gather = Duration::ZERO;
         while log.0.wait(gather) {

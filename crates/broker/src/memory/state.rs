@@ -198,7 +198,9 @@ impl State {
                     asked: spec.partitions,
                 });
             }
-            return Ok(there);
+            let topic = self.topics.get_mut(name).expect("it was described");
+            topic.spec = spec.clone();
+            return Ok(topic.describe(name));
         }
         if name.is_empty() || spec.partitions == 0 {
             return Err(BrokerError::Invalid("a topic has a name and at least one partition".to_owned()));

@@ -9,7 +9,7 @@ use crate::failure::Failure;
 /// Arguments of `bench`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to measure: `dispatch`, `embedded`, `ingest`, or figures by id such as `PRF-7`; all if left out
+    /// What to measure: `dispatch`, `embedded`, `ingest`, `kafka`, or figures by id such as `PRF-7`; all if left out
     what: Vec<String>,
     /// Print JSON
     #[arg(long)]
@@ -17,9 +17,15 @@ pub struct Args {
     /// Folder on the disk that is to be measured
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     folder: PathBuf,
+    /// A Kafka cluster that is to be measured
+    #[arg(long, env = "KEYLANE_KAFKA", value_name = "HOST:PORT")]
+    brokers: Option<String>,
     /// Fill a log until killed: what the start-up figure does to a process of its own
     #[arg(long, hide = true, value_name = "FOLDER")]
     fill: Option<PathBuf>,
+    /// Be one of the peers of bench/peers: what to do, as JSON
+    #[arg(long, hide = true, value_name = "JSON")]
+    peer: Option<String>,
 }
 
 /// Measures, on a thread outside of this runtime: each figure starts runtimes of its own.
@@ -36,6 +42,13 @@ fn measure(args: &Args) -> Result<(), Failure> {
     if let Some(folder) = &args.fill {
         return keylane_bench::fill(folder).map_err(failed);
     }
+    if let Some(job) = &args.peer {
+        let job = serde_json::from_str(job).map_err(|error| Failure::Wrong(format!("--peer: {error}")))?;
+        let measured = keylane_bench::measure_peer(&job).map_err(failed)?;
+        let measured = serde_json::value::to_raw_value(&measured)
+            .map_err(|error| Failure::Failed(format!("cannot write JSON: {error}")))?;
+        return crate::show::raw_json(&measured);
+    }
     let known = |name: &str| keylane_bench::names().any(|known| known == name);
     if let Some(name) = args.what.iter().find(|name| !known(name)) {
         let names: Vec<_> = keylane_bench::names().collect();
@@ -44,16 +57,21 @@ fn measure(args: &Args) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
     let filler = vec![program.display().to_string(), "bench".to_owned(), "--fill".to_owned()];
-    let options = Options { folder: args.folder.clone(), filler };
-    let chosen = |suite: Suite, id: &str| {
-        args.what.is_empty() || args.what.iter().any(|name| name == id || name == suite.name())
+    let options = Options { folder: args.folder.clone(), filler, brokers: args.brokers.clone() };
+    let chosen = |suite: Suite, id: &str| match suite {
+        // Without a cluster, all is all that needs none.
+        Suite::Kafka if args.what.is_empty() => args.brokers.is_some(),
+        _ => args.what.is_empty() || args.what.iter().any(|name| name == id || name == suite.name()),
     };
-    if !args.json {
-        println!("{HEAD}");
+    if args.what.is_empty() && args.brokers.is_none() {
+        eprintln!("kafka is left out: {}", keylane_bench::Error::NoCluster);
     }
     let mut figures = Vec::new();
     keylane_bench::run(&options, chosen, |figure| {
         if !args.json {
+            if figures.is_empty() {
+                println!("{HEAD}");
+            }
             println!("{figure}");
         }
         figures.push(figure);
@@ -66,5 +84,8 @@ fn measure(args: &Args) -> Result<(), Failure> {
 }
 
 fn failed(error: keylane_bench::Error) -> Failure {
-    Failure::Failed(error.to_string())
+    match error {
+        keylane_bench::Error::NoCluster => Failure::Wrong(error.to_string()),
+        error => Failure::Failed(error.to_string()),
+    }
 }

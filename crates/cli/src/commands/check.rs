@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use keylane::TopicSpec;
 use keylane_server::Config;
-use keylane_server::config::HandlerConfig;
+use keylane_server::config::{BrokerConfig, HandlerConfig};
 use reqwest::Url;
 use serde::Serialize;
 
@@ -28,10 +29,14 @@ pub struct Args {
 /// What would run.
 #[derive(Debug, Serialize)]
 struct Plan {
+    profile: Option<&'static str>,
     listen: String,
+    broker: String,
     data: PathBuf,
     tokens: Vec<String>,
     topics: Vec<PlannedTopic>,
+    /// What a topic gets that is made by its first use; none if topics are declared.
+    new_topic: Option<PlannedTopic>,
     pipelines: Vec<PlannedPipeline>,
 }
 
@@ -39,6 +44,9 @@ struct Plan {
 struct PlannedTopic {
     name: String,
     partitions: u32,
+    replicas: u32,
+    min_insync: u32,
+    compression: String,
     retention_seconds: Option<u64>,
     retention_bytes: Option<u64>,
     message_bytes_max: u64,
@@ -51,8 +59,13 @@ struct PlannedPipeline {
     group: String,
     handler: String,
     order: String,
+    shards: Option<usize>,
     concurrency: u64,
+    lane_capacity: usize,
+    pause_at: f64,
     retries: u32,
+    retry_base_seconds: f64,
+    retry_max_seconds: f64,
 }
 
 /// Runs the command.
@@ -71,20 +84,17 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 impl Plan {
     fn of(config: &Config) -> Plan {
         Plan {
+            profile: config.profile.name(),
             listen: config.server.listen.to_string(),
+            broker: match &config.broker {
+                BrokerConfig::Embedded => "embedded".to_owned(),
+                BrokerConfig::Kafka(options) => format!("kafka at {}", options.brokers),
+                _ => "of a kind that this command does not know".to_owned(),
+            },
             data: config.data.clone(),
             tokens: config.server.tokens.iter().map(|token| token.name.clone()).collect(),
-            topics: config
-                .topics
-                .iter()
-                .map(|(name, spec)| PlannedTopic {
-                    name: name.clone(),
-                    partitions: spec.partitions,
-                    retention_seconds: spec.retention_ms.map(|ms| ms / 1_000),
-                    retention_bytes: spec.retention_bytes,
-                    message_bytes_max: spec.message_bytes_max as u64,
-                })
-                .collect(),
+            topics: config.topics.iter().map(|(name, spec)| PlannedTopic::of(name, spec)).collect(),
+            new_topic: config.topics.is_empty().then(|| PlannedTopic::of("", &config.new_topic)),
             pipelines: config
                 .pipelines
                 .iter()
@@ -94,8 +104,13 @@ impl Plan {
                     group: pipeline.group.clone(),
                     handler: handler_name(&pipeline.handler),
                     order: format!("{:?}", pipeline.settings.order).to_lowercase(),
+                    shards: pipeline.settings.shards,
                     concurrency: pipeline.settings.concurrency as u64,
+                    lane_capacity: pipeline.settings.lane_capacity,
+                    pause_at: pipeline.settings.pause_at,
                     retries: pipeline.settings.retries,
+                    retry_base_seconds: pipeline.settings.retry_base.as_secs_f64(),
+                    retry_max_seconds: pipeline.settings.retry_max.as_secs_f64(),
                 })
                 .collect(),
         }
@@ -108,21 +123,54 @@ impl Plan {
         };
         show::line(&format!("listens on {} ({who})", self.listen))?;
         let data = self.data.display().to_string();
-        show::line(&format!("keeps its log in {}", show::harmless(&data)))?;
+        match self.broker == "embedded" {
+            true => show::line(&format!("keeps its log in {}", show::harmless(&data)))?,
+            false => show::line(&format!("topics are on {}", show::harmless(&self.broker)))?,
+        }
+        if let Some(profile) = self.profile {
+            show::line(&format!("profile {profile}"))?;
+        }
         show::line("")?;
         let rows = self.topics.iter().map(topic_row).collect();
-        show::table(
-            &["topic", "partitions", "kept for", "kept bytes", "largest message"],
-            rows,
-            "no topics declared: each is made by its first use, with 4 partitions",
-        )?;
+        let made = self.new_topic.as_ref().map_or_else(String::new, |topic| {
+            format!(
+                "no topics declared: each is made by its first use, with {} partitions, {} replicas, {} in sync",
+                topic.partitions, topic.replicas, topic.min_insync
+            )
+        });
+        let columns = [
+            "topic",
+            "partitions",
+            "replicas",
+            "in sync",
+            "kept for",
+            "kept bytes",
+            "largest message",
+            "compression",
+        ];
+        show::table(&columns, rows, &made)?;
         show::line("")?;
         let rows = self.pipelines.iter().map(pipeline_row).collect();
         show::table(
-            &["pipeline", "topic", "group", "handler", "order", "concurrency", "retries"],
+            &["pipeline", "topic", "group", "handler", "order", "concurrency", "lane", "retries", "waits"],
             rows,
             "no pipelines: messages are kept, and nothing handles them",
         )
+    }
+}
+
+impl PlannedTopic {
+    fn of(name: &str, spec: &TopicSpec) -> PlannedTopic {
+        PlannedTopic {
+            name: name.to_owned(),
+            partitions: spec.partitions,
+            replicas: spec.replicas,
+            min_insync: spec.min_insync,
+            compression: format!("{:?}", spec.compression).to_lowercase(),
+            retention_seconds: spec.retention_ms.map(|ms| ms / 1_000),
+            retention_bytes: spec.retention_bytes,
+            message_bytes_max: spec.message_bytes_max as u64,
+        }
     }
 }
 
@@ -130,9 +178,12 @@ fn topic_row(topic: &PlannedTopic) -> Vec<Cell> {
     vec![
         Cell::text(Some(&topic.name)),
         Cell::number(topic.partitions.into()),
+        Cell::number(topic.replicas.into()),
+        Cell::number(topic.min_insync.into()),
         Cell::seconds(topic.retention_seconds.map(|seconds| seconds as f64)),
         topic.retention_bytes.map_or_else(|| Cell::text(None), Cell::number),
         Cell::number(topic.message_bytes_max),
+        Cell::text(Some(&topic.compression)),
     ]
 }
 
@@ -144,7 +195,9 @@ fn pipeline_row(pipeline: &PlannedPipeline) -> Vec<Cell> {
         Cell::text(Some(&pipeline.handler)),
         Cell::text(Some(&pipeline.order)),
         Cell::number(pipeline.concurrency),
+        Cell::number(pipeline.lane_capacity as u64),
         Cell::number(pipeline.retries.into()),
+        Cell::text(Some(&format!("{}s to {}s", pipeline.retry_base_seconds, pipeline.retry_max_seconds))),
     ]
 }
 

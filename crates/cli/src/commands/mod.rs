@@ -8,6 +8,7 @@ pub mod lanes;
 pub mod pipelines;
 pub mod produce;
 pub mod serve;
+pub mod spill;
 pub mod tail;
 pub mod token;
 pub mod topics;

@@ -40,7 +40,15 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     };
     // A server whose output nobody reads is a server all the same.
     let _ = show::line(&format!("listening on http://{}", server.address()));
-    signals.next().await;
+    let failing = tokio::select! {
+        () = signals.next() => None,
+        error = server.failed() => Some(failed(error)),
+    };
+    if let Some(failure) = failing {
+        // The error that stopped us is the one worth telling.
+        let _ = signals.unless_again(async { server.stop().await.map_err(failed) }).await;
+        return Err(failure);
+    }
     tracing::info!("draining; a second signal stops at once");
     signals.unless_again(async { server.stop().await.map_err(failed) }).await
 }

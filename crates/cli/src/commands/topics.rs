@@ -33,6 +33,15 @@ pub struct Topic {
     pub partitions: u32,
     messages: u64,
     ends: Vec<Ends>,
+    #[serde(default)]
+    warnings: Vec<Warning>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Warning {
+    code: String,
+    what: String,
+    remedy: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -55,7 +64,12 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         &["topic", "partitions", "messages", "positions"],
         rows,
         "no topics yet: the first message makes one, unless the config declares them",
-    )
+    )?;
+    for warning in answer.topics.iter().flat_map(|topic| &topic.warnings) {
+        let said = format!("{}: {}; {}", warning.code, warning.what, warning.remedy);
+        show::line(&show::harmless(&said))?;
+    }
+    Ok(())
 }
 
 fn row(topic: &Topic) -> Vec<Cell> {

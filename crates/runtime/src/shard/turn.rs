@@ -79,6 +79,7 @@ impl<F> Shard<F> {
                     }
                 }
                 Read::BatchEnd => {
+                    self.hand_over.passed(part, self.now_ms);
                     // One batch a turn: a partition that always has more must not keep the others waiting. It is read
                     // when it is looked at: read ahead, the batches of all partitions would push each other out of
                     // the cache.

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 const PREFIX: &str = "KEYLANE_";
 /// Parts the levels of a setting. A name without it is not an override (`KEYLANE_TOKEN` is the command line's) ...
 const LEVELS: &str = "__";
-/// ... but for the one setting that stands at the top.
-const TOP: &str = "KEYLANE_DATA";
+/// ... but for those that stand at the top.
+const TOP: [&str; 2] = ["KEYLANE_DATA", "KEYLANE_PROFILE"];
 
 /// Environment variables, as a config sees them.
 #[derive(Debug, Clone, Default)]
@@ -53,7 +53,7 @@ impl Environment {
     pub(super) fn overrides(&self) -> impl Iterator<Item = (&str, Vec<&str>, &str)> {
         self.variables.iter().filter_map(|(name, value)| {
             let path = name.strip_prefix(PREFIX)?;
-            let is_one = name == TOP || path.contains(LEVELS);
+            let is_one = TOP.contains(&name.as_str()) || path.contains(LEVELS);
             is_one.then(|| (name.as_str(), path.split(LEVELS).collect(), value.as_str()))
         })
     }

@@ -12,6 +12,7 @@ mod read;
 mod reader;
 mod shape;
 mod table;
+mod topics;
 mod tree;
 mod units;
 
@@ -21,13 +22,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use keylane::handlers::{HttpHandler, HttpSettings};
-use keylane::{Settings, TopicSpec};
+use keylane::outbox::OutboxOptions;
+use keylane::{KafkaOptions, Settings, SpillOptions, TopicSpec};
 
 pub use environment::Environment;
 pub(crate) use error::nearest;
 pub use error::{ConfigError, ConfigProblem, Place};
 pub(crate) use shape::NAME_BYTES_MAX;
-pub use shape::is_name;
+pub use shape::{Profile, is_name};
 
 use crate::access::Role;
 use tree::Node;
@@ -35,16 +37,36 @@ use tree::Node;
 /// All settings of a server. `Config::default()` is what runs without a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
+    /// Whose values stand for what is left out.
+    pub profile: Profile,
     /// How HTTP is served.
     pub server: ServerConfig,
-    /// Folder of the embedded broker.
+    /// Folder of the embedded broker, and of the spill of any other.
     pub data: PathBuf,
+    /// Where topics live.
+    pub broker: BrokerConfig,
     /// Topics by name; without any, they are created by first use.
     pub topics: BTreeMap<String, TopicSpec>,
+    /// What a topic gets that is created by its first use.
+    pub new_topic: TopicSpec,
     /// Pipelines by name.
     pub pipelines: BTreeMap<String, PipelineConfig>,
     /// Bounds of producing over HTTP.
     pub ingest: IngestConfig,
+    /// How a broker's absence is bridged.
+    pub spill: SpillOptions,
+    /// Outboxes by name.
+    pub outbox: BTreeMap<String, OutboxOptions>,
+}
+
+/// Where topics live.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub enum BrokerConfig {
+    /// A log in the data folder.
+    Embedded,
+    /// A Kafka cluster.
+    Kafka(KafkaOptions),
 }
 
 /// How HTTP is served.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::shape::{Absent, Field, Kind, Shape};
+use super::shape::{Absent, Field, Kind, Profiled, Shape};
 use super::table::ROOT;
 
 /// The schema of a whole config.
@@ -56,7 +56,7 @@ fn field_schema(field: &Field) -> Value {
         Kind::List(shape) => json!({ "type": ["array", "null"], "items": shape_schema(shape) }),
         _ => json!({ "anyOf": [scalar_schema(&field.kind), { "$ref": "#/$defs/outside" }] }),
     };
-    schema["description"] = json!(field.about);
+    schema["description"] = json!(about(field));
     if let Absent::Is(text) = field.absent
         && !text.is_empty()
     {
@@ -85,9 +85,27 @@ fn scalar_schema(kind: &Kind) -> Value {
         Kind::Statuses => {
             json!({ "type": "array", "items": { "type": "integer", "minimum": 400, "maximum": 599 } })
         }
+        Kind::PassedOn => {
+            let value = json!({ "type": ["string", "number", "boolean"] });
+            json!({ "type": "object", "additionalProperties": value })
+        }
         Kind::Text | Kind::Section(_) | Kind::OneOf(_) | Kind::Named(_) | Kind::List(_) => {
             json!({ "type": "string" })
         }
+    }
+}
+
+/// The sentence, with what profiles have.
+fn about(field: &Field) -> String {
+    let Profiled { production, development } = field.profiled;
+    let told: Vec<_> = [("production", production), ("development", development)]
+        .into_iter()
+        .filter_map(|(profile, value)| Some(format!("in {profile} {}", value?)))
+        .collect();
+    if told.is_empty() {
+        field.about.to_owned()
+    } else {
+        format!("{} By profile: {}.", field.about, told.join(", "))
     }
 }
 
@@ -95,7 +113,8 @@ fn scalar_schema(kind: &Kind) -> Value {
 pub(super) fn reference() -> String {
     let mut out = String::from(
         "# Every setting of this version, with its default. All of it may be left out.\n\
-         # The topic and the pipeline called `orders`, the URL and the token are examples: there are none by default.\n\
+         # The topic and the pipeline called `orders`, the outbox called `shop` and the token are examples: there are none by\n\
+         # default.\n\
          # `${NAME}`, `${NAME:-default}` and `${NAME:?message}` in a value come from the environment, `file:/path` from a\n\
          # file; the variable KEYLANE_SERVER__LISTEN overrides server.listen, and so on.\n",
     );
@@ -109,7 +128,7 @@ fn fields(shape: &Shape, depth: usize, comment: &str, out: &mut String) {
         if depth == 0 {
             out.push('\n');
         }
-        out.push_str(&format!("{indent}# {}\n", field.about));
+        out.push_str(&format!("{indent}# {}\n", about(field)));
         match field.kind {
             Kind::Section(inner) if inner.fields.is_empty() => {
                 out.push_str(&format!("{indent}{comment}{}: {{}}\n", field.name));
@@ -139,6 +158,10 @@ fn fields(shape: &Shape, depth: usize, comment: &str, out: &mut String) {
                     .map(|field| format!("{}: {}", field.name, field.absent.shown()))
                     .collect();
                 out.push_str(&format!("{indent}#   - {{ {} }}\n", item.join(", ")));
+            }
+            // One of a few, and none by default.
+            Kind::Choice { .. } if matches!(field.absent, Absent::Example(_)) => {
+                out.push_str(&format!("{indent}# {}: {}\n", field.name, field.absent.shown()));
             }
             _ => out.push_str(&format!("{indent}{comment}{}: {}\n", field.name, field.absent.shown())),
         }

@@ -4,35 +4,101 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use keylane::{Order, Settings, TopicSpec};
+use keylane::outbox::OutboxOptions;
+use keylane::{KafkaOptions, Order, Settings, SpillOptions, TopicSpec};
 
 use super::error::{ConfigProblem, Place};
 use super::reader::{Reader, Section};
+use super::shape::Profile;
 use super::table::ROOT;
+use super::topics::{kafka_names, topics};
 use super::tree::Node;
-use super::{Config, HandlerConfig, HttpConfig, IngestConfig, PipelineConfig, ServerConfig, TokenConfig};
+use super::{
+    BrokerConfig, Config, HandlerConfig, HttpConfig, IngestConfig, PipelineConfig, ServerConfig, TokenConfig,
+};
 use crate::access::Role;
 
 /// How much longer than the handler's own call an attempt may take: the call's error says more than a time-out.
 const ATTEMPT_MARGIN: Duration = Duration::from_secs(1);
 
+/// Shards of a pipeline in development, unless told (ADM-9).
+const DEVELOPMENT_SHARDS_MAX: usize = 64;
+
 /// Reads `root`. With problems, the config is not to be used.
 pub(super) fn read(root: &Node) -> (Config, Vec<ConfigProblem>) {
     let mut reader = Reader::default();
     let top = reader.section(Some(root), &ROOT, String::new(), Place::Whole);
+    let profile = Profile::named(reader.choice(&top, "profile"));
+    reader.profile = profile;
     let server = server(&mut reader, &top);
-    let broker = reader.inner(&top, "broker");
-    reader.choice(&broker, "kind");
+    let broker = broker(&mut reader, &top);
     let data = reader.text(&top, "data").into();
-    let topics = topics(&mut reader, &top);
+    let (topics, new_topic) = topics(&mut reader, &top, &broker);
     let pipelines = pipelines(&mut reader, &top, &topics, server.drain);
+    if reader.problems.is_empty() && broker != BrokerConfig::Embedded {
+        kafka_names(&mut reader, &top, &pipelines);
+    }
     let ingest = reader.inner(&top, "ingest");
     let ingest = IngestConfig {
         in_flight: reader.whole(&ingest, "in_flight") as usize,
         max_request: reader.size(&ingest, "max_request") as usize,
     };
-    let config = Config { server, data, topics, pipelines, ingest };
+    let section = reader.inner(&top, "spill");
+    let mut spill = SpillOptions::default();
+    spill.bytes_max = reader.size(&section, "bytes");
+    spill.after = reader.duration(&section, "after");
+    spill.drain_every = reader.duration(&section, "drain");
+    let outbox = outbox(&mut reader, &top, server.drain);
+    let config =
+        Config { profile, server, data, broker, topics, new_topic, pipelines, ingest, spill, outbox };
     (config, reader.problems)
+}
+
+fn broker(reader: &mut Reader, top: &Section<'_>) -> BrokerConfig {
+    let section = reader.inner(top, "broker");
+    let kafka = reader.inner(&section, "kafka");
+    let options = KafkaOptions {
+        brokers: reader.text(&kafka, "brokers"),
+        settings: reader.passed_on(&kafka, "settings"),
+    };
+    if reader.choice(&section, "kind") == "embedded" {
+        return BrokerConfig::Embedded;
+    }
+    if let Err(error) = options.check() {
+        reader.problems.push(ConfigProblem {
+            code: "KL-1007",
+            place: kafka.place_of("settings"),
+            what: error.to_string(),
+            help: "see docs/kafka.md".to_owned(),
+        });
+    }
+    BrokerConfig::Kafka(options)
+}
+
+fn outbox(reader: &mut Reader, top: &Section<'_>, drain: Duration) -> BTreeMap<String, OutboxOptions> {
+    let mut all = BTreeMap::new();
+    for (name, section) in reader.many(top, "outbox") {
+        let options = OutboxOptions::new(reader.text(&section, "url"))
+            .table(reader.text(&section, "table"))
+            .poll(reader.duration(&section, "poll"))
+            .batch(reader.whole(&section, "batch") as usize)
+            .retry(reader.duration(&section, "retry"))
+            .create(reader.flag(&section, "create"))
+            .drain(drain);
+        if section.node("url").is_some()
+            && let Err(what) = options.check()
+        {
+            let setting = if what.starts_with("the table") { "table" } else { "url" };
+            reader.problems.push(ConfigProblem {
+                code: "KL-1005",
+                place: section.place_of(setting),
+                what: format!("outbox.{name}.{setting}: {what}"),
+                help: "see docs/outbox.md for what an outbox takes".to_owned(),
+            });
+        }
+        all.insert(name, options);
+    }
+    all
 }
 
 fn server(reader: &mut Reader, top: &Section<'_>) -> ServerConfig {
@@ -68,36 +134,6 @@ fn server(reader: &mut Reader, top: &Section<'_>) -> ServerConfig {
         });
     }
     config
-}
-
-fn topics(reader: &mut Reader, top: &Section<'_>) -> BTreeMap<String, TopicSpec> {
-    let mut topics = BTreeMap::new();
-    for (name, section) in reader.many(top, "topics") {
-        reader.choice(&section, "kind");
-        reader.choice(&section, "compression");
-        let spec = TopicSpec {
-            partitions: reader.whole(&section, "partitions") as u32,
-            replicas: reader.whole(&section, "replicas") as u32,
-            min_insync: reader.whole(&section, "min_insync") as u32,
-            retention_ms: Some(reader.duration(&section, "retention").as_millis() as u64),
-            retention_bytes: Some(reader.size(&section, "retention_bytes")),
-            message_bytes_max: reader.size(&section, "max_message") as usize,
-        };
-        for (setting, copies) in [("replicas", spec.replicas), ("min_insync", spec.min_insync)] {
-            if copies > 1 {
-                reader.problems.push(ConfigProblem {
-                    code: "KL-1007",
-                    place: section.place_of(setting),
-                    what: format!(
-                        "topics.{name}.{setting} is {copies}, but the embedded broker keeps one copy"
-                    ),
-                    help: format!("set {setting} to 1"),
-                });
-            }
-        }
-        topics.insert(name, spec);
-    }
-    topics
 }
 
 fn pipelines(
@@ -144,7 +180,8 @@ fn pipeline(reader: &mut Reader, name: &str, section: &Section<'_>, drain: Durat
         "none" => Order::None,
         _ => Order::Key,
     };
-    settings.shards = reader.auto(section, "shards").map(|shards| shards as usize);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    settings.shards = shards(reader.auto(section, "shards"), reader.profile, cores);
     settings.concurrency = reader.whole(section, "concurrency") as usize;
     let lane = reader.inner(section, "lane");
     settings.lane_capacity = reader.whole(&lane, "capacity") as usize;
@@ -189,6 +226,12 @@ fn pipeline(reader: &mut Reader, name: &str, section: &Section<'_>, drain: Durat
         settings,
         handler,
     }
+}
+
+/// A written number is taken; `auto` is one for each core, which development bounds.
+pub(super) fn shards(written: Option<u64>, profile: Profile, cores: usize) -> Option<usize> {
+    let bounded = profile == Profile::Development && cores > DEVELOPMENT_SHARDS_MAX;
+    written.map(|shards| shards as usize).or(bounded.then_some(DEVELOPMENT_SHARDS_MAX))
 }
 
 fn handler(reader: &mut Reader, pipeline: &Section<'_>) -> HandlerConfig {

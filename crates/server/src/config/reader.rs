@@ -3,11 +3,12 @@
 //! Every read returns a usable value: after a problem it is the default, which nobody sees, since a config with
 //! problems is not taken.
 
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use super::error::{ConfigProblem, Place, nearest};
-use super::shape::{self, Absent, Field, Kind, Shape};
+use super::shape::{self, Absent, Field, Kind, Profile, Shape};
 use super::tree::{Key, Node, Value};
 use super::units;
 
@@ -24,6 +25,8 @@ pub(super) struct Section<'a> {
 #[derive(Default)]
 pub(super) struct Reader {
     pub(super) problems: Vec<ConfigProblem>,
+    /// Whose values stand for what is left out.
+    pub(super) profile: Profile,
 }
 
 impl<'a> Section<'a> {
@@ -119,6 +122,16 @@ impl Reader {
                 self.expected(node.expect("matched just above"), &path, what, &example);
                 Vec::new()
             }
+        }
+    }
+
+    /// Names the user chose for sections, and where each stands.
+    pub(super) fn sections(&self, section: &Section<'_>, name: &str) -> Vec<(String, Place)> {
+        match section.node(name).map(|node| &node.value) {
+            Some(Value::Map(entries)) => {
+                entries.iter().map(|(key, _)| (key.name.clone(), key.place.clone())).collect()
+            }
+            _ => Vec::new(),
         }
     }
 
@@ -270,6 +283,26 @@ impl Reader {
         })
     }
 
+    /// Settings that are passed on as they are, numbers and flags as text.
+    pub(super) fn passed_on(&mut self, section: &Section<'_>, name: &str) -> BTreeMap<String, String> {
+        self.read(section, name, "a section of names and values", |_, node| {
+            let Value::Map(entries) = &node.value else {
+                return None;
+            };
+            let text = |(key, node): &(Key, Node)| {
+                let value = match &node.value {
+                    Value::Text(text) => text.clone(),
+                    Value::Whole(number) => number.to_string(),
+                    Value::Number(number) => number.to_string(),
+                    Value::Bool(flag) => flag.to_string(),
+                    Value::Null | Value::List(_) | Value::Map(_) => return None,
+                };
+                Some((key.name.clone(), value))
+            };
+            entries.iter().map(text).collect()
+        })
+    }
+
     /// Reads a setting: what is written, else its default, else (where there is none) an empty value.
     fn read<T: Default>(
         &mut self,
@@ -294,7 +327,8 @@ impl Reader {
                 help: format!("add it, for example `{name}: {example}`"),
             });
         }
-        match field.absent {
+        let profiled = field.profiled.of(self.profile).map(Absent::Is);
+        match profiled.as_ref().unwrap_or(&field.absent) {
             Absent::Is(text) => {
                 let node =
                     Node::parse(name, text).expect("the table's defaults are YAML; a test reads every one");
@@ -381,7 +415,9 @@ fn section_example(shape: &Shape) -> String {
     let simple = |field: &&Field| {
         !matches!(field.kind, Kind::Section(_) | Kind::OneOf(_) | Kind::Named(_) | Kind::List(_))
     };
-    match shape.fields.iter().find(simple) {
+    let has_default = |field: &&Field| matches!(field.absent, Absent::Is(_));
+    let first = shape.fields.iter().filter(simple).find(has_default);
+    match first.or_else(|| shape.fields.iter().find(simple)) {
         Some(field) => format!("{{ {}: {} }}", field.name, field.absent.shown()),
         None => "{}".to_owned(),
     }

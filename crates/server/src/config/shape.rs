@@ -12,8 +12,81 @@ pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) absent: Absent,
+    /// What it is when it is left out, in a profile that has another value (ADM-9).
+    pub(super) profiled: Profiled,
     /// A sentence or two.
     pub(super) about: &'static str,
+}
+
+/// Values of a setting by profile, as they would be written; none: as without a profile.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Profiled {
+    pub(super) production: Option<&'static str>,
+    pub(super) development: Option<&'static str>,
+}
+
+impl Profiled {
+    /// What the profile has, if it is not what stands without one. Staging is as production.
+    pub(super) fn of(&self, profile: Profile) -> Option<&'static str> {
+        match profile {
+            Profile::None => None,
+            Profile::Production | Profile::Staging => self.production,
+            Profile::Development => self.development,
+        }
+    }
+}
+
+impl Field {
+    /// With another value in production.
+    pub(super) const fn production(mut self, text: &'static str) -> Field {
+        self.profiled.production = Some(text);
+        self
+    }
+
+    /// With another value in development.
+    pub(super) const fn development(mut self, text: &'static str) -> Field {
+        self.profiled.development = Some(text);
+        self
+    }
+}
+
+/// Where a server runs: which values its settings have when they are left out (MSG-4, ADM-9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Profile {
+    /// None chosen: topics for one broker, and all else as in production.
+    #[default]
+    None,
+    /// Topics for a cluster of three.
+    Production,
+    /// As production.
+    Staging,
+    /// One broker, small bounds, quick retries.
+    Development,
+}
+
+impl Profile {
+    /// What may be written.
+    pub(super) const NAMES: &'static [&'static str] = &["production", "staging", "development"];
+
+    /// The profile of that name; none, if it is none.
+    pub(super) fn named(name: &str) -> Profile {
+        match name {
+            "production" => Profile::Production,
+            "staging" => Profile::Staging,
+            "development" => Profile::Development,
+            _ => Profile::None,
+        }
+    }
+
+    /// As it is written; none, if none was chosen.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Profile::None => None,
+            Profile::Production => Some("production"),
+            Profile::Staging => Some("staging"),
+            Profile::Development => Some("development"),
+        }
+    }
 }
 
 /// What a setting is when it is left out.
@@ -70,6 +143,8 @@ pub(super) enum Kind {
     },
     /// A list of HTTP statuses.
     Statuses,
+    /// Settings of something else, passed on by their names.
+    PassedOn,
     /// A section.
     Section(&'static Shape),
     /// A section of which exactly one setting is given.

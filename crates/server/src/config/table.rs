@@ -1,14 +1,14 @@
 //! Every setting of this version: its name, what it takes, its default, a sentence. And by name those of
 //! INTERFACE.md that a later version brings, so that they are refused for what they are and not as slips.
 
-use super::shape::{Absent, Field, Kind, Shape};
+use super::shape::{Absent, Field, Kind, Profile, Profiled, Shape};
 
 const SECOND: u64 = 1000;
 const MINUTE: u64 = 60 * SECOND;
 const DAY: u64 = 24 * 60 * MINUTE;
 
 const fn field(name: &'static str, kind: Kind, absent: Absent, about: &'static str) -> Field {
-    Field { name, kind, absent, about }
+    Field { name, kind, absent, profiled: Profiled { production: None, development: None }, about }
 }
 
 const fn is(text: &'static str) -> Absent {
@@ -17,12 +17,18 @@ const fn is(text: &'static str) -> Absent {
 
 pub(super) static ROOT: Shape = Shape {
     fields: &[
+        field(
+            "profile",
+            Kind::Choice { of: Profile::NAMES, later: &[] },
+            Absent::Example("production"),
+            "Where this server runs: `production`, `staging` or `development`. What is left out has that profile's value where one is named below; without a profile, the value shown.",
+        ),
         field("server", Kind::Section(&SERVER), is(""), "How HTTP is served."),
         field(
             "data",
             Kind::Text,
             is("./keylane-data"),
-            "Folder of the embedded broker. One process at a time.",
+            "Folder of the embedded broker, and of the spill of any other. One process at a time.",
         ),
         field("broker", Kind::Section(&BROKER), is(""), "Where topics live."),
         field(
@@ -38,8 +44,20 @@ pub(super) static ROOT: Shape = Shape {
             "Pipelines by name: a topic, a group, and what runs on each message.",
         ),
         field("ingest", Kind::Section(&INGEST), is(""), "Bounds of producing over HTTP."),
+        field(
+            "spill",
+            Kind::Section(&SPILL),
+            is(""),
+            "What is kept in the data folder while a broker on another machine is away.",
+        ),
+        field(
+            "outbox",
+            Kind::Named(&OUTBOX),
+            Absent::Example("shop"),
+            "Outboxes by name: tables of SQL databases whose rows become messages. See docs/outbox.md.",
+        ),
     ],
-    later: &["profile", "locks", "spill", "alerts", "redis", "users", "wecom"],
+    later: &["locks", "alerts", "redis", "users", "wecom"],
 };
 
 static SERVER: Shape = Shape {
@@ -104,16 +122,37 @@ static TOKEN: Shape = Shape {
 };
 
 static BROKER: Shape = Shape {
-    fields: &[field(
-        "kind",
-        Kind::Choice { of: &["embedded"], later: &["kafka", "nats", "redis"] },
-        is("embedded"),
-        "Which broker: `embedded`, a log in the data folder.",
-    )],
-    later: &["kafka", "nats", "redis"],
+    fields: &[
+        field(
+            "kind",
+            Kind::Choice { of: &["embedded", "kafka"], later: &["nats", "redis"] },
+            is("embedded"),
+            "Which broker: `embedded`, a log in the data folder, or `kafka`, a cluster.",
+        ),
+        field("kafka", Kind::Section(&KAFKA), is(""), "The cluster, with `kind: kafka`."),
+    ],
+    later: &["nats", "redis"],
 };
 
-static TOPIC: Shape = Shape {
+static KAFKA: Shape = Shape {
+    fields: &[
+        field(
+            "brokers",
+            Kind::Text,
+            is("localhost:9092"),
+            "Addresses to begin with: `host:port`, separated by commas.",
+        ),
+        field(
+            "settings",
+            Kind::PassedOn,
+            is("{}"),
+            "Any setting of librdkafka, such as `security.protocol`, by its name.",
+        ),
+    ],
+    later: &[],
+};
+
+pub(super) static TOPIC: Shape = Shape {
     fields: &[
         field(
             "kind",
@@ -126,31 +165,39 @@ static TOPIC: Shape = Shape {
             Kind::Whole { min: 1, max: 4096 },
             is("4"),
             "Partitions. Fixed once the topic is made: other counts move keys.",
-        ),
-        field("replicas", Kind::Whole { min: 1, max: 32 }, is("1"), "Copies. The embedded broker keeps one."),
+        )
+        .production("12"),
+        field(
+            "replicas",
+            Kind::Whole { min: 1, max: 32 },
+            is("1"),
+            "Copies, at most one a broker. The embedded broker keeps one.",
+        )
+        .production("3"),
         field(
             "min_insync",
             Kind::Whole { min: 1, max: 32 },
             is("1"),
-            "Copies that must have a message before it is acknowledged.",
-        ),
+            "Copies that must have a message before it is acknowledged; at most `replicas`.",
+        )
+        .production("2"),
         field(
             "retention",
             Kind::Duration { min_ms: SECOND, max_ms: 36_500 * DAY },
             is("7d"),
-            "How long messages are kept. What a pipeline has not settled is kept longer.",
+            "How long messages are kept. The embedded broker keeps longer what a pipeline has not settled; Kafka does not.",
         ),
         field(
             "retention_bytes",
             Kind::Size { min: 1 << 20, max: 1 << 50 },
             is("10GiB"),
-            "How much is kept. When it is full of what is not settled, producing is answered 503.",
+            "How much is kept. When the embedded broker is full of what is not settled, producing is answered 503; Kafka deletes the oldest.",
         ),
         field(
             "compression",
-            Kind::Choice { of: &["lz4", "none"], later: &["snappy", "zstd", "gzip"] },
+            Kind::Choice { of: &["lz4", "none", "snappy", "zstd", "gzip"], later: &[] },
             is("lz4"),
-            "For brokers that compress on the wire; the embedded one has no wire and stores messages as they are.",
+            "How a broker that compresses keeps messages, whoever sent them; the embedded one keeps them as they are.",
         ),
         field(
             "max_message",
@@ -186,7 +233,7 @@ static PIPELINE: Shape = Shape {
             "shards",
             Kind::Auto { max: 1024 },
             is("auto"),
-            "Loops that share the partitions; `auto` is one for each core.",
+            "Loops that share the partitions; `auto` is one for each core, in development 64 at most.",
         ),
         field(
             "concurrency",
@@ -209,7 +256,8 @@ static LANE: Shape = Shape {
             Kind::Whole { min: 1, max: 10_000_000 },
             is("1000"),
             "Messages in one lane at most.",
-        ),
+        )
+        .development("100"),
         field(
             "idle",
             Kind::Duration { min_ms: SECOND, max_ms: 7 * DAY },
@@ -230,7 +278,8 @@ static BUFFER: Shape = Shape {
     fields: &[
         field("messages", Kind::Whole { min: 1, max: 100_000_000 }, is("100000"), "Messages at most."),
         field("bytes", Kind::Size { min: 1 << 20, max: 1 << 40 }, is("256MiB"), "Their bytes at most."),
-        field("pause_at", Kind::Share, is("0.8"), "Reading stops at this share of either bound."),
+        field("pause_at", Kind::Share, is("0.8"), "Reading stops at this share of either bound.")
+            .development("0.7"),
         field("resume_at", Kind::Share, is("0.5"), "And goes on below this one."),
     ],
     later: &[],
@@ -283,14 +332,41 @@ static RETRY: Shape = Shape {
             Kind::Whole { min: 0, max: 1000 },
             is("3"),
             "Attempts after the first. Then the key counts as stuck, and is tried again every `max`.",
-        ),
+        )
+        .development("2"),
         field(
             "base",
             Kind::Duration { min_ms: 1, max_ms: DAY },
             is("100ms"),
             "The first wait; each further one is twice as long.",
+        )
+        .development("50ms"),
+        field("max", Kind::Duration { min_ms: 1, max_ms: DAY }, is("30s"), "The longest wait.")
+            .development("5s"),
+    ],
+    later: &[],
+};
+
+static SPILL: Shape = Shape {
+    fields: &[
+        field(
+            "bytes",
+            Kind::Size { min: 1 << 10, max: 1 << 50 },
+            is("1GiB"),
+            "Bytes of messages kept at most; past it producing is answered 503.",
         ),
-        field("max", Kind::Duration { min_ms: 1, max_ms: DAY }, is("30s"), "The longest wait."),
+        field(
+            "after",
+            Kind::Duration { min_ms: 10, max_ms: DAY },
+            is("5s"),
+            "A broker that has not acknowledged a message within this is away: what it has not acknowledged is spilled.",
+        ),
+        field(
+            "drain",
+            Kind::Duration { min_ms: 10, max_ms: DAY },
+            is("30s"),
+            "How long after a try that failed what waits is brought to the broker again. It is asked every second whether it is back.",
+        ),
     ],
     later: &[],
 };
@@ -311,4 +387,41 @@ static INGEST: Shape = Shape {
         ),
     ],
     later: &["lag_protection", "write_limit"],
+};
+
+static OUTBOX: Shape = Shape {
+    fields: &[
+        field(
+            "url",
+            Kind::Text,
+            Absent::Required("\"postgres://shop@db.example.com/shop\""),
+            "The database: `postgres://`, `mysql://`, `mariadb://` or `sqlite:` with a file. It is never shown.",
+        ),
+        field(
+            "table",
+            Kind::Text,
+            is("keylane_outbox"),
+            "The table; a schema and a dot may stand before it.",
+        ),
+        field(
+            "poll",
+            Kind::Duration { min_ms: 1, max_ms: DAY },
+            is("500ms"),
+            "The longest wait between two looks into an empty table.",
+        ),
+        field(
+            "batch",
+            Kind::Whole { min: 1, max: keylane::outbox::BATCH_MAX as u64 },
+            is("500"),
+            "Rows read at once, and so what a crash may repeat.",
+        ),
+        field(
+            "retry",
+            Kind::Duration { min_ms: 10, max_ms: DAY },
+            is("30s"),
+            "How often rows that could not be produced are tried again.",
+        ),
+        field("create", Kind::Flag, is("false"), "Whether the table is created if it is not there."),
+    ],
+    later: &[],
 };

@@ -35,13 +35,11 @@ fn a_misspelt_field_is_named_with_its_place_and_the_nearest_known_one() {
 fn what_a_later_version_brings_is_refused_as_that() {
     let pipeline = |line: &str| format!("{PIPELINE}    {line}\n");
     for (text, place, names) in [
-        ("profile: production\n".to_owned(), at(1, 1), "`profile`"),
-        ("spill: { bytes: 1GiB }\n".to_owned(), at(1, 1), "`spill`"),
         ("locks: { kind: auto }\n".to_owned(), at(1, 1), "`locks`"),
         ("alerts: { webhooks: [] }\n".to_owned(), at(1, 1), "`alerts`"),
         ("redis: { url: x }\n".to_owned(), at(1, 1), "`redis`"),
-        ("broker: { kind: kafka }\n".to_owned(), at(1, 17), "`broker.kind: kafka`"),
-        ("broker:\n  kafka: { brokers: x }\n".to_owned(), at(2, 3), "`kafka` in broker"),
+        ("broker: { kind: nats }\n".to_owned(), at(1, 17), "`broker.kind: nats`"),
+        ("broker:\n  redis: { url: x }\n".to_owned(), at(2, 3), "`redis` in broker"),
         ("ingest:\n  lag_protection: off\n".to_owned(), at(2, 3), "`lag_protection` in ingest"),
         ("ingest:\n  write_limit: { local: 1 }\n".to_owned(), at(2, 3), "`write_limit` in ingest"),
         (pipeline("dedup: { window: 24h }"), at(4, 5), "`dedup` in pipelines.a"),
@@ -359,10 +357,11 @@ fn the_reference_file_has_every_setting_at_its_default() {
     let committed = std::fs::read_to_string(path).expect("it is committed");
     assert_eq!(committed, Config::reference(), "run this test with KEYLANE_WRITE=1");
     let mut config = parse(&committed).expect("it is valid");
-    let example = "topics: { orders: {} }\npipelines: { orders: { handler: { http: { url: \"https://orders.example.com/push\" } } } }\n";
+    let example = "topics: { orders: {} }\npipelines: { orders: { handler: { http: { url: \"https://orders.example.com/push\" } } } }\noutbox: { shop: { url: \"postgres://shop@db.example.com/shop\" } }\n";
     assert_eq!(config, parse(example).expect("valid"));
     config.topics.clear();
     config.pipelines.clear();
+    config.outbox.clear();
     assert_eq!(config, Config::default());
 }
 
@@ -385,4 +384,114 @@ fn the_schema_knows_every_setting_that_is_read() {
     assert_eq!(pipeline["properties"]["lane"]["properties"]["idle"]["default"], "5m");
     assert_eq!(pipeline["properties"]["concurrency"]["default"], 10_000);
     assert_eq!(schema["properties"]["server"]["properties"]["listen"]["default"], "127.0.0.1:7400");
+}
+
+/// MSG-4: topics by environment, declared or made by first use; what is written wins.
+#[test]
+fn topics_get_the_figures_of_the_profile() {
+    let figures = |spec: &TopicSpec| (spec.partitions, spec.replicas, spec.min_insync);
+    let kafka =
+        "broker: { kind: kafka }\ntopics: { t: {}, own: { partitions: 5, replicas: 2, min_insync: 1 } }\n";
+    for (profile, expected) in [
+        ("", (4, 1, 1)),
+        ("profile: production\n", (12, 3, 2)),
+        ("profile: staging\n", (12, 3, 2)),
+        ("profile: development\n", (4, 1, 1)),
+    ] {
+        let config = parse(&format!("{profile}{kafka}")).expect("valid");
+        assert_eq!(figures(&config.topics["t"]), expected, "{profile}");
+        assert_eq!(figures(&config.new_topic), expected, "{profile}");
+        assert_eq!(figures(&config.topics["own"]), (5, 2, 1), "{profile}");
+        let spec = &config.topics["t"];
+        assert_eq!((spec.retention_ms, spec.message_bytes_max), (Some(7 * 86_400_000), 1 << 20), "{profile}");
+        assert_eq!(spec.compression, keylane::Compression::Lz4, "{profile}");
+    }
+    // One copy is what the embedded broker has, whatever the profile would like; and so is one replica that is asked for.
+    let embedded = parse("profile: production\ntopics: { t: {} }\n").expect("valid");
+    assert_eq!(figures(&embedded.topics["t"]), (12, 1, 1));
+    let one = "profile: production\nbroker: { kind: kafka }\ntopics: { t: { replicas: 1 } }\n";
+    assert_eq!(figures(&parse(one).expect("valid").topics["t"]), (12, 1, 1));
+    let environment = Environment::of([("KEYLANE_PROFILE", "production")]);
+    let config = Config::parse("k.yaml", kafka, &environment).expect("valid");
+    assert_eq!((config.profile.name(), config.topics["t"].replicas), (Some("production"), 3));
+}
+
+/// ADM-9: what else the profile of development has; what is written wins.
+#[test]
+fn a_profile_stands_for_what_is_left_out() {
+    let pipeline = |profile: &str, more: &str| {
+        let text = format!("{profile}pipelines: {{ a: {{ handler: {{ log: {{}} }}{more} }} }}\n");
+        parse(&text).expect("valid").pipelines["a"].settings.clone()
+    };
+    let plain = pipeline("", "");
+    assert_eq!(pipeline("profile: production\n", ""), plain);
+    let development = pipeline("profile: development\n", "");
+    assert_eq!((development.lane_capacity, development.retries), (100, 2));
+    let waits = (development.retry_base, development.retry_max);
+    assert_eq!(waits, (Duration::from_millis(50), Duration::from_secs(5)));
+    assert!((development.pause_at - 0.7).abs() < 1e-9);
+    let own =
+        pipeline("profile: development\n", ", lane: { capacity: 7 }, retry: { retries: 9 }, shards: 100");
+    assert_eq!((own.lane_capacity, own.retries, own.shards), (7, 9, Some(100)));
+    assert_eq!(read::shards(None, Profile::Development, 128), Some(64));
+    assert_eq!(read::shards(None, Profile::Development, 8), None);
+    assert_eq!(read::shards(None, Profile::Production, 128), None);
+    let wrong = problem("profile: prod\n");
+    assert_eq!((wrong.code, wrong.place), ("KL-1005", at(1, 10)));
+}
+
+/// MSG-4: what could never work is told before anything is made.
+#[test]
+fn more_in_sync_than_replicas_is_refused() {
+    let problem = problem("broker: { kind: kafka }\ntopics:\n  t: { replicas: 2, min_insync: 3 }\n");
+    assert_eq!((problem.code, problem.place), ("KL-1007", at(3, 33)));
+    assert!(problem.what.contains("topics.t.min_insync is 3"), "{}", problem.what);
+}
+
+/// BRK-6: names of topics that stand beside a source are checked with the config, where their lines are known.
+#[test]
+fn names_that_kafka_does_not_take_are_refused_with_their_line() {
+    let long = "g".repeat(240);
+    let text = |topic: &str| {
+        format!(
+            "broker: {{ kind: KIND }}\npipelines:\n  a:\n    topic: {topic}\n    handler: {{ log: {{}} }}\n"
+        )
+    };
+    let kafka = |text: String| text.replace("KIND", "kafka");
+    let problem = problem(&kafka(text(&long)));
+    assert_eq!((problem.code, &problem.place), ("KL-1007", &at(3, 3)));
+    assert!(problem.what.contains("249") && problem.help.contains("shorter"), "{problem:?}");
+    assert!(parse(&text(&long).replace("KIND", "embedded")).is_ok());
+    assert!(parse(&kafka(text(&"g".repeat(230)))).is_ok(), "with its journal it has 249");
+    assert!(parse(&kafka(text(&"g".repeat(231)))).is_err(), "with its journal it has 250");
+    for (topics, pipelines, says) in [
+        ("{ a.b: {}, a_b: {} }", "{}", "not apart"),
+        ("{ __offsets: {} }", "{}", "Kafka's own"),
+        ("{ _keylane.journal.g.t: {} }", "{}", "Keylane's"),
+        (
+            "{ b.c: {}, c: {} }",
+            "{ x: { group: a, topic: b.c, handler: { log: {} } }, y: { group: a.b, topic: c, handler: { log: {} } } }",
+            "the same topic",
+        ),
+    ] {
+        let text = format!("broker: {{ kind: kafka }}\ntopics: {topics}\npipelines: {pipelines}\n");
+        let problem = self::problem(&text);
+        assert!(problem.what.contains(says), "{text}: {}", problem.what);
+    }
+}
+
+/// PRD-5, SEC-5: what is wrong with an outbox is told with its place and without its URL.
+#[test]
+fn an_outbox_is_refused_without_showing_its_url() {
+    for (yaml, setting) in [
+        ("outbox: { shop: { url: \"oracle://shop:secret@db/shop\" } }\n", "outbox.shop.url"),
+        ("outbox: { shop: { url: \"mysql://shop:secret@db/shop\", table: \"a b\" } }\n", "outbox.shop.table"),
+        ("outbox: { shop: { url: \"mysql://shop:secret@db/shop\", batch: 0 } }\n", "outbox.shop.batch"),
+    ] {
+        let error = parse(yaml).expect_err("refused").to_string();
+        assert!(error.contains(setting) && !error.contains("secret"), "{error}");
+    }
+    assert!(parse("outbox: { shop: {} }\n").expect_err("refused").to_string().contains("url"));
+    let config = parse("outbox: { shop: { url: \"mysql://shop:secret@db/shop\" } }\n").expect("valid");
+    assert!(!format!("{config:?}").contains("secret"));
 }

@@ -132,8 +132,13 @@ fn put_receipt(body: &mut Vec<u8>, receipt: &Receipt, is_first: bool) {
     let mut digits = itoa::Buffer::new();
     body.extend_from_slice(b",\"partition\":");
     body.extend_from_slice(digits.format(receipt.partition).as_bytes());
-    body.extend_from_slice(b",\"offset\":");
-    body.extend_from_slice(digits.format(receipt.offset).as_bytes());
+    match receipt.offset {
+        Some(offset) => {
+            body.extend_from_slice(b",\"offset\":");
+            body.extend_from_slice(digits.format(offset).as_bytes());
+        }
+        None => body.extend_from_slice(b",\"spilled\":true"),
+    }
     body.push(b'}');
 }
 

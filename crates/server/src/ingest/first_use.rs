@@ -53,8 +53,7 @@ impl FirstUse {
                 if there.len() >= TOPICS_MAX {
                     return Err(too_many(topic));
                 }
-                // Made by the producer, if that may make one; else its error says that there is none.
-                app.keylane.producer().call(topic).await.map(drop)?;
+                app.keylane.ensure_topic(topic, &app.new_topic).await?;
             }
         }
         Ok(true)

@@ -58,6 +58,7 @@ async fn produce_all(app: &App, topic: &str, request: Request) -> Result<Respons
         ));
     }
     app.takes_messages()?;
+    app.has_topics().await?;
     let (parts, body) = request.into_parts();
     let body = app.bodies.read(&parts.headers, body).await?;
     // Only now: a body may take its time, and must not keep others from their turn meanwhile.
@@ -209,7 +210,13 @@ fn malformed(detail: impl Into<String>) -> Problem {
 /// A topic that is not there says how to declare it; there are topics declared, or it would have been created.
 fn no_call(app: &App, topic: &str, error: Error) -> Problem {
     let mut problem = Problem::from(error);
-    if problem.status == StatusCode::NOT_FOUND {
+    // A topic that is declared will be there once the broker is.
+    if problem.status == StatusCode::NOT_FOUND && app.topics.iter().any(|declared| declared == topic) {
+        problem.status = StatusCode::SERVICE_UNAVAILABLE;
+        problem.detail = format!(
+            "topic `{topic}` is declared, but is not there: not yet, or not any more; try again, and see /readyz"
+        );
+    } else if problem.status == StatusCode::NOT_FOUND {
         let near = nearest(topic, app.topics.iter().map(String::as_str))
             .map_or_else(String::new, |near| format!("did you mean `{near}`? Else "));
         problem.detail = format!(

@@ -153,7 +153,11 @@ fn is_as_described(document: &Value, schema: &Value, served: &Value, at: &str) {
             }
         }
         Value::Array(items) if schema["items"].is_object() => {
-            assert!(!items.is_empty(), "{at} is empty, so that nothing is held against its description");
+            // This broker has nothing to warn about; the tests on Kafka look at those.
+            assert!(
+                !items.is_empty() || at.ends_with(".warnings"),
+                "{at} is empty, so that nothing is held against its description"
+            );
             items.iter().for_each(|item| is_as_described(document, &schema["items"], item, at));
         }
         _ => {}

@@ -26,7 +26,8 @@ pub(super) async fn produce(keylane: Keylane, client: u64, scenario: Scenario, m
         for ticket in tickets {
             if let Ok(receipt) = ticket.await {
                 eye.tell(|checker, now_ms| {
-                    checker.acknowledged(now_ms, receipt.partition, receipt.offset, &receipt.id);
+                    let offset = receipt.offset.expect("nothing is spilled here");
+                    checker.acknowledged(now_ms, receipt.partition, offset, &receipt.id);
                 });
             }
         }

@@ -1,0 +1,376 @@
+//! Topics of a cluster: made, described, measured and cut.
+
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use rdkafka::admin::{
+    AdminClient, AdminOptions, AlterConfig, ConfigResource, ConfigSource, NewTopic, ResourceSpecifier,
+    TopicReplication,
+};
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{Offset, TopicPartitionList};
+
+use super::context::Context;
+use super::describe::{Described, Native, describe};
+use super::errors::{broker_error, broker_error_of, lacking};
+use super::options::KafkaOptions;
+pub(crate) use super::spec::{check_name, value};
+use super::spec::{settings_of, to_topic};
+use super::{read_lock, write_lock};
+use crate::contract::{BrokerError, Ends, Topic, TopicSpec};
+use crate::tasks;
+
+/// How long a question may take before the cluster counts as away.
+const ASK: Duration = Duration::from_secs(30);
+/// How often, and how long between, a partition without a leader is asked about: an election takes about so long.
+const LEADER_TRIES: u32 = 50;
+const LEADER_WAIT: Duration = Duration::from_millis(100);
+/// How long a leader may take to say where its partitions end. One that was killed never does, and the client goes on
+/// waiting for it though there is another by then.
+const LEADER_ASK: Duration = Duration::from_secs(3);
+
+/// What is asked of a cluster about its topics.
+pub(crate) struct Admin {
+    client: Arc<AdminClient<Context>>,
+    /// Asks where partitions begin and end. Never reads, so that nothing waits behind a fetch.
+    asker: Arc<BaseConsumer<Context>>,
+    context: Context,
+    known: RwLock<HashMap<String, Topic>>,
+    /// The largest message of each topic that was declared here.
+    limits: RwLock<HashMap<String, usize>>,
+}
+
+/// A topic, and its settings or why they may not be looked at.
+type Settings = (Described, Result<ConfigResource, BrokerError>);
+
+impl Admin {
+    pub(crate) fn new(options: &KafkaOptions, context: Context) -> Result<Admin, BrokerError> {
+        let failed = |error: KafkaError| broker_error("the cluster", &error);
+        let client = options.admin().create_with_context(context.clone()).map_err(failed)?;
+        // As a reader of topics: they end for us where an open transaction begins. Who waits for more than that waits
+        // for somebody else.
+        let asker = options.reader().create_with_context(context.clone()).map_err(failed)?;
+        Ok(Admin {
+            client: Arc::new(client),
+            asker: Arc::new(asker),
+            context,
+            known: RwLock::default(),
+            limits: RwLock::default(),
+        })
+    }
+
+    /// A topic as it was seen last, without asking.
+    pub(crate) fn known(&self, name: &str) -> Option<Topic> {
+        read_lock(&self.known).get(name).cloned()
+    }
+
+    /// Describes one topic.
+    pub(crate) async fn topic(&self, name: &str) -> Result<Option<Topic>, BrokerError> {
+        Ok(self.described(vec![name.to_owned()]).await?.pop())
+    }
+
+    /// One that must be there.
+    pub(crate) async fn existing(&self, name: &str) -> Result<Topic, BrokerError> {
+        let found = self.topic(name).await?;
+        found.ok_or_else(|| BrokerError::UnknownTopic(name.to_owned()))
+    }
+
+    /// All topics that this user may look at, by name, but for Kafka's own.
+    pub(crate) async fn topics(&self) -> Result<Vec<Topic>, BrokerError> {
+        let (names, _) = self.cluster(ASK).await?;
+        let names = names.into_iter().filter(|name| !name.starts_with("__")).collect();
+        let described = self.with_settings(names).await?;
+        // Somebody else's topic, which we may see and not look at, is none of ours.
+        let mut topics = self.know(described.into_iter().filter(|(_, config)| config.is_ok()))?;
+        topics.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(topics)
+    }
+
+    /// Names of all topics that this user may see, and how many brokers there are. An answer shows that the cluster
+    /// is there.
+    pub(crate) async fn cluster(&self, timeout: Duration) -> Result<(Vec<String>, u32), BrokerError> {
+        let asker = Arc::clone(&self.asker);
+        let asked = blocking(move || {
+            let metadata = asker.fetch_metadata(None, timeout)?;
+            let names = metadata.topics().iter().map(|topic| topic.name().to_owned());
+            Ok((names.collect(), metadata.brokers().len() as u32))
+        });
+        let answered: Result<_, KafkaError> = self.context.answer(asked).await?;
+        let told = answered.map_err(|error| self.told(broker_error("the cluster", &error)))?;
+        self.context.reached();
+        Ok(told)
+    }
+
+    /// What clients told says more than that a question timed out.
+    fn told(&self, error: BrokerError) -> BrokerError {
+        match error {
+            BrokerError::Unavailable(_) => self.context.trouble().unwrap_or(error),
+            other => other,
+        }
+    }
+
+    async fn described(&self, names: Vec<String>) -> Result<Vec<Topic>, BrokerError> {
+        let described = self.with_settings(names).await?;
+        self.know(described.into_iter())
+    }
+
+    /// Topics of what was described, remembered.
+    fn know(&self, described: impl Iterator<Item = Settings>) -> Result<Vec<Topic>, BrokerError> {
+        let mut known = write_lock(&self.known);
+        let mut topics = Vec::new();
+        for (topic, config) in described {
+            let config = config?;
+            let mut topic = to_topic(&topic, |name| value(&config, name));
+            // The cluster's limit leaves room for a batch; a message's own is kept here.
+            if let Some(limit) = read_lock(&self.limits).get(&topic.name) {
+                topic.spec.message_bytes_max = topic.spec.message_bytes_max.min(*limit);
+            }
+            known.insert(topic.name.clone(), topic.clone());
+            topics.push(topic);
+        }
+        Ok(topics)
+    }
+
+    /// Topics and all their settings, those of the brokers included where the topic has none of its own; or why they
+    /// may not be looked at. What is not there is left out.
+    pub(crate) async fn with_settings(&self, names: Vec<String>) -> Result<Vec<Settings>, BrokerError> {
+        let client = Arc::clone(&self.client);
+        let asked = blocking(move || describe(&Native(client.inner().native_ptr()), &names, ASK));
+        let described = self.context.answer(asked).await?.map_err(|error| self.told(error))?;
+        self.context.reached();
+        let resources: Vec<_> = described.iter().map(|topic| ResourceSpecifier::Topic(&topic.name)).collect();
+        if resources.is_empty() {
+            return Ok(Vec::new());
+        }
+        let asked = self.client.describe_configs(&resources, &options());
+        let configs = self.asked(asked, &described[0].name).await?;
+        let denied = |name: &str, code| lacking(broker_error_of(name, code), "DESCRIBE_CONFIGS on the topic");
+        let both = described.iter().zip(configs);
+        Ok(both
+            .map(|(topic, config)| (topic.clone(), config.map_err(|code| denied(&topic.name, code))))
+            .collect())
+    }
+
+    /// The answer to a question about a topic.
+    async fn asked<T>(
+        &self,
+        question: impl Future<Output = Result<T, KafkaError>>,
+        topic: &str,
+    ) -> Result<T, BrokerError> {
+        let question = async { question.await.map_err(|error| broker_error(topic, &error)) };
+        self.context.answer(question).await
+    }
+
+    /// Makes a topic, or gives the one that is there the limits of `spec`.
+    pub(crate) async fn create(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
+        check_name(name)?;
+        write_lock(&self.limits).insert(name.to_owned(), spec.message_bytes_max);
+        let settings = settings_of(spec);
+        if self.topic(name).await?.is_none() {
+            self.make(name, spec, &settings).await?;
+        }
+        let there = self.existing(name).await?;
+        if there.partitions != spec.partitions {
+            let topic = name.to_owned();
+            return Err(BrokerError::Partitions { topic, there: there.partitions, asked: spec.partitions });
+        }
+        match self.alter(name, &settings).await? {
+            true => self.settled(name).await,
+            false => Ok(there),
+        }
+    }
+
+    /// Gives a topic these settings; false if it has them. Those that it has of its own and that are not among them
+    /// stay: the call replaces all of a topic's settings, and an operator's must not be lost by it.
+    pub(crate) async fn alter(
+        &self,
+        name: &str,
+        settings: &[(&'static str, String)],
+    ) -> Result<bool, BrokerError> {
+        let there = self.with_settings(vec![name.to_owned()]).await?.pop();
+        let (_, config) = there.ok_or_else(|| BrokerError::UnknownTopic(name.to_owned()))?;
+        let config = config?;
+        let has = |(setting, wanted): &(&str, String)| value(&config, setting).as_ref() == Some(wanted);
+        if settings.iter().all(has) {
+            return Ok(false);
+        }
+        let own = &config.entries;
+        let mut change = AlterConfig::new(ResourceSpecifier::Topic(name));
+        for entry in own.iter().filter(|entry| matches!(entry.source, ConfigSource::DynamicTopic)) {
+            if let (Some(value), false) = (&entry.value, settings.iter().any(|(set, _)| *set == entry.name)) {
+                change = change.set(&entry.name, value);
+            }
+        }
+        for (setting, value) in settings {
+            let before =
+                own.iter().find(|entry| entry.name == *setting).and_then(|entry| entry.value.as_deref());
+            if before != Some(value) {
+                tracing::warn!(
+                    topic = name,
+                    setting,
+                    before,
+                    value,
+                    "kafka: a topic gets the config's setting"
+                );
+            }
+            change = change.set(setting, value);
+        }
+        for result in self.asked(self.client.alter_configs([&change], &options()), name).await? {
+            result.map_err(|(_, code)| lacking(broker_error_of(name, code), "ALTER_CONFIGS on the topic"))?;
+        }
+        Ok(true)
+    }
+
+    /// Makes a topic with these settings. One that is there is left as it is.
+    pub(crate) async fn make(
+        &self,
+        name: &str,
+        spec: &TopicSpec,
+        settings: &[(&'static str, String)],
+    ) -> Result<(), BrokerError> {
+        let replicas = TopicReplication::Fixed(spec.replicas as i32);
+        let topic = settings
+            .iter()
+            .fold(NewTopic::new(name, spec.partitions as i32, replicas), |topic, (name, value)| {
+                topic.set(name, value)
+            });
+        for result in self.asked(self.client.create_topics([&topic], &options()), name).await? {
+            match result {
+                Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
+                Err((_, RDKafkaErrorCode::InvalidReplicationFactor)) => {
+                    let (_, brokers) = self.cluster(ASK).await?;
+                    let topic = name.to_owned();
+                    return Err(BrokerError::Replicas { topic, asked: spec.replicas, brokers });
+                }
+                Err((_, code)) => {
+                    let right = "CREATE on the topic or on the cluster";
+                    return Err(lacking(broker_error_of(name, code), right));
+                }
+            }
+        }
+        // Until each partition has its leader: a first batch that met none could be overtaken by the second, and an
+        // idempotent producer would not get over it.
+        self.settled(name).await?;
+        self.ends(name, (0..spec.partitions).collect()).await.map(drop)
+    }
+
+    /// A topic that was just made: other brokers may not have heard of it yet.
+    #[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
+    async fn settled(&self, name: &str) -> Result<Topic, BrokerError> {
+        let mut tries = 0;
+        loop {
+            if let Some(topic) = self.topic(name).await? {
+                return Ok(topic);
+            }
+            tries += 1;
+            if tries > 100 {
+                return Err(BrokerError::UnknownTopic(name.to_owned()));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Where partitions of a topic begin and end.
+    #[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
+    pub(crate) async fn ends(&self, topic: &str, partitions: Vec<u32>) -> Result<Vec<Ends>, BrokerError> {
+        let mut tries = 0;
+        loop {
+            match self.ends_now(topic, partitions.clone()).await {
+                // A partition that was just made, or whose leader has just changed, has no leader for a moment.
+                Err(BrokerError::Unavailable(_))
+                    if tries < LEADER_TRIES && self.context.trouble().is_none() =>
+                {
+                    tries += 1;
+                }
+                // The client may have forgotten it with the broker that led it.
+                Err(BrokerError::UnknownTopic(_))
+                    if tries < LEADER_TRIES && self.topic(topic).await?.is_some() =>
+                {
+                    tries += 1;
+                }
+                other => return other,
+            }
+            self.find_leaders(topic).await?;
+            tokio::time::sleep(LEADER_WAIT).await;
+        }
+    }
+
+    /// Whether a partition has a leader that answers. If not, the next question goes to whoever leads it then.
+    pub(crate) async fn takes(&self, topic: &str, partition: u32) -> Result<(), BrokerError> {
+        let asked = self.ends_now(topic, vec![partition]).await.map(drop);
+        if asked.is_err() {
+            self.find_leaders(topic).await?;
+        }
+        asked
+    }
+
+    /// Has the client ask who leads a topic's partitions now: by itself it would ask again in some minutes. If that is
+    /// not answered, the next question says why.
+    async fn find_leaders(&self, topic: &str) -> Result<(), BrokerError> {
+        let (asker, name) = (Arc::clone(&self.asker), topic.to_owned());
+        blocking(move || drop(asker.fetch_metadata(Some(&name), LEADER_ASK))).await
+    }
+
+    async fn ends_now(&self, topic: &str, partitions: Vec<u32>) -> Result<Vec<Ends>, BrokerError> {
+        let (asker, name) = (Arc::clone(&self.asker), topic.to_owned());
+        let asked = blocking(move || {
+            let ask = |offset: Offset| {
+                let mut list = TopicPartitionList::with_capacity(partitions.len());
+                for partition in &partitions {
+                    list.add_partition_offset(&name, *partition as i32, offset)?;
+                }
+                asker.offsets_for_times(list, LEADER_ASK)
+            };
+            let (starts, ends) = (ask(Offset::Beginning)?, ask(Offset::End)?);
+            let at = |list: &TopicPartitionList, partition: u32| -> Result<u64, KafkaError> {
+                let element = list.find_partition(&name, partition as i32);
+                let element = element.ok_or(KafkaError::OffsetFetch(RDKafkaErrorCode::UnknownPartition))?;
+                element.error()?;
+                Ok(element.offset().to_raw().and_then(|raw| u64::try_from(raw).ok()).unwrap_or(0))
+            };
+            let ends = partitions
+                .iter()
+                .map(|partition| Ok(Ends { start: at(&starts, *partition)?, end: at(&ends, *partition)? }));
+            ends.collect::<Result<Vec<Ends>, KafkaError>>()
+        });
+        let ends = self.context.answer(asked).await?;
+        let ends = ends.map_err(|error| self.told(broker_error(topic, &error)))?;
+        self.context.reached();
+        Ok(ends)
+    }
+
+    /// Forgets everything of a partition below an offset.
+    pub(crate) async fn cut(&self, topic: &str, partition: u32, below: u64) -> Result<(), BrokerError> {
+        let failed = |error: KafkaError| broker_error(topic, &error);
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(topic, partition as i32, Offset::Offset(below as i64)).map_err(failed)?;
+        let cut = self.asked(self.client.delete_records(&list, &options()), topic).await?;
+        let cut = cut.elements().iter().try_for_each(|element| element.error()).map_err(failed);
+        cut.map_err(|error| lacking(error, "DELETE on the topic"))
+    }
+
+    /// Deletes a topic.
+    #[cfg(feature = "testing")]
+    pub(crate) async fn delete(&self, topic: &str) -> Result<(), BrokerError> {
+        let deleted = self.client.delete_topics(&[topic], &options()).await;
+        for result in deleted.map_err(|error| broker_error(topic, &error))? {
+            result.map_err(|(_, code)| broker_error_of(topic, code))?;
+        }
+        Ok(())
+    }
+}
+
+fn options() -> AdminOptions {
+    AdminOptions::new().request_timeout(Some(ASK)).operation_timeout(Some(ASK))
+}
+
+/// Runs a call that waits for the network.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, BrokerError> {
+    tasks::blocking(work)
+        .await
+        .map_err(|error| BrokerError::Stopped(format!("a call to Kafka panicked: {error}")))
+}

@@ -1,0 +1,102 @@
+//! Clients that read, shared by all readers of a broker.
+//!
+//! A client reads a partition once; a second reader of the same partition gets the next client. One thread serves what
+//! the clients have to say and ends partitions that are no longer read, which may take a while.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::consumer::BaseConsumer;
+
+use super::context::Context;
+use super::errors::broker_error;
+use super::feed::Stopping;
+use super::lock;
+use crate::contract::BrokerError;
+use crate::tasks;
+
+/// How often the clients' events are looked at: they are reports, and nobody waits for them.
+const SERVE: Duration = Duration::from_millis(50);
+
+/// A client and what it reads.
+pub(crate) struct Client {
+    pub(crate) consumer: BaseConsumer<Context>,
+    reading: Mutex<HashSet<(String, u32)>>,
+}
+
+impl Client {
+    /// The partition is no longer read, and may be read anew.
+    pub(crate) fn free(&self, topic: &str, partition: u32) {
+        lock(&self.reading).remove(&(topic.to_owned(), partition));
+    }
+}
+
+/// All clients of one kind.
+pub(crate) struct Clients {
+    config: ClientConfig,
+    context: Context,
+    clients: Mutex<Vec<Arc<Client>>>,
+    stopping: Mutex<Vec<Stopping>>,
+    serving: OnceLock<()>,
+}
+
+impl Clients {
+    pub(crate) fn new(config: ClientConfig, context: Context) -> Arc<Clients> {
+        Arc::new(Clients {
+            config,
+            context,
+            clients: Mutex::default(),
+            stopping: Mutex::default(),
+            serving: OnceLock::new(),
+        })
+    }
+
+    /// A client that does not read this partition yet, and from now on does.
+    pub(crate) fn client_for(
+        self: &Arc<Self>,
+        topic: &str,
+        partition: u32,
+    ) -> Result<Arc<Client>, BrokerError> {
+        let wanted = (topic.to_owned(), partition);
+        let mut clients = lock(&self.clients);
+        if let Some(client) = clients.iter().find(|client| lock(&client.reading).insert(wanted.clone())) {
+            return Ok(Arc::clone(client));
+        }
+        let consumer = self.config.create_with_context(self.context.clone());
+        let consumer = consumer.map_err(|error| broker_error(topic, &error))?;
+        let client = Arc::new(Client { consumer, reading: Mutex::new([wanted].into()) });
+        clients.push(Arc::clone(&client));
+        drop(clients);
+        self.serve()?;
+        Ok(client)
+    }
+
+    /// Ends the reading of a partition, soon.
+    pub(crate) fn stop(&self, stopping: Stopping) {
+        lock(&self.stopping).push(stopping);
+    }
+
+    fn serve(self: &Arc<Self>) -> Result<(), BrokerError> {
+        if self.serving.set(()).is_err() {
+            return Ok(());
+        }
+        let clients = Arc::downgrade(self);
+        let started = tasks::thread("kafka-clients", move || serve(&clients));
+        started.map(drop).map_err(|error| BrokerError::Unavailable(error.to_string()))
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "sleeps on a thread of its own")]
+fn serve(clients: &Weak<Clients>) {
+    while let Some(clients) = clients.upgrade() {
+        std::mem::take(&mut *lock(&clients.stopping)).into_iter().for_each(Stopping::stop);
+        let all = lock(&clients.clients).clone();
+        for client in all {
+            while client.consumer.poll(Duration::ZERO).is_some() {}
+        }
+        drop(clients);
+        std::thread::sleep(SERVE);
+    }
+}

@@ -1,0 +1,186 @@
+//! What clients of librdkafka report: their log lines go to ours, and whether the cluster can be reached, and accepts
+//! us, is kept. Who asks something of the cluster learns of it from here long before the question times out.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::ConsumerContext;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+
+use super::lock;
+use crate::contract::BrokerError;
+
+/// How often it is looked whether a question is still worth waiting for.
+const TICK: Duration = Duration::from_millis(100);
+/// Ticks in a row without any broker, after which a question is given up: an election or a restart of one broker is
+/// over sooner, and whoever asked tries again.
+const TICKS_MAX: u32 = 30;
+
+/// Shared by the clients of one broker.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Context {
+    brokers: String,
+    told: Arc<Mutex<Told>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Told {
+    /// A broker has answered once.
+    reached: bool,
+    /// Why no broker can be reached.
+    away: Option<String>,
+    /// Why a broker does not accept our log-in.
+    refused: Option<String>,
+    /// Why a client has stopped for good.
+    fatal: Option<String>,
+}
+
+impl Context {
+    pub(crate) fn new(brokers: &str) -> Context {
+        Context { brokers: brokers.to_owned(), told: Arc::default() }
+    }
+
+    /// What is wrong with the cluster as a whole, as far as clients have told.
+    pub(crate) fn trouble(&self) -> Option<BrokerError> {
+        let Told { away, refused, fatal, .. } = lock(&self.told).clone();
+        if let Some(why) = fatal {
+            return Some(BrokerError::Stopped(format!("{why}; restart Keylane")));
+        }
+        refused.map(BrokerError::Credentials).or_else(|| Some(self.unreachable(&away?)))
+    }
+
+    fn unreachable(&self, why: &str) -> BrokerError {
+        BrokerError::Unavailable(format!(
+            "none of the brokers {} answers ({why}); check broker.kafka.brokers, that they run and that the network lets us through; it is tried again until they answer",
+            self.brokers
+        ))
+    }
+
+    /// Something was answered.
+    pub(crate) fn reached(&self) {
+        let mut told = lock(&self.told);
+        (told.reached, told.away, told.refused) = (true, None, None);
+    }
+
+    /// True if nobody has asked with success yet.
+    pub(crate) fn is_new(&self) -> bool {
+        !lock(&self.told).reached
+    }
+
+    /// The answer to a question, or why there will be none: no broker has been reached for a while, or none accepts us.
+    #[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
+    pub(crate) async fn answer<T>(
+        &self,
+        question: impl Future<Output = Result<T, BrokerError>>,
+    ) -> Result<T, BrokerError> {
+        let given_up = async {
+            let mut ticks = 0;
+            loop {
+                tokio::time::sleep(TICK).await;
+                match self.trouble() {
+                    Some(error @ BrokerError::Unavailable(_)) => {
+                        ticks += 1;
+                        if ticks >= TICKS_MAX {
+                            return error;
+                        }
+                    }
+                    Some(error) => return error,
+                    None => ticks = 0,
+                }
+            }
+        };
+        let answered = tokio::select! {
+            biased;
+            answered = question => answered,
+            error = given_up => Err(error),
+        };
+        match answered {
+            // What the clients told says more than that there was no answer.
+            Err(BrokerError::Unavailable(why)) => {
+                Err(self.trouble().unwrap_or(BrokerError::Unavailable(why)))
+            }
+            answered => answered,
+        }
+    }
+}
+
+/// What is not worth a line each: settings reach every client, whether it knows them or not; and that a broker cannot
+/// be reached is told once, when it is noticed.
+const QUIET: [&str; 2] = ["CONFWARN", "FAIL"];
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        match level {
+            _ if QUIET.contains(&facility) => tracing::debug!(facility, "kafka: {message}"),
+            RDKafkaLogLevel::Emerg
+            | RDKafkaLogLevel::Alert
+            | RDKafkaLogLevel::Critical
+            | RDKafkaLogLevel::Error => {
+                tracing::error!(facility, "kafka: {message}");
+            }
+            RDKafkaLogLevel::Warning | RDKafkaLogLevel::Notice => {
+                tracing::warn!(facility, "kafka: {message}")
+            }
+            RDKafkaLogLevel::Info | RDKafkaLogLevel::Debug => tracing::debug!(facility, "kafka: {message}"),
+        }
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        let mut told = lock(&self.told);
+        let before = told.clone();
+        match error.rdkafka_error_code() {
+            Some(RDKafkaErrorCode::AllBrokersDown) => told.away = Some(reason.to_owned()),
+            Some(RDKafkaErrorCode::Authentication | RDKafkaErrorCode::SaslAuthenticationFailed) => {
+                told.refused = Some(reason.to_owned());
+            }
+            Some(RDKafkaErrorCode::Fatal) => told.fatal = Some(reason.to_owned()),
+            _ => {}
+        }
+        let new = *told != before;
+        drop(told);
+        // Every client tries, and tries again: what is known already is not told each time.
+        match new {
+            true => tracing::warn!(%error, "kafka: {reason}"),
+            false => tracing::debug!(%error, "kafka: {reason}"),
+        }
+    }
+}
+
+impl ConsumerContext for Context {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(context: &Context, code: RDKafkaErrorCode) {
+        context.error(KafkaError::Global(code), "because");
+    }
+
+    /// BRK-8: a question ends with what the clients told, not when it times out.
+    #[tokio::test(start_paused = true)]
+    async fn a_question_is_given_up_when_it_is_known_that_nobody_will_answer() {
+        let context = Context::new("h:1");
+        let never = || std::future::pending::<Result<(), BrokerError>>();
+        told(&context, RDKafkaErrorCode::AllBrokersDown);
+        let error = context.answer(never()).await.expect_err("nobody answers");
+        assert!(matches!(error, BrokerError::Unavailable(_)) && error.to_string().contains("h:1"), "{error}");
+        told(&context, RDKafkaErrorCode::Authentication);
+        let error = context.answer(never()).await.expect_err("nobody answers");
+        assert_eq!(error, BrokerError::Credentials("because".to_owned()));
+        context.reached();
+        assert_eq!(context.trouble(), None);
+        told(&context, RDKafkaErrorCode::AllBrokersDown);
+        assert_eq!(context.answer(async { Ok(7) }).await, Ok(7));
+    }
+
+    /// P10: a client that has stopped for good is not healed by another one's answer.
+    #[test]
+    fn what_is_fatal_stays() {
+        let context = Context::new("h:1");
+        told(&context, RDKafkaErrorCode::Fatal);
+        context.reached();
+        assert!(matches!(context.trouble(), Some(BrokerError::Stopped(_))));
+    }
+}

@@ -1,0 +1,363 @@
+//! A member of a consumer group: told by the cluster what it may read, and the one who commits.
+//!
+//! A thread of its own polls the group's client. What is assigned is noted and never fetched here: readers have their
+//! own clients, and begin where the journal says. What is revoked is given up at once, so that nobody waits for this
+//! member; the journal's `released` is what its successor waits for (ORD-9, BRK-7).
+
+use std::collections::{BTreeSet, VecDeque};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::types::RDKafkaRespErr;
+use rdkafka::{ClientContext, Offset, TopicPartitionList};
+use tokio::sync::Notify;
+
+use super::admin::{Admin, blocking};
+use super::context::Context;
+use super::errors::broker_error;
+use super::lock;
+use super::options::KafkaOptions;
+use crate::contract::{BrokerError, Change, Commit, Membership, Topic};
+use crate::tasks;
+
+/// How long a poll waits for something to happen.
+const POLL: Duration = Duration::from_millis(100);
+/// How often it is looked whether the topic is still the one that was joined.
+const LOOK: Duration = Duration::from_secs(2);
+/// How long a group's coordinator has to be found and to tell a commit.
+const COORDINATOR: Duration = Duration::from_secs(5);
+/// How often, and how long between, a group without a coordinator is asked about: the first one of a cluster makes
+/// Kafka's own topic of commits.
+const COORDINATOR_TRIES: u32 = 100;
+const COORDINATOR_WAIT: Duration = Duration::from_millis(100);
+
+/// What the group's client told.
+#[derive(Default)]
+struct Told {
+    owned: BTreeSet<u32>,
+    changes: VecDeque<Change>,
+    failed: Option<BrokerError>,
+}
+
+/// A member, as its polling thread and its owner share it.
+pub(crate) struct Member {
+    consumer: BaseConsumer<Rebalance>,
+    topic: String,
+    /// Polls that ended.
+    polls: AtomicU64,
+    leaving: AtomicBool,
+    left: Notify,
+}
+
+/// Hears of assignments.
+struct Rebalance {
+    context: Context,
+    topic: String,
+    told: Arc<Mutex<Told>>,
+    news: Arc<Notify>,
+}
+
+/// What a group says to a member that it will never take as it is.
+const WRONG: [RDKafkaErrorCode; 4] = [
+    RDKafkaErrorCode::InvalidSessionTimeout,
+    RDKafkaErrorCode::InvalidGroupId,
+    RDKafkaErrorCode::InconsistentGroupProtocol,
+    RDKafkaErrorCode::GroupMaxSizeReached,
+];
+
+impl Rebalance {
+    /// A group that does not let us in tells so when it is polled, and would be waited for in vain.
+    fn refused(&self, error: &KafkaError) {
+        let wrong = error.rdkafka_error_code().is_some_and(|code| WRONG.contains(&code));
+        let error = broker_error(&self.topic, error);
+        if wrong || matches!(error, BrokerError::Denied { .. } | BrokerError::Credentials(_)) {
+            lock(&self.told).failed = Some(error);
+            self.news.notify_one();
+        }
+    }
+}
+
+impl ClientContext for Rebalance {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.context.log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.context.error(error, reason);
+    }
+}
+
+impl ConsumerContext for Rebalance {
+    fn rebalance(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        what: RDKafkaRespErr,
+        partitions: &mut TopicPartitionList,
+    ) {
+        let numbers: Vec<u32> =
+            partitions.elements_for_topic(&self.topic).iter().map(|at| at.partition() as u32).collect();
+        let assigned = what == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
+        let lost = consumer.assignment_lost();
+        let done = match assigned {
+            // Somewhere to begin: it is paused before anything is fetched.
+            true => partitions
+                .set_all_offsets(Offset::Offset(0))
+                .and_then(|()| consumer.incremental_assign(partitions))
+                .and_then(|()| consumer.pause(partitions)),
+            false => consumer.incremental_unassign(partitions),
+        };
+        let mut told = lock(&self.told);
+        if let Err(error) = done {
+            told.failed = Some(broker_error(&self.topic, &error));
+        }
+        for partition in numbers {
+            let change = match (assigned, lost) {
+                (true, _) => told.owned.insert(partition).then_some(Change::Assigned(partition)),
+                (false, true) => told.owned.remove(&partition).then_some(Change::Lost(partition)),
+                (false, false) => told.owned.remove(&partition).then_some(Change::Revoked(partition)),
+            };
+            told.changes.extend(change);
+        }
+        drop(told);
+        self.news.notify_one();
+    }
+}
+
+impl Member {
+    /// Commits a partition's position. What Kafka keeps is a mirror; the journal is the truth.
+    pub(crate) async fn commit(self: &Arc<Self>, partition: u32, commit: Commit) -> Result<(), BrokerError> {
+        let member = Arc::clone(self);
+        let done = blocking(move || {
+            member.consumer.commit(&one(&member.topic, partition, &commit)?, CommitMode::Sync)
+        });
+        // Not patiently: whoever commits as an owner tries again itself, with what is newer by then.
+        done.await?.map_err(|error| broker_error(&self.topic, &error))
+    }
+}
+
+/// One partition's position.
+fn one(topic: &str, partition: u32, commit: &Commit) -> Result<TopicPartitionList, KafkaError> {
+    let mut list = TopicPartitionList::new();
+    let mut element = list.add_partition(topic, partition as i32);
+    element.set_offset(Offset::Offset(commit.position as i64))?;
+    element.set_metadata(String::from_utf8_lossy(&commit.metadata));
+    Ok(list)
+}
+
+/// Asks a group's coordinator until it answers, or says something that does not pass: a group that is asked for the
+/// first time may have none yet, and one that moves is loaded elsewhere first.
+#[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
+async fn patiently<T: Send + 'static>(
+    topic: &str,
+    ask: impl Fn() -> Result<T, KafkaError> + Clone + Send + 'static,
+) -> Result<T, BrokerError> {
+    let mut tries = 0;
+    loop {
+        let asked = blocking(ask.clone()).await?;
+        match asked.as_ref().err().and_then(KafkaError::rdkafka_error_code) {
+            Some(
+                RDKafkaErrorCode::NotCoordinator
+                | RDKafkaErrorCode::CoordinatorNotAvailable
+                | RDKafkaErrorCode::CoordinatorLoadInProgress,
+            ) if tries < COORDINATOR_TRIES => tries += 1,
+            _ => return asked.map_err(|error| broker_error(topic, &error)),
+        }
+        tokio::time::sleep(COORDINATOR_WAIT).await;
+    }
+}
+
+/// Commits a partition's position for a group that nobody here is a member of.
+pub(crate) async fn commit_alone<C: ConsumerContext + 'static>(
+    consumer: Arc<BaseConsumer<C>>,
+    topic: &str,
+    partition: u32,
+    commit: Commit,
+) -> Result<(), BrokerError> {
+    let name = topic.to_owned();
+    patiently(topic, move || consumer.commit(&one(&name, partition, &commit)?, CommitMode::Sync)).await
+}
+
+/// A group's last commit of a partition.
+pub(crate) async fn committed<C: ConsumerContext + 'static>(
+    consumer: Arc<BaseConsumer<C>>,
+    topic: &str,
+    partition: u32,
+) -> Result<Option<Commit>, BrokerError> {
+    let name = topic.to_owned();
+    patiently(topic, move || committed_now(&consumer, &name, partition)).await
+}
+
+fn committed_now<C: ConsumerContext>(
+    consumer: &BaseConsumer<C>,
+    topic: &str,
+    partition: u32,
+) -> Result<Option<Commit>, KafkaError> {
+    let mut list = TopicPartitionList::new();
+    list.add_partition(topic, partition as i32);
+    let answer = consumer.committed_offsets(list, COORDINATOR)?;
+    let elements = answer.elements();
+    let Some(element) = elements.first() else {
+        return Ok(None);
+    };
+    element.error()?;
+    let Offset::Offset(position) = element.offset() else {
+        return Ok(None);
+    };
+    Ok(Some(Commit { position: position as u64, metadata: element.metadata().to_owned().into() }))
+}
+
+/// Joins a group that reads `joined`.
+pub(crate) fn join(
+    options: &KafkaOptions,
+    context: &Context,
+    admin: &Arc<Admin>,
+    group: &str,
+    joined: Topic,
+    instance: u128,
+) -> Result<(Arc<Member>, KafkaMembership), BrokerError> {
+    let topic = joined.name.as_str();
+    let (told, news) = (Arc::<Mutex<Told>>::default(), Arc::<Notify>::default());
+    let rebalance = Rebalance {
+        context: context.clone(),
+        topic: topic.to_owned(),
+        told: Arc::clone(&told),
+        news: Arc::clone(&news),
+    };
+    let failed = |error: KafkaError| broker_error(topic, &error);
+    let consumer: BaseConsumer<Rebalance> =
+        options.member(group).create_with_context(rebalance).map_err(failed)?;
+    consumer.subscribe(&[topic]).map_err(failed)?;
+    let member = Arc::new(Member {
+        consumer,
+        topic: topic.to_owned(),
+        polls: AtomicU64::new(0),
+        leaving: AtomicBool::new(false),
+        left: Notify::new(),
+    });
+    let polled = Arc::clone(&member);
+    tasks::thread("kafka-member", move || poll(&polled))
+        .map_err(|error| BrokerError::Unavailable(error.to_string()))?;
+    let admin = Arc::clone(admin);
+    let look = Box::pin(tokio::time::sleep(LOOK));
+    Ok((Arc::clone(&member), KafkaMembership { member, told, news, admin, joined, look, instance }))
+}
+
+fn poll(member: &Member) {
+    while !member.leaving.load(Ordering::Relaxed) {
+        if let Some(Err(error)) = member.consumer.poll(POLL) {
+            tracing::debug!(topic = member.topic, %error, "kafka: a group's client");
+            member.consumer.client().context().refused(&error);
+        }
+        member.polls.fetch_add(1, Ordering::Release);
+    }
+    // Tells the coordinator, so that others need not wait for the session to end.
+    member.consumer.unsubscribe();
+    let _ = member.consumer.close_queue();
+    while !member.consumer.closed() {
+        member.consumer.poll(POLL);
+    }
+    member.left.notify_one();
+}
+
+/// The owner's side.
+pub(crate) struct KafkaMembership {
+    member: Arc<Member>,
+    told: Arc<Mutex<Told>>,
+    news: Arc<Notify>,
+    admin: Arc<Admin>,
+    joined: Topic,
+    look: Pin<Box<tokio::time::Sleep>>,
+    instance: u128,
+}
+
+impl KafkaMembership {
+    /// An error if the topic is not the one that was joined. One that is away for a moment is not gone.
+    async fn same_topic(&self) -> Result<(), BrokerError> {
+        let Ok(Some(there)) = self.admin.topic(&self.joined.name).await else {
+            return Ok(());
+        };
+        if there.incarnation != self.joined.incarnation {
+            return Err(BrokerError::Recreated(there.name));
+        }
+        if there.partitions != self.joined.partitions {
+            let (topic, asked) = (there.name, self.joined.partitions);
+            return Err(BrokerError::Partitions { topic, there: there.partitions, asked });
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Membership for KafkaMembership {
+    async fn changed(&mut self) -> Result<Change, BrokerError> {
+        loop {
+            {
+                let mut told = lock(&self.told);
+                if let Some(change) = told.changes.pop_front() {
+                    match change {
+                        // It was added since: keys have moved.
+                        Change::Assigned(partition) if partition >= self.joined.partitions => {
+                            let (topic, asked) = (self.joined.name.clone(), self.joined.partitions);
+                            return Err(BrokerError::Partitions { topic, there: partition + 1, asked });
+                        }
+                        change => return Ok(change),
+                    }
+                }
+                if let Some(failed) = told.failed.take() {
+                    return Err(failed);
+                }
+            }
+            tokio::select! {
+                () = self.news.notified() => {}
+                () = &mut self.look => {
+                    self.same_topic().await?;
+                    self.look.set(tokio::time::sleep(LOOK));
+                }
+            }
+        }
+    }
+
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "waits for a client's thread, whose time cannot be simulated"
+    )]
+    async fn confirm(&mut self, partition: u32) -> Result<bool, BrokerError> {
+        // The poll under way may have begun before a pause of the process; the one behind it has seen what came.
+        let seen = self.member.polls.load(Ordering::Acquire) + 2;
+        while self.member.polls.load(Ordering::Acquire) < seen {
+            tokio::time::sleep(POLL / 10).await;
+        }
+        let lost = self.member.consumer.assignment_lost();
+        Ok(!lost && lock(&self.told).owned.contains(&partition))
+    }
+
+    /// Kafka has it back already: see the head of this file.
+    async fn gave_up(&mut self, _partition: u32) {}
+
+    /// Kafka does not know which process was which.
+    fn proves_dead(&self, _instance: u128) -> bool {
+        false
+    }
+
+    fn instance(&self) -> u128 {
+        self.instance
+    }
+
+    async fn leave(&mut self) {
+        if !self.member.leaving.swap(true, Ordering::Relaxed) {
+            self.member.left.notified().await;
+        }
+    }
+}
+
+impl Drop for KafkaMembership {
+    fn drop(&mut self) {
+        self.member.leaving.store(true, Ordering::Relaxed);
+    }
+}

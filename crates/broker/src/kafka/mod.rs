@@ -1,0 +1,267 @@
+//! Apache Kafka: topics of a cluster, read far beyond one handler a partition (BRK-2).
+//!
+//! Reading, producing, membership and journals each have clients of their own: readers fetch from where the journal
+//! says, a member only hears what is assigned and commits, and a question never waits behind a fetch. A commit mirrors
+//! the journal, and is no fence: a member can commit what it no longer owns. What makes an owner is the journal
+//! (`keylane_core::owner`); the group only says who should try.
+
+mod admin;
+mod clients;
+mod context;
+mod describe;
+mod errors;
+mod feed;
+mod journal;
+mod member;
+mod options;
+mod produce;
+mod read;
+mod spec;
+mod weak;
+mod wire;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use keylane_core::Frames;
+use rdkafka::consumer::BaseConsumer;
+
+use self::admin::{Admin, check_name};
+use self::clients::Clients;
+use self::context::Context;
+use self::errors::{broker_error, not_produced};
+use self::journal::{Ahead, KafkaJournal, topic_of};
+use self::member::{Member, commit_alone, committed, join};
+use self::produce::KafkaProducer;
+use self::read::KafkaReader;
+use crate::contract::{
+    Broker, BrokerError, Commit, Ends, Journal, JournalName, Membership, ProduceError, Reader, Topic,
+    TopicSpec, Warning,
+};
+
+pub use self::options::KafkaOptions;
+
+/// How long a cluster that was away has to answer whether it is there again.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// How long a cluster has to answer the first question of all.
+const FIRST: Duration = Duration::from_secs(10);
+
+/// A Kafka cluster.
+pub struct Kafka {
+    options: KafkaOptions,
+    context: Context,
+    /// Random: what this process's claims carry.
+    instance: u128,
+    admin: Arc<Admin>,
+    producer: KafkaProducer,
+    journal_producer: Arc<KafkaProducer>,
+    readers: Arc<Clients>,
+    journal_readers: Arc<Clients>,
+    members: Mutex<HashMap<(String, String), Weak<Member>>>,
+    /// Clients of groups that nobody here is a member of.
+    groups: Mutex<HashMap<String, Arc<BaseConsumer<Context>>>>,
+}
+
+impl Kafka {
+    /// Connects to a cluster. It need not be there yet.
+    pub fn open(options: KafkaOptions) -> Result<Kafka, BrokerError> {
+        options.check()?;
+        let context = Context::new(&options.brokers);
+        let mut instance = [0; 16];
+        getrandom::fill(&mut instance).map_err(|error| BrokerError::Unavailable(error.to_string()))?;
+        Ok(Kafka {
+            instance: u128::from_le_bytes(instance),
+            admin: Arc::new(Admin::new(&options, context.clone())?),
+            producer: KafkaProducer::new(&options.producer(), context.clone())?,
+            journal_producer: Arc::new(KafkaProducer::new(&options.journal_producer(), context.clone())?),
+            readers: Clients::new(options.reader(), context.clone()),
+            journal_readers: Clients::new(options.journal_reader(), context.clone()),
+            members: Mutex::default(),
+            groups: Mutex::default(),
+            context,
+            options,
+        })
+    }
+
+    fn member(&self, group: &str, topic: &str) -> Option<Arc<Member>> {
+        lock(&self.members).get(&(group.to_owned(), topic.to_owned())).and_then(Weak::upgrade)
+    }
+
+    fn group(&self, group: &str) -> Result<Arc<BaseConsumer<Context>>, BrokerError> {
+        if let Some(there) = lock(&self.groups).get(group) {
+            return Ok(Arc::clone(there));
+        }
+        let made = self.options.member(group).create_with_context(self.context.clone());
+        let made = Arc::new(made.map_err(|error| broker_error(group, &error))?);
+        Ok(Arc::clone(lock(&self.groups).entry(group.to_owned()).or_insert(made)))
+    }
+
+    /// Deletes a topic and makes it anew, as an operator might.
+    #[cfg(feature = "testing")]
+    pub async fn recreate(&self, topic: &str) -> Result<Topic, BrokerError> {
+        let there = self.admin.existing(topic).await?;
+        self.admin.delete(topic).await?;
+        while self.admin.topic(topic).await?.is_some() {}
+        self.admin.create(topic, &there.spec).await
+    }
+
+    /// Deletes messages below a position, as retention does.
+    #[cfg(feature = "testing")]
+    pub async fn delete_below(&self, topic: &str, partition: u32, position: u64) -> Result<(), BrokerError> {
+        self.admin.cut(topic, partition, position).await
+    }
+}
+
+#[async_trait]
+impl Broker for Kafka {
+    fn kind(&self) -> &'static str {
+        "kafka"
+    }
+
+    async fn health(&self) -> Result<(), BrokerError> {
+        match self.context.trouble() {
+            // Nobody knows yet.
+            None if self.context.is_new() => self.admin.cluster(FIRST).await.map(drop),
+            None => Ok(()),
+            Some(stopped @ BrokerError::Stopped(_)) => Err(stopped),
+            // It may be there again, and nobody have asked since.
+            Some(trouble) => self.admin.cluster(PROBE).await.map(drop).map_err(|_| trouble),
+        }
+    }
+
+    async fn create_topic(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
+        self.admin.create(name, spec).await
+    }
+
+    async fn topic(&self, name: &str) -> Result<Option<Topic>, BrokerError> {
+        self.admin.topic(name).await
+    }
+
+    async fn warnings(&self, topics: &[String]) -> Result<Vec<Warning>, BrokerError> {
+        weak::warnings(&self.admin, topics).await
+    }
+
+    async fn topics(&self) -> Result<Vec<Topic>, BrokerError> {
+        self.admin.topics().await
+    }
+
+    async fn produce(&self, topic: &str, mut frames: Frames) -> Vec<Result<u64, ProduceError>> {
+        let count = frames.len();
+        if count == 0 {
+            return Vec::new();
+        }
+        let recalls = self.producer.recalls();
+        let found = match self.admin.known(topic) {
+            Some(found) => Ok(found),
+            None => self.producer.unless_recalled(self.admin.existing(topic)).await,
+        };
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => return vec![Err(not_produced(error)); count],
+        };
+        frames.share();
+        let answer = self.producer.produce(&found, &frames, recalls);
+        drop(frames);
+        let ended = || ProduceError::Unavailable(BrokerError::Closed.to_string());
+        answer.await.unwrap_or_else(|_| vec![Err(ended()); count])
+    }
+
+    async fn recall(&self) {
+        self.producer.recall();
+    }
+
+    async fn takes(&self, topic: &str, partition: u32) -> Result<(), BrokerError> {
+        self.admin.takes(topic, partition).await
+    }
+
+    async fn reader(&self, topic: &str, partition: u32, from: u64) -> Result<Box<dyn Reader>, BrokerError> {
+        let found = self.admin.existing(topic).await?;
+        let ends = match partition < found.partitions {
+            true => self.admin.ends(topic, vec![partition]).await?,
+            false => return Err(BrokerError::UnknownTopic(format!("{topic}/{partition}"))),
+        };
+        let Ends { start, end } = ends[0];
+        if !(start..=end).contains(&from) {
+            let topic = topic.to_owned();
+            return Err(BrokerError::OutOfRange { topic, partition, position: from, start, end });
+        }
+        Ok(Box::new(KafkaReader::start(&self.admin, &self.readers, topic, partition, from)?))
+    }
+
+    async fn ends(&self, topic: &str) -> Result<Vec<Ends>, BrokerError> {
+        let found = self.admin.existing(topic).await?;
+        self.admin.ends(topic, (0..found.partitions).collect()).await
+    }
+
+    async fn commit(
+        &self,
+        group: &str,
+        topic: &str,
+        partition: u32,
+        commit: Commit,
+    ) -> Result<(), BrokerError> {
+        if let Some(member) = self.member(group, topic) {
+            return member.commit(partition, commit).await;
+        }
+        self.admin.existing(topic).await?;
+        commit_alone(self.group(group)?, topic, partition, commit).await
+    }
+
+    async fn committed(
+        &self,
+        group: &str,
+        topic: &str,
+        partition: u32,
+    ) -> Result<Option<Commit>, BrokerError> {
+        let consumer = self.group(group)?;
+        let asked = committed(Arc::clone(&consumer), topic, partition);
+        let found = self.context.answer(asked).await;
+        // A group that does not let us in says so once, beside the call, which only times out.
+        let beside = found.as_ref().err().and_then(|_| consumer.poll(Duration::ZERO)).and_then(Result::err);
+        let refused = beside.map(|error| broker_error(topic, &error));
+        let refused = refused.filter(|error| matches!(error, BrokerError::Denied { .. }));
+        let found = found.map_err(|error| refused.unwrap_or(error));
+        if matches!(found, Err(BrokerError::Denied { .. })) {
+            lock(&self.groups).remove(group);
+        }
+        found
+    }
+
+    async fn join(&self, group: &str, topic: &str, _node: &str) -> Result<Box<dyn Membership>, BrokerError> {
+        check_name(group)?;
+        let joined = self.admin.existing(topic).await?;
+        weak::kept_whole(&self.admin, group, topic).await?;
+        let (member, membership) =
+            join(&self.options, &self.context, &self.admin, group, joined, self.instance)?;
+        lock(&self.members).insert((group.to_owned(), topic.to_owned()), Arc::downgrade(&member));
+        Ok(Box::new(membership))
+    }
+
+    async fn journal(&self, name: &JournalName) -> Result<Arc<dyn Journal>, BrokerError> {
+        let journal = KafkaJournal {
+            admin: Arc::clone(&self.admin),
+            producer: Arc::clone(&self.journal_producer),
+            clients: Arc::clone(&self.journal_readers),
+            topic: topic_of(name)?,
+            name: name.clone(),
+            ahead: Mutex::new(Ahead::default()),
+        };
+        journal.check_partition().await?;
+        Ok(Arc::new(journal))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read_lock<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write_lock<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

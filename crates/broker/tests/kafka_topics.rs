@@ -1,0 +1,116 @@
+//! What only topics of a Kafka cluster have: limits of batches, settings of an operator's own, codecs.
+#![cfg(feature = "kafka")]
+
+use keylane_broker::conformance::client::{journal_name, produce};
+use keylane_broker::{Broker, BrokerError, Compression, Kafka, KafkaOptions, LogKind, TopicSpec, Weakness};
+use keylane_core::{Draft, Frames};
+use keylane_tests::Cluster;
+
+fn open(cluster: &Cluster) -> Kafka {
+    Kafka::open(KafkaOptions::new(&cluster.bootstrap)).expect("it opens")
+}
+
+fn set(cluster: &Cluster, topic: &str, setting: &str) {
+    let topic = ["--entity-type", "topics", "--entity-name", topic, "--add-config", setting];
+    cluster.tool(&[&["kafka.admin.ConfigCommand", "--alter"], &topic[..]].concat());
+}
+
+/// BRK-2, P1: Kafka bounds batches, we bound messages: many small ones that go together are not too large.
+#[tokio::test]
+async fn small_messages_of_a_topic_with_a_small_limit_are_not_refused_together() {
+    let broker = open(&Cluster::shared());
+    let spec = TopicSpec { partitions: 1, message_bytes_max: 2000, ..TopicSpec::default() };
+    broker.create_topic("small", &spec).await.expect("it is made");
+    let mut frames = Frames::default();
+    let mut state = 1u64;
+    for number in 0..2_000 {
+        // So that a batch is not small once it is compressed.
+        let payload: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 40) as u8
+        })
+        .take(500)
+        .collect();
+        let id = number.to_string();
+        frames
+            .push(0, &Draft { id: &id, payload: Some(&payload), ..Draft::default() })
+            .expect("a valid draft");
+    }
+    let results = broker.produce("small", frames).await;
+    let refused = results.iter().find(|result| result.is_err());
+    assert_eq!(refused, None, "each message is below the limit");
+    let again = open(&Cluster::shared());
+    let there = again.create_topic("small", &spec).await.expect("it is there");
+    assert_eq!(there.spec, spec, "its limit is the one that was declared");
+}
+
+/// MSG-4: a topic that is there gets the config's limits, and keeps what an operator set beside them.
+#[tokio::test]
+async fn limits_are_changed_and_an_operators_own_settings_stay() {
+    let cluster = Cluster::shared();
+    let broker = open(&cluster);
+    let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
+    let made = broker.create_topic("own", &spec).await.expect("it is made");
+    assert_eq!(made.spec.compression, Compression::Lz4);
+    set(&cluster, "own", "segment.bytes=123456789");
+    let other = TopicSpec { compression: Compression::Zstd, retention_ms: Some(86_400_000), ..spec };
+    assert_eq!(broker.create_topic("own", &other).await.expect("it is changed").spec, other);
+    let told = cluster.tool(&["TopicCommand", "--describe", "--topic", "own"]);
+    for setting in ["segment.bytes=123456789", "compression.type=zstd", "retention.ms=86400000"] {
+        assert!(told.contains(setting), "{setting} is not there: {told}");
+    }
+    produce(&broker, "own", 0, &["a", "b"]).await;
+}
+
+/// BRK-9: what weakens a promise is told by the broker, and nothing of a topic that is well kept but for its one copy.
+#[tokio::test]
+async fn weak_settings_are_told() {
+    let cluster = Cluster::shared();
+    let broker = open(&cluster);
+    let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
+    broker.create_topic("strong", &spec).await.expect("it is made");
+    let short = TopicSpec { retention_ms: Some(3_600_000), ..spec };
+    broker.create_topic("fragile", &short).await.expect("it is made");
+    set(&cluster, "fragile", "unclean.leader.election.enable=true");
+    set(&cluster, "fragile", "message.timestamp.type=CreateTime");
+    let topics = ["strong", "fragile", "nowhere"].map(str::to_owned);
+    let warnings = broker.warnings(&topics).await.expect("it tells");
+    let of = |topic: &str| -> Vec<Weakness> {
+        warnings.iter().filter(|warning| warning.topic == topic).map(|warning| warning.weakness).collect()
+    };
+    assert_eq!(of("strong"), [Weakness::OneCopy]);
+    let all =
+        [Weakness::OneCopy, Weakness::UncleanElection, Weakness::ProducersTime, Weakness::ShortRetention];
+    assert_eq!(of("fragile"), all);
+    assert!(warnings.iter().all(|warning| warning.remedy.contains("set ")), "{warnings:?}");
+}
+
+/// BRK-9, P10: a group is not joined while one of its journals would forget.
+#[tokio::test]
+async fn a_group_whose_journal_is_compacted_is_not_joined() {
+    let cluster = Cluster::shared();
+    let broker = open(&cluster);
+    let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
+    broker.create_topic("journaled", &spec).await.expect("it is made");
+    for (kind, topic) in
+        [(LogKind::Journal, "_keylane.journal.g.journaled"), (LogKind::Hold, "_keylane.hold.g.journaled")]
+    {
+        let journal = broker.journal(&journal_name("g", "journaled", kind)).await.expect("it opens");
+        journal.append("record".into(), None).await.expect("it lands");
+        set(&cluster, topic, "cleanup.policy=compact");
+        let refused = broker.join("g", "journaled", "n").await.err().expect("it would be lost");
+        assert!(matches!(&refused, BrokerError::NotKept { topic: named, .. } if named == topic), "{refused}");
+        set(&cluster, topic, "cleanup.policy=delete");
+    }
+    broker.join("g", "journaled", "n").await.expect("it is kept whole again").leave().await;
+}
+
+/// MSG-4: the error says how many brokers there are.
+#[tokio::test]
+async fn more_replicas_than_brokers_are_refused() {
+    let broker = open(&Cluster::shared());
+    let spec = TopicSpec { partitions: 1, replicas: 2, ..TopicSpec::default() };
+    let refused = broker.create_topic("copies", &spec).await.expect_err("there is one broker");
+    assert_eq!(refused, BrokerError::Replicas { topic: "copies".to_owned(), asked: 2, brokers: 1 });
+    assert_eq!(broker.topic("copies").await, Ok(None));
+}

@@ -1,0 +1,280 @@
+//! Calls that are with the broker, and what of them comes back.
+//!
+//! A call is numbered when it is handed over. When the broker is found to be away, all that is under way is called
+//! back; what was not acknowledged is kept in the order of those numbers, before anything that came later.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+
+use keylane_broker::ProduceError;
+use keylane_core::Frames;
+use tokio::sync::oneshot;
+
+use super::{Bells, Results, Spill, Stored, lock};
+use crate::call::Target;
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What is under way.
+#[derive(Default)]
+pub(crate) struct Calls {
+    next: u64,
+    open: BTreeMap<u64, Open>,
+    /// What came back, by the number of its call.
+    returned: BTreeMap<u64, Job>,
+    /// What came for partitions that wait.
+    queue: VecDeque<Job>,
+    /// How often something was called back.
+    recalls: u64,
+    /// True until all that was called back has ended.
+    recalling: bool,
+}
+
+/// A call that is with the broker.
+struct Open {
+    target: Arc<Target>,
+    partitions: BTreeSet<u32>,
+    since_ms: u64,
+    called_back: bool,
+}
+
+/// Messages that are to be kept.
+pub(crate) struct Job {
+    pub(crate) target: Arc<Target>,
+    pub(crate) frames: Frames,
+    pub(crate) answer: Answer,
+}
+
+/// What a caller waits for: results, of which some are still open.
+pub(crate) struct Answer {
+    results: Results,
+    open: Vec<usize>,
+    done: oneshot::Sender<Results>,
+}
+
+impl Answer {
+    /// Nothing is known of any of `count` messages.
+    pub(crate) fn of_all(count: usize) -> (Answer, oneshot::Receiver<Results>) {
+        let (done, answered) = oneshot::channel();
+        (Answer { results: vec![Ok(Stored::Here); count], open: (0..count).collect(), done }, answered)
+    }
+
+    /// Fills in what was open, and answers.
+    pub(crate) fn answer(mut self, kept: Results) {
+        for (index, result) in self.open.into_iter().zip(kept) {
+            self.results[index] = result;
+        }
+        let _nobody_waits = self.done.send(self.results);
+    }
+}
+
+impl Calls {
+    fn begin(&mut self, target: &Arc<Target>, frames: &Frames, since_ms: u64) -> u64 {
+        let partitions = frames.iter().map(|(partition, _)| partition).collect();
+        self.next += 1;
+        let open = Open { target: Arc::clone(target), partitions, since_ms, called_back: false };
+        self.open.insert(self.next, open);
+        self.next
+    }
+
+    fn oldest_ms(&self) -> Option<u64> {
+        self.open.values().find(|open| !open.called_back).map(|open| open.since_ms)
+    }
+
+    pub(crate) fn queue(&mut self, job: Job) {
+        self.queue.push_back(job);
+    }
+
+    /// True while it is not known what comes back: nothing may be kept before that.
+    pub(crate) fn is_recalling(&self) -> bool {
+        self.recalling
+    }
+
+    /// The next that is to be kept: first what came back.
+    pub(crate) fn next_job(&mut self) -> Option<Job> {
+        match self.recalling {
+            true => None,
+            false => self.returned.pop_first().map(|(_, job)| job).or_else(|| self.queue.pop_front()),
+        }
+    }
+}
+
+impl Spill {
+    /// Hands messages to the broker. The caller holds the lines.
+    pub(super) fn hand_over(
+        self: &Arc<Self>,
+        cx: &mut Context<'_>,
+        target: &Arc<Target>,
+        mut frames: Frames,
+    ) -> oneshot::Receiver<Results> {
+        frames.share();
+        let (answer, answered) = Answer::of_all(frames.len());
+        let (number, mut call) = self.call(target, frames.clone());
+        let first = call.as_mut().poll(cx);
+        if let Poll::Ready(results) = &first
+            && !results.iter().any(is_unknown)
+        {
+            lock(&self.calls).open.remove(&number);
+            answer.answer(stored(results.clone()));
+            return answered;
+        }
+        let (spill, target) = (Arc::clone(self), Arc::clone(target));
+        self.tasks.spawn(async move {
+            let results = match first {
+                Poll::Ready(results) => results,
+                Poll::Pending => call.await,
+            };
+            spill.ended(number, &target, &frames, results, answer);
+        });
+        answered
+    }
+
+    fn call(
+        self: &Arc<Self>,
+        target: &Arc<Target>,
+        frames: Frames,
+    ) -> (u64, Boxed<Vec<Result<u64, ProduceError>>>) {
+        let number = lock(&self.calls).begin(target, &frames, self.clock.now_ms());
+        self.bells.handed.notify_one();
+        let (broker, topic) = (Arc::clone(&self.broker), Arc::clone(&target.name));
+        (number, Box::pin(async move { broker.produce(&topic, frames).await }))
+    }
+
+    /// Offers what waits to the broker; nothing of it is kept anew.
+    pub(super) async fn offer(
+        self: &Arc<Self>,
+        target: &Arc<Target>,
+        frames: Frames,
+    ) -> Vec<Result<u64, ProduceError>> {
+        let (number, call) = self.call(target, frames);
+        let results = call.await;
+        let unknown = results.iter().find(|result| is_unknown(result)).cloned();
+        if let Some(Err(error)) = unknown {
+            self.away(&error.to_string());
+        }
+        self.close(number);
+        results
+    }
+
+    fn ended(
+        self: &Arc<Self>,
+        number: u64,
+        target: &Arc<Target>,
+        frames: &Frames,
+        results: Vec<Result<u64, ProduceError>>,
+        answer: Answer,
+    ) {
+        let open: Vec<usize> = (0..results.len()).filter(|index| is_unknown(&results[*index])).collect();
+        if let Some(Err(error)) = open.first().map(|index| &results[*index]) {
+            self.away(&error.to_string());
+            let mut back = Frames::default();
+            for ((partition, frame), result) in frames.iter().zip(&results) {
+                if is_unknown(result) {
+                    back.push_frame(partition, frame);
+                }
+            }
+            self.lines.read().expect("no holder panics").queued(&target.name, &back);
+            let answer = Answer { results: stored(results), open, ..answer };
+            let job = Job { target: Arc::clone(target), frames: back, answer };
+            lock(&self.calls).returned.insert(number, job);
+        } else {
+            answer.answer(stored(results));
+        }
+        self.close(number);
+    }
+
+    fn close(&self, number: u64) {
+        if lock(&self.calls).open.remove(&number).is_some_and(|open| open.called_back) {
+            self.bells.ended.notify_one();
+        }
+    }
+
+    /// The broker is away: all that is under way is called back, and its partitions wait from now on.
+    pub(super) fn away(self: &Arc<Self>, why: &str) {
+        let mut lines = self.lines.write().expect("no holder panics");
+        let mut calls = lock(&self.calls);
+        let was_quiet = lines.is_quiet();
+        let mut any = false;
+        for open in calls.open.values_mut().filter(|open| !open.called_back) {
+            open.called_back = true;
+            any = true;
+            for partition in &open.partitions {
+                lines.spill(&open.target.name, *partition, open.target.partitions);
+            }
+        }
+        if !any {
+            return;
+        }
+        if was_quiet {
+            lock(&self.recent).forget_keys();
+        }
+        calls.recalls += 1;
+        if std::mem::replace(&mut calls.recalling, true) {
+            return;
+        }
+        drop((lines, calls));
+        tracing::warn!(why, "the broker does not take messages; they are kept here until it does");
+        self.tasks.spawn(recall(Arc::clone(self)));
+    }
+}
+
+/// Calls back what is under way, and returns once all of it has ended.
+async fn recall(spill: Arc<Spill>) {
+    let mut done = 0;
+    loop {
+        let wanted = lock(&spill.calls).recalls;
+        if wanted > done {
+            done = wanted;
+            spill.broker.recall().await;
+        }
+        {
+            let mut calls = lock(&spill.calls);
+            if !calls.open.values().any(|open| open.called_back) {
+                calls.recalling = false;
+                break;
+            }
+            if calls.recalls > done {
+                continue;
+            }
+        }
+        spill.bells.ended.notified().await;
+    }
+    spill.bells.to_write.notify_one();
+    spill.bells.to_drain.notify_one();
+}
+
+/// Notices that the broker does not answer.
+pub(super) async fn watch(spill: Weak<Spill>, bells: Arc<Bells>) {
+    loop {
+        let Some(here) = spill.upgrade() else { return };
+        let (clock, after_ms) = (here.clock, here.options.after.as_millis() as u64);
+        let oldest = lock(&here.calls).oldest_ms();
+        match oldest {
+            None => {
+                drop(here);
+                bells.handed.notified().await;
+            }
+            Some(since_ms) if clock.now_ms() >= since_ms + after_ms => {
+                let why = match here.broker.health().await {
+                    Ok(()) => format!("no answer for {after_ms} ms"),
+                    Err(error) => error.to_string(),
+                };
+                here.away(&why);
+            }
+            Some(since_ms) => {
+                drop(here);
+                tokio::time::sleep_until(clock.instant(since_ms + after_ms)).await;
+            }
+        }
+    }
+}
+
+fn is_unknown<T>(result: &Result<T, ProduceError>) -> bool {
+    matches!(result, Err(ProduceError::Unavailable(_)))
+}
+
+fn stored(results: Vec<Result<u64, ProduceError>>) -> Results {
+    results.into_iter().map(|result| result.map(Stored::At)).collect()
+}

@@ -1,0 +1,215 @@
+//! Brings what waits to the broker: each partition in its order, as soon as the broker takes it again.
+//!
+//! A partition is asked for first, every second: only when it answers is anything sent. A try that fails after that
+//! opens the breaker: the next comes after `drain_every`, or when somebody asks for it.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use futures_util::future::join_all;
+use keylane_broker::{BrokerError, ProduceError, Topic};
+use keylane_core::{Delivery, Frames, Settled};
+
+use super::lines::{Line, READ_BYTES};
+use super::store::Kind;
+use super::{Bells, Spill, lock};
+use crate::call::Target;
+
+/// How long after the broker did not answer it is asked again.
+const ASK_MS: u64 = 1_000;
+
+/// Drains for as long as somebody produces.
+pub(super) async fn drain(spill: Weak<Spill>, bells: Arc<Bells>) {
+    loop {
+        let Some(here) = spill.upgrade() else { return };
+        let asked = here.counters.asked.swap(false, Ordering::Relaxed);
+        here.drain_due(asked).await;
+        if asked {
+            here.drain_refused().await;
+        }
+        let (next, clock) = (here.next_try_ms(), here.clock);
+        drop(here);
+        match next {
+            None => bells.to_drain.notified().await,
+            Some(at_ms) => tokio::select! {
+                () = bells.to_drain.notified() => {}
+                () = tokio::time::sleep_until(clock.instant(at_ms)) => {}
+            },
+        }
+    }
+}
+
+/// Why nothing more was brought.
+pub(super) enum Stuck {
+    /// The broker did not answer.
+    Asking(String),
+    /// It answered, and then did not take it.
+    Offering(String),
+}
+
+impl From<BrokerError> for Stuck {
+    fn from(error: BrokerError) -> Stuck {
+        Stuck::Offering(format!("the spill cannot be read or written: {error}"))
+    }
+}
+
+impl Spill {
+    async fn drain_due(self: &Arc<Self>, all: bool) {
+        if lock(&self.calls).is_recalling() {
+            return;
+        }
+        let now_ms = self.clock.now_ms();
+        let waiting = self.lines.read().expect("no holder panics").waiting();
+        let due = waiting.into_iter().filter(|line| all || lock(&line.tries).again_ms <= now_ms);
+        join_all(due.map(|line| async move { self.drain_line(&line).await })).await;
+    }
+
+    /// When the next partition is due; not while something is called back, whose end rings.
+    fn next_try_ms(&self) -> Option<u64> {
+        if lock(&self.calls).is_recalling() {
+            return None;
+        }
+        let waiting = self.lines.read().expect("no holder panics").waiting();
+        waiting.iter().map(|line| lock(&line.tries).again_ms).min()
+    }
+
+    async fn drain_line(self: &Arc<Self>, line: &Arc<Line>) {
+        let stuck = self.try_line(line).await.err();
+        let now_ms = self.clock.now_ms();
+        let mut tries = lock(&line.tries);
+        let (error, wait_ms) = match stuck {
+            None => {
+                // Something more is on its way here, and rings when it is kept.
+                tries.again_ms = now_ms + ASK_MS;
+                return;
+            }
+            Some(Stuck::Asking(error)) => (error, ASK_MS),
+            Some(Stuck::Offering(error)) => (error, self.options.drain_every.as_millis() as u64),
+        };
+        tracing::debug!(topic = &*line.topic, partition = line.partition, error, "the spill was not drained");
+        tries.failed += 1;
+        tries.error = Some(error);
+        tries.again_ms = now_ms + wait_ms;
+    }
+
+    async fn try_line(self: &Arc<Self>, line: &Arc<Line>) -> Result<(), Stuck> {
+        if self.is_released(line) {
+            return Ok(());
+        }
+        let topic = self.ask(&line.topic, line.partition, line.partitions).await?;
+        let mut reading = self.store.read(Kind::Waiting, &line.topic, line.partition, line.drained()).await?;
+        while !line.is_empty() {
+            let (messages, next) = reading.next(READ_BYTES).await?;
+            lock(&line.tries).tried_to = next;
+            self.bring(line, &topic, &messages, next).await?;
+            let mut tries = lock(&line.tries);
+            (tries.failed, tries.error) = (0, None);
+        }
+        self.is_released(line);
+        Ok(())
+    }
+
+    /// True if nothing waits any more: then the partition's messages go straight to the broker from now on.
+    fn is_released(&self, line: &Line) -> bool {
+        let mut lines = self.lines.write().expect("no holder panics");
+        // What is called back may yet belong before all that comes.
+        !lock(&self.calls).is_recalling() && lines.release(line)
+    }
+
+    /// Asks the broker whether it would take something, and what.
+    pub(super) async fn ask(&self, name: &str, partition: u32, partitions: u32) -> Result<Topic, Stuck> {
+        let asked = async {
+            self.broker.takes(name, partition).await?;
+            self.broker.topic(name).await?.ok_or_else(|| BrokerError::UnknownTopic(name.to_owned()))
+        };
+        let topic = match tokio::time::timeout(self.options.after, asked).await {
+            Err(_) => return Err(Stuck::Asking("the broker did not answer".to_owned())),
+            Ok(answer) => answer.map_err(|error| Stuck::Asking(error.to_string()))?,
+        };
+        if topic.partitions != partitions {
+            let (topic, there) = (name.to_owned(), topic.partitions);
+            let moved = BrokerError::Partitions { topic, there, asked: partitions };
+            return Err(Stuck::Offering(moved.to_string()));
+        }
+        Ok(topic)
+    }
+
+    /// Brings messages to the broker; what it refuses for good, and what waits behind that, is put aside.
+    async fn bring(
+        self: &Arc<Self>,
+        line: &Line,
+        topic: &Topic,
+        messages: &[Delivery],
+        next: u64,
+    ) -> Result<(), Stuck> {
+        let mut refused = self.known_refused(topic, messages);
+        let (mut frames, mut offered) = (Frames::default(), Vec::new());
+        for (index, message) in messages.iter().enumerate() {
+            if !refused.contains_key(&index) {
+                frames.push_frame(line.partition, message.frame());
+                offered.push(index);
+            }
+        }
+        let results = match offered.is_empty() {
+            true => Vec::new(),
+            false => self.offer(&target_of(topic), frames).await,
+        };
+        let (mut settled, mut stuck, mut taken) = (messages.len(), None, 0);
+        for (index, result) in offered.into_iter().zip(results) {
+            match result {
+                Ok(_) => taken += 1,
+                Err(error) if is_for_good(&error) => drop(refused.insert(index, error.to_string())),
+                Err(error) => {
+                    (settled, stuck) = (index, Some(error.to_string()));
+                    break;
+                }
+            }
+        }
+        refused.retain(|index, _| *index < settled);
+        self.refuse(line, messages, &refused).await?;
+        let position = messages.get(settled).map_or(next, Delivery::position);
+        self.store.drained(Kind::Waiting, &line.topic, line.partition, &Settled::below(position)).await?;
+        self.store.uncount(messages[..settled].iter().map(Delivery::size).sum());
+        line.drain_to(position, settled as u64);
+        self.counters.drained.fetch_add(taken, Ordering::Relaxed);
+        let brought = (0..settled).filter(|index| !refused.contains_key(index));
+        lock(&self.recent).add(&line.topic, brought.map(|index| &messages[index]));
+        stuck.map_or(Ok(()), |error| Err(Stuck::Offering(error)))
+    }
+
+    /// What need not be offered: it is too large by what the broker says, or stands behind what was refused.
+    fn known_refused(&self, topic: &Topic, messages: &[Delivery]) -> BTreeMap<usize, String> {
+        let lines = self.lines.read().expect("no holder panics");
+        let mut keys = HashSet::new();
+        let mut refused = BTreeMap::new();
+        for (index, message) in messages.iter().enumerate() {
+            let key = message.key();
+            let why = too_large(topic, message);
+            if why.is_some()
+                || lines.blocks_key(&topic.name, key)
+                || key.is_some_and(|key| keys.contains(key))
+            {
+                keys.extend(key);
+                refused.insert(index, why.unwrap_or_default());
+            }
+        }
+        refused
+    }
+}
+
+/// Why a topic would not take a message, if so.
+pub(super) fn too_large(topic: &Topic, message: &Delivery) -> Option<String> {
+    let (bytes, bytes_max) = (message.size(), topic.spec.message_bytes_max);
+    let too_large = || ProduceError::TooLarge { topic: topic.name.clone(), bytes, bytes_max };
+    (bytes > bytes_max).then(|| too_large().to_string())
+}
+
+/// True for what would be refused again.
+pub(super) fn is_for_good(error: &ProduceError) -> bool {
+    matches!(error, ProduceError::TooLarge { .. } | ProduceError::TooLargeThere(_) | ProduceError::Invalid(_))
+}
+
+pub(super) fn target_of(topic: &Topic) -> Arc<Target> {
+    Arc::new(Target::new(&topic.name, topic.partitions, topic.spec.message_bytes_max))
+}

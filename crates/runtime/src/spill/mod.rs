@@ -1,0 +1,298 @@
+//! Spill: what a broker does not take is kept on this machine, in order, until it does (PRD-3, PRD-4).
+//!
+//! A message goes straight to the broker, unless something of its partition waits already. When the broker does not
+//! answer in time, everything that it has not acknowledged is called back and kept, in the order in which it was
+//! produced, and so is all that follows for those partitions, until a drain has brought all of it to the broker. So
+//! within this process a partition's messages reach the broker in the order in which they were produced; what had
+//! landed though its answer was lost comes twice, and falls to dedup by id.
+//!
+//! `calls.rs` has what is under way, `lines.rs` which partitions wait, `write.rs` keeps, `drain.rs` brings,
+//! `refused.rs` has what the broker will never take as it is, and `store.rs` is the disk.
+
+mod calls;
+mod drain;
+mod entries;
+mod lines;
+mod refused;
+mod status;
+mod store;
+mod write;
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use keylane_broker::{Broker, BrokerError, ProduceError, Topic, TopicSpec};
+use keylane_core::Frames;
+use tokio::sync::{Notify, oneshot};
+
+use self::calls::{Answer, Calls, Job};
+use self::lines::Lines;
+use self::status::Recent;
+use self::store::Store;
+use crate::Error;
+use crate::call::Target;
+use crate::clock::Clock;
+use crate::spawn::Tasks;
+
+pub use self::status::{SpillEntry, SpillEntryState, SpillLine, SpillState, SpillStatus};
+
+/// How a broker's absence is bridged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SpillOptions {
+    /// Bytes of messages that are kept at most; past it producing is refused.
+    pub bytes_max: u64,
+    /// How long the broker may take to acknowledge a message before it counts as away.
+    pub after: Duration,
+    /// How long after a failed try what waits is brought to the broker again.
+    pub drain_every: Duration,
+}
+
+impl Default for SpillOptions {
+    fn default() -> SpillOptions {
+        SpillOptions {
+            bytes_max: 1 << 30,
+            after: Duration::from_secs(5),
+            drain_every: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Where a message is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stored {
+    /// At the broker, at this position.
+    At(u64),
+    /// Here, until the broker takes it.
+    Here,
+}
+
+type Results = Vec<Result<Stored, ProduceError>>;
+
+/// Stands between producers and a broker that may be away.
+pub(crate) struct Spill {
+    broker: Arc<dyn Broker>,
+    store: Store,
+    options: SpillOptions,
+    clock: Clock,
+    tasks: Tasks,
+    /// Held for reading while a call is handed over, so that a partition's change of ways meets no call half way.
+    lines: RwLock<Lines>,
+    calls: Mutex<Calls>,
+    counters: Counters,
+    recent: Mutex<Recent>,
+    bells: Arc<Bells>,
+}
+
+/// What its tasks wait for. Rung when it is dropped, too.
+#[derive(Debug, Default)]
+struct Bells {
+    /// A call was handed to the broker.
+    handed: Notify,
+    /// A call that was called back has ended.
+    ended: Notify,
+    /// There is something to be kept.
+    to_write: Notify,
+    /// There is something to be brought to the broker.
+    to_drain: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    spilled: AtomicU64,
+    drained: AtomicU64,
+    refused: AtomicU64,
+    /// When something was spilled last, ms since 1970.
+    last_ms: AtomicU64,
+    /// True while the last message that was to be kept was not.
+    refusing: AtomicBool,
+    /// Somebody asked for all to be tried now, what was refused included.
+    asked: AtomicBool,
+}
+
+impl Spill {
+    /// Goes on with what an earlier process left in `log`.
+    pub(crate) async fn open(
+        broker: Arc<dyn Broker>,
+        log: Arc<dyn Broker>,
+        options: SpillOptions,
+        clock: Clock,
+        tasks: Tasks,
+    ) -> Result<Arc<Spill>, Error> {
+        let (store, kept) = Store::open(log, options.bytes_max).await?;
+        let lines = Lines::restore(&store, kept).await?;
+        let left = lines.messages();
+        let bells = Arc::<Bells>::default();
+        let spill = Arc::new(Spill {
+            broker,
+            store,
+            options,
+            clock,
+            tasks: tasks.clone(),
+            lines: lines.into(),
+            calls: Mutex::default(),
+            counters: Counters::default(),
+            recent: Mutex::default(),
+            bells: Arc::clone(&bells),
+        });
+        if left > 0 {
+            tracing::warn!(messages = left, "messages of an earlier run wait in the spill for the broker");
+        }
+        let weak = Arc::downgrade(&spill);
+        tasks.spawn(calls::watch(weak.clone(), Arc::clone(&bells)));
+        tasks.spawn(write::write(weak.clone(), Arc::clone(&bells)));
+        tasks.spawn(drain::drain(weak, bells));
+        Ok(spill)
+    }
+
+    /// Partitions of a topic, and its limit: what the broker says, or what is known here while it does not answer.
+    pub(crate) async fn ask_or_know(
+        &self,
+        topic: &str,
+        ask: impl Future<Output = Result<Topic, Error>>,
+    ) -> Result<(u32, usize), Error> {
+        let away = match tokio::time::timeout(self.options.after, ask).await {
+            Ok(Ok(found)) => return Ok((found.partitions, found.spec.message_bytes_max)),
+            Ok(Err(Error::Broker(away @ BrokerError::Unavailable(_)))) => away,
+            Ok(Err(error)) => return Err(error),
+            Err(_) => BrokerError::Unavailable("no answer".to_owned()),
+        };
+        let known = self.store.partitions(topic).ok_or(Error::Broker(away))?;
+        Ok((known, TopicSpec::default().message_bytes_max))
+    }
+
+    /// Sends messages to the broker, or keeps them: a result each, in the order given. Its first poll takes their
+    /// place.
+    pub(crate) async fn produce(self: &Arc<Self>, target: &Arc<Target>, frames: Frames) -> Results {
+        let count = frames.len();
+        let mut frames = Some(frames);
+        let begun = poll_fn(|cx| {
+            let frames = frames.take().expect("it is ready when it is first polled");
+            Poll::Ready(self.begin(cx, target, frames))
+        });
+        let Begun { direct, kept, ways } = begun.await;
+        let (mut direct, mut kept) = (answer_of(direct).await, answer_of(kept).await);
+        let not_answered = || Err(ProduceError::Unavailable("the producer ended".to_owned()));
+        let (topic, bytes_max) = (&*target.name, target.message_bytes_max);
+        (0..count)
+            .map(|index| match ways.get(index).copied().unwrap_or(Way::Direct) {
+                Way::Direct => direct.next().unwrap_or_else(not_answered),
+                Way::Kept => kept.next().unwrap_or_else(not_answered),
+                Way::Refused { bytes } => {
+                    Err(ProduceError::TooLarge { topic: topic.to_owned(), bytes, bytes_max })
+                }
+            })
+            .collect()
+    }
+
+    fn begin(self: &Arc<Self>, cx: &mut Context<'_>, target: &Arc<Target>, frames: Frames) -> Begun {
+        let lines = self.lines.read().expect("no holder panics");
+        if lines.is_quiet() {
+            return Begun { direct: Some(self.hand_over(cx, target, frames)), kept: None, ways: Vec::new() };
+        }
+        if !lines.blocks_any(&target.name, &frames) {
+            return self.split(cx, &lines, target, &frames);
+        }
+        drop(lines);
+        // What follows a message that was refused for good waits behind it.
+        let mut lines = self.lines.write().expect("no holder panics");
+        for (partition, frame) in frames.iter() {
+            if lines.blocks(&target.name, frame) {
+                lines.spill(&target.name, partition, target.partitions);
+            }
+        }
+        self.split(cx, &lines, target, &frames)
+    }
+
+    /// Hands over what may go to the broker, and puts aside what is to be kept.
+    fn split(
+        self: &Arc<Self>,
+        cx: &mut Context<'_>,
+        lines: &Lines,
+        target: &Arc<Target>,
+        frames: &Frames,
+    ) -> Begun {
+        let way = |(partition, frame): (u32, &[u8])| match lines.spills(&target.name, partition) {
+            false => Way::Direct,
+            // Not kept if the broker would only refuse it later.
+            true if frame.len() > target.message_bytes_max => Way::Refused { bytes: frame.len() },
+            true => Way::Kept,
+        };
+        let ways: Vec<Way> = frames.iter().map(way).collect();
+        let part = |which: Way| {
+            let mut part = Frames::default();
+            for ((partition, frame), way) in frames.iter().zip(&ways) {
+                if *way == which {
+                    part.push_frame(partition, frame);
+                }
+            }
+            Some(part).filter(|part| !part.is_empty())
+        };
+        let direct = part(Way::Direct).map(|direct| self.hand_over(cx, target, direct));
+        let kept = part(Way::Kept).map(|kept| {
+            let (answer, answered) = Answer::of_all(kept.len());
+            lines.queued(&target.name, &kept);
+            lock(&self.calls).queue(Job { target: Arc::clone(target), frames: kept, answer });
+            self.bells.to_write.notify_one();
+            answered
+        });
+        Begun { direct, kept, ways }
+    }
+
+    /// Messages that wait.
+    pub(crate) fn messages(&self) -> u64 {
+        self.lines.read().expect("no holder panics").messages()
+    }
+
+    /// The share of its bound that is taken.
+    pub(crate) fn share(&self) -> f64 {
+        let (bytes, bytes_max) = self.store.bytes();
+        bytes as f64 / bytes_max as f64
+    }
+
+    /// Everything that waits is tried now, what was refused for good included.
+    pub(crate) fn drain_now(&self) {
+        self.counters.asked.store(true, Ordering::Relaxed);
+        self.bells.to_drain.notify_one();
+    }
+}
+
+impl Drop for Spill {
+    fn drop(&mut self) {
+        for bell in [&self.bells.handed, &self.bells.ended, &self.bells.to_write, &self.bells.to_drain] {
+            bell.notify_one();
+        }
+    }
+}
+
+/// How a call began: what of it went to the broker, what is to be kept, and which is which.
+struct Begun {
+    direct: Option<oneshot::Receiver<Results>>,
+    kept: Option<oneshot::Receiver<Results>>,
+    /// For each message; empty if all went to the broker.
+    ways: Vec<Way>,
+}
+
+/// Where a message goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Direct,
+    Kept,
+    Refused { bytes: usize },
+}
+
+async fn answer_of(
+    answer: Option<oneshot::Receiver<Results>>,
+) -> std::vec::IntoIter<Result<Stored, ProduceError>> {
+    match answer {
+        Some(answer) => answer.await.unwrap_or_default().into_iter(),
+        None => Vec::new().into_iter(),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no holder panics")
+}

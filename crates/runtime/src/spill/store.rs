@@ -1,0 +1,211 @@
+//! What waits for a broker that is away, on this machine's disk.
+//!
+//! A log of our own beside the broker's: for each topic one of what waits (`wait.`), with the same partitions, and one
+//! of what the broker refused for good, with all that came behind it of the same keys (`refused.`). How far each is
+//! drained is the log's commit. Bytes are counted here, over both.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use keylane_broker::{Broker, BrokerError, Commit, ProduceError, Reader, Topic, TopicSpec};
+use keylane_core::{Batch, Delivery, Frames, Settled};
+
+use super::lock;
+use crate::Error;
+
+/// The name under which it is kept how far a log is drained.
+const GROUP: &str = "drain";
+/// The largest message that is kept: the broker's own limit, whatever it is, was checked before.
+const MESSAGE_BYTES_MAX: usize = 128 << 20;
+
+/// Which of a topic's two logs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Waits for the broker.
+    Waiting,
+    /// Was refused for good, or stands behind what was.
+    Refused,
+}
+
+impl Kind {
+    fn prefix(self) -> &'static str {
+        match self {
+            Kind::Waiting => "wait.",
+            Kind::Refused => "refused.",
+        }
+    }
+}
+
+/// The logs.
+pub(crate) struct Store {
+    log: Arc<dyn Broker>,
+    bytes: AtomicU64,
+    bytes_max: u64,
+    made: Mutex<HashMap<String, Topic>>,
+}
+
+/// A partition of a topic that something is kept of.
+pub(crate) struct Kept {
+    pub(crate) topic: String,
+    pub(crate) partition: u32,
+    pub(crate) partitions: u32,
+    pub(crate) kind: Kind,
+    /// How far it is drained.
+    pub(crate) drained: Settled,
+    /// The next position to be given out.
+    pub(crate) end: u64,
+}
+
+impl Store {
+    pub(crate) async fn open(log: Arc<dyn Broker>, bytes_max: u64) -> Result<(Store, Vec<Kept>), Error> {
+        let store = Store { log, bytes: AtomicU64::new(0), bytes_max, made: Mutex::default() };
+        let mut kept = Vec::new();
+        for topic in store.log.topics().await? {
+            for kind in [Kind::Waiting, Kind::Refused] {
+                let Some(name) = topic.name.strip_prefix(kind.prefix()) else { continue };
+                let ends = store.log.ends(&topic.name).await?;
+                for (partition, ends) in (0..).zip(ends) {
+                    let commit = store.log.committed(GROUP, &topic.name, partition).await?;
+                    let drained = commit.as_ref().map_or(Settled::below(ends.start), drained_of);
+                    let (topic, partitions) = (name.to_owned(), topic.partitions);
+                    kept.push(Kept { topic, partition, partitions, kind, drained, end: ends.end });
+                }
+            }
+            lock(&store.made).insert(topic.name.clone(), topic);
+        }
+        Ok((store, kept))
+    }
+
+    /// Bytes that wait, and those allowed.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        (self.bytes.load(Ordering::Relaxed), self.bytes_max)
+    }
+
+    pub(crate) fn count(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn uncount(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Partitions of a topic as something of it is kept, if so.
+    pub(crate) fn partitions(&self, topic: &str) -> Option<u32> {
+        lock(&self.made).get(&format!("{}{topic}", Kind::Waiting.prefix())).map(|made| made.partitions)
+    }
+
+    /// Keeps messages, durably: a position each, or why not. Bytes are counted.
+    pub(crate) async fn append(
+        &self,
+        kind: Kind,
+        topic: &str,
+        partitions: u32,
+        frames: Frames,
+    ) -> Vec<Result<u64, ProduceError>> {
+        let count = frames.len();
+        let name = format!("{}{topic}", kind.prefix());
+        if let Err(error) = self.ensure(&name, partitions).await {
+            let why = format!("the spill cannot be written: {error}");
+            return vec![Err(ProduceError::Unavailable(why)); count];
+        }
+        let sizes: Vec<usize> = frames.iter().map(|(_, frame)| frame.len()).collect();
+        let results = self.log.produce(&name, frames).await;
+        let stored: usize =
+            sizes.iter().zip(&results).filter(|(_, result)| result.is_ok()).map(|(size, _)| size).sum();
+        self.count(stored);
+        results.into_iter().map(|result| result.map_err(|error| not_kept(&error))).collect()
+    }
+
+    async fn ensure(&self, name: &str, partitions: u32) -> Result<(), BrokerError> {
+        if let Some(made) = lock(&self.made).get(name) {
+            let (topic, there) = (name.to_owned(), made.partitions);
+            return match there == partitions {
+                true => Ok(()),
+                false => Err(BrokerError::Partitions { topic, there, asked: partitions }),
+            };
+        }
+        let spec = TopicSpec {
+            partitions,
+            // Freed once it is drained.
+            retention_ms: Some(1),
+            retention_bytes: None,
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            ..TopicSpec::default()
+        };
+        let made = self.log.create_topic(name, &spec).await?;
+        // From its first commit on nothing is freed that is not drained.
+        let commit = Commit { position: 0, metadata: Bytes::new() };
+        self.log.commit(GROUP, name, 0, commit).await?;
+        lock(&self.made).insert(name.to_owned(), made);
+        Ok(())
+    }
+
+    /// Reads one log from a position on.
+    pub(crate) async fn read(
+        &self,
+        kind: Kind,
+        topic: &str,
+        partition: u32,
+        from: u64,
+    ) -> Result<Reading, BrokerError> {
+        let reader = self.log.reader(&format!("{}{topic}", kind.prefix()), partition, from).await?;
+        Ok(Reading { reader, from })
+    }
+
+    /// Notes how far a log is drained: so much is freed.
+    pub(crate) async fn drained(
+        &self,
+        kind: Kind,
+        topic: &str,
+        partition: u32,
+        drained: &Settled,
+    ) -> Result<(), BrokerError> {
+        let above: Vec<String> =
+            drained.above().iter().map(|range| format!("{}-{}", range.start, range.end)).collect();
+        let commit = Commit { position: drained.low(), metadata: above.join(",").into() };
+        self.log.commit(GROUP, &format!("{}{topic}", kind.prefix()), partition, commit).await
+    }
+}
+
+/// What a commit of ours says.
+fn drained_of(commit: &Commit) -> Settled {
+    let mut drained = Settled::below(commit.position);
+    let text = String::from_utf8_lossy(&commit.metadata);
+    for range in text.split(',').filter_map(|range| range.split_once('-')) {
+        if let (Ok(from), Ok(to)) = (range.0.parse(), range.1.parse()) {
+            drained.settle(from..to);
+        }
+    }
+    drained
+}
+
+/// The message was not taken by the broker, and not kept here either.
+fn not_kept(error: &ProduceError) -> ProduceError {
+    match error {
+        ProduceError::Unavailable(why) => {
+            ProduceError::Unavailable(format!("the spill cannot be written: {why}"))
+        }
+        other => other.clone(),
+    }
+}
+
+/// Reads one log.
+pub(crate) struct Reading {
+    reader: Box<dyn Reader>,
+    from: u64,
+}
+
+impl Reading {
+    /// The next messages: about `bytes_max`, at least one. Waits at the end.
+    pub(crate) async fn next(&mut self, bytes_max: usize) -> Result<(Vec<Delivery>, u64), BrokerError> {
+        let batch: Batch = poll_fn(|cx| self.reader.poll_batch(cx, bytes_max)).await?;
+        let messages: Result<Vec<Delivery>, _> = batch.cursor(0).collect();
+        let mut messages = messages.map_err(|error| BrokerError::Damaged(error.to_string()))?;
+        // A batch may begin before what was asked for.
+        messages.retain(|message| message.position() >= self.from);
+        Ok((messages, batch.next))
+    }
+}

@@ -1,0 +1,133 @@
+//! Topics of a config: their figures, by hand and by profile (MSG-4), and names that a cluster can take.
+
+use std::collections::BTreeMap;
+
+use keylane::{Compression, TopicSpec};
+
+use super::error::{ConfigProblem, Place};
+use super::reader::{Reader, Section};
+use super::shape::NAME_BYTES_MAX;
+use super::table::TOPIC;
+use super::{BrokerConfig, PipelineConfig};
+
+/// Topics by name, and what one gets that its first use makes.
+pub(super) fn topics(
+    reader: &mut Reader,
+    top: &Section<'_>,
+    broker: &BrokerConfig,
+) -> (BTreeMap<String, TopicSpec>, TopicSpec) {
+    let undeclared = reader.section(None, &TOPIC, "topics".to_owned(), Place::Whole);
+    let new_topic = topic(reader, &undeclared, broker);
+    let mut topics = BTreeMap::new();
+    for (name, section) in reader.many(top, "topics") {
+        let spec = topic(reader, &section, broker);
+        topics.insert(name, spec);
+    }
+    (topics, new_topic)
+}
+
+fn topic(reader: &mut Reader, section: &Section<'_>, broker: &BrokerConfig) -> TopicSpec {
+    reader.choice(section, "kind");
+    let compression = match reader.choice(section, "compression") {
+        "none" => Compression::None,
+        "snappy" => Compression::Snappy,
+        "zstd" => Compression::Zstd,
+        "gzip" => Compression::Gzip,
+        _ => Compression::Lz4,
+    };
+    let (replicas, min_insync) = copies(reader, section, *broker == BrokerConfig::Embedded);
+    TopicSpec {
+        partitions: reader.whole(section, "partitions") as u32,
+        replicas,
+        min_insync,
+        retention_ms: Some(reader.duration(section, "retention").as_millis() as u64),
+        retention_bytes: Some(reader.size(section, "retention_bytes")),
+        message_bytes_max: reader.size(section, "max_message") as usize,
+        compression,
+    }
+}
+
+/// Replicas, and how many of them must have a message. A profile's figure gives way to what the user or the broker
+/// makes impossible; what is written is never changed.
+fn copies(reader: &mut Reader, section: &Section<'_>, embedded: bool) -> (u32, u32) {
+    let path = section.path.clone();
+    let mut read = |name: &str, most: u32| {
+        let read = reader.whole(section, name) as u32;
+        if section.node(name).is_none() { read.min(most) } else { read }
+    };
+    let replicas = read("replicas", if embedded { 1 } else { u32::MAX });
+    let min_insync = read("min_insync", replicas);
+    for (setting, copies) in [("replicas", replicas), ("min_insync", min_insync)] {
+        if copies > 1 && embedded {
+            reader.problems.push(ConfigProblem {
+                code: "KL-1007",
+                place: section.place_of(setting),
+                what: format!("{path}.{setting} is {copies}, but the embedded broker keeps one copy"),
+                help: format!("set {setting} to 1"),
+            });
+        }
+    }
+    if min_insync > replicas && !embedded {
+        reader.problems.push(ConfigProblem {
+            code: "KL-1007",
+            place: section.place_of("min_insync"),
+            what: format!("{path}.min_insync is {min_insync}, above {path}.replicas ({replicas}): no message could ever be acknowledged"),
+            help: format!("set min_insync to {replicas} or less, or replicas to {min_insync} or more"),
+        });
+    }
+    (replicas, min_insync)
+}
+
+/// Names that are fine here, but not as topics of a Kafka cluster: our own stand beside them.
+pub(super) fn kafka_names(
+    reader: &mut Reader,
+    top: &Section<'_>,
+    pipelines: &BTreeMap<String, PipelineConfig>,
+) {
+    // Kafka takes `.` and `_` for the same where names must differ.
+    let folded = |name: &str| name.replace('.', "_");
+    let mut taken = BTreeMap::<String, String>::new();
+    let mut take = |reader: &mut Reader, place: Place, path: &str, name: String| {
+        let refused = |what: String, help: &str| ConfigProblem {
+            code: "KL-1007",
+            place: place.clone(),
+            what,
+            help: help.to_owned(),
+        };
+        if name.len() > NAME_BYTES_MAX {
+            reader.problems.push(refused(
+                format!(
+                    "{path} needs a topic of its own on Kafka, `{name}`, of {} characters; Kafka takes {NAME_BYTES_MAX}",
+                    name.len()
+                ),
+                "give its group or its topic a shorter name",
+            ));
+        }
+        if let Some(other) = taken.insert(folded(&name), path.to_owned()) {
+            reader.problems.push(refused(
+                format!("{path} and {other} would have the same topic on Kafka, `{name}`: Kafka tells `.` and `_` not apart"),
+                "rename one of them",
+            ));
+        }
+    };
+    for (name, section) in reader.sections(top, "topics") {
+        let path = format!("topics.{name}");
+        if name.starts_with("__") || name.starts_with("_keylane.") {
+            reader.problems.push(ConfigProblem {
+                code: "KL-1007",
+                place: section.clone(),
+                what: format!(
+                    "{path}: names that begin with `__` are Kafka's own, with `_keylane.` Keylane's"
+                ),
+                help: "rename it".to_owned(),
+            });
+        }
+        take(reader, section, &path, name);
+    }
+    for (name, place) in reader.sections(top, "pipelines") {
+        let Some(pipeline) = pipelines.get(&name) else { continue };
+        // The longest of what stands beside a topic.
+        let journal = format!("_keylane.journal.{}.{}", pipeline.group, pipeline.topic);
+        take(reader, place, &format!("pipelines.{name}"), journal);
+    }
+}

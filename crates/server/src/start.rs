@@ -1,0 +1,155 @@
+//! From an open broker to a server that is ready: topics first, then pipelines.
+//!
+//! A broker that cannot be reached may come: it is tried again until then, while `/healthz` answers and `/readyz` says
+//! what is waited for (BRK-8). A pipeline that its broker does not let in keeps no other from its work. What waiting
+//! does not cure ends the start: a wrong log-in, topics that cannot be made as the config asks.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use keylane::handlers::LogHandler;
+use keylane::{Error, Keylane, Pipeline};
+
+use crate::app::{App, Phase};
+use crate::config::{Config, HandlerConfig, PipelineConfig, Profile};
+use crate::server::ServeError;
+
+/// Between two tries: the first wait, and the longest.
+const WAIT_FIRST: Duration = Duration::from_millis(500);
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// A server that is coming up.
+pub(crate) struct Coming {
+    pub(crate) config: Config,
+    pub(crate) app: Arc<App>,
+    /// Those that run.
+    pub(crate) pipelines: Arc<Mutex<Vec<Pipeline>>>,
+    /// Those that do not yet, by name.
+    pub(crate) left: Vec<String>,
+}
+
+impl Coming {
+    /// Tries until all runs, or something is wrong that waiting does not cure.
+    pub(crate) async fn up(mut self) -> Result<(), ServeError> {
+        let mut wait = WAIT_FIRST;
+        while !self.step().await? {
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(WAIT_MAX);
+        }
+        Ok(())
+    }
+
+    /// One try: true if all runs.
+    pub(crate) async fn step(&mut self) -> Result<bool, ServeError> {
+        if self.app.phase() == Phase::Opening {
+            if let Err(error) = ensure_topics(&self.config, &self.app.keylane).await {
+                self.wait_for(vec![reason(&error)]);
+                return if error.code() == UNREACHABLE { Ok(false) } else { Err(error.into()) };
+            }
+            self.app.go(Phase::Starting);
+            self.warn().await;
+        }
+        let mut waiting = Vec::new();
+        for name in std::mem::take(&mut self.left) {
+            match start_pipeline(&self.app.keylane, &name, &self.config.pipelines[&name]).await {
+                Ok(pipeline) => self.pipelines.lock().expect("no holder panics").push(pipeline),
+                Err(ServeError::Keylane(error)) if [UNREACHABLE, DENIED].contains(&error.code()) => {
+                    waiting.push(format!("pipeline {name} cannot start: {}", reason(&error)));
+                    self.left.push(name);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.wait_for(waiting);
+        if self.left.is_empty() {
+            self.app.go(Phase::Ready);
+            tracing::info!(pipelines = self.config.pipelines.len(), "ready");
+        }
+        Ok(self.left.is_empty())
+    }
+
+    /// What is waited for, as `/readyz` says it; logged when it changes.
+    fn wait_for(&self, reasons: Vec<String>) {
+        let before = self.app.waiting.send_replace(reasons.clone());
+        for reason in reasons.iter().filter(|reason| !before.contains(reason)) {
+            tracing::error!("{reason}");
+        }
+    }
+
+    /// Says which settings of the broker weaken a promise (BRK-9). Whoever lacks the right to look is not stopped.
+    async fn warn(&self) {
+        let declared = self.config.topics.keys();
+        let mut topics: Vec<String> =
+            declared.chain(self.config.pipelines.values().map(|pipeline| &pipeline.topic)).cloned().collect();
+        topics.sort();
+        topics.dedup();
+        let production = matches!(self.config.profile, Profile::Production | Profile::Staging);
+        match self.app.keylane.warnings(&topics).await {
+            // One copy is what a cluster of one broker has, and what its user chose.
+            Ok(warnings) => {
+                for warning in warnings.iter().filter(|warning| production || !warning.is_one_copy()) {
+                    tracing::warn!(code = warning.code, "{}; {}", warning.what, warning.remedy);
+                }
+            }
+            Err(error) => tracing::warn!("settings of the broker were not checked: {}", reason(&error)),
+        }
+    }
+}
+
+/// Waiting helps.
+const UNREACHABLE: &str = "KL-1102";
+/// Waiting does not help.
+const CREDENTIALS: &str = "KL-1109";
+/// Somebody may grant it.
+const DENIED: &str = "KL-1110";
+
+fn reason(error: &Error) -> String {
+    format!("{}: {error}", error.code())
+}
+
+/// Declared topics as declared; without any, those of the pipelines, as they are or as a first use makes them.
+async fn ensure_topics(config: &Config, keylane: &Keylane) -> Result<(), Error> {
+    for (name, spec) in &config.topics {
+        keylane.declare_topic(name, spec);
+    }
+    for (name, spec) in &config.topics {
+        keylane.ensure_topic(name, spec).await?;
+    }
+    if config.topics.is_empty() {
+        for pipeline in config.pipelines.values() {
+            if !keylane.has_topic(&pipeline.topic).await? {
+                keylane.ensure_topic(&pipeline.topic, &config.new_topic).await?;
+            }
+        }
+    }
+    // With nothing to make, a broker that is away or does not accept us would not be noticed. What else is wrong with
+    // it does not keep the rest from its work, and `/readyz` says it.
+    match keylane.health().await {
+        Err(error) if [UNREACHABLE, CREDENTIALS].contains(&error.code()) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+async fn start_pipeline(
+    keylane: &Keylane,
+    name: &str,
+    config: &PipelineConfig,
+) -> Result<Pipeline, ServeError> {
+    let builder =
+        keylane.pipeline(name).topic(&config.topic).group(&config.group).settings(config.settings.clone());
+    let pipeline = match &config.handler {
+        HandlerConfig::Http(http) => {
+            let handler =
+                http.handler().map_err(|why| ServeError::Handler { pipeline: name.to_owned(), why })?;
+            builder.handle(handler).start().await?
+        }
+        HandlerConfig::Log => builder.handle(LogHandler::default()).start().await?,
+    };
+    Ok(pipeline)
+}
+
+/// Drains all of them.
+pub(crate) async fn drain(pipelines: &[Pipeline]) -> Vec<Result<(), Error>> {
+    join_all(pipelines.iter().map(Pipeline::drain)).await
+}

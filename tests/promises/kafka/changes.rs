@@ -1,0 +1,161 @@
+//! Topics changed under their readers: records deleted, partitions added, a topic made anew. Each is noticed, stops what
+//! is concerned with a clear error, now and after a restart, and never goes by in silence.
+
+use keylane_tests::{
+    Acked, Cluster, Item, PipelineView, Reply, Server, Setup, Sink, check, fill, items, until,
+};
+
+use crate::commits::Commits;
+use crate::{SOON, cluster, owns};
+
+/// Waits until exactly these partitions are stopped, with this code and these words.
+async fn stopped(server: &Server, partitions: &[u32], said: &[&str]) {
+    until("partitions to be stopped", async || {
+        let view = PipelineView::of(server).await?;
+        let stopped = view.partitions.iter().filter(|at| {
+            let why = at.why.as_deref().unwrap_or_default();
+            at.state == "stopped" && said.iter().all(|said| why.contains(said))
+        });
+        let stopped: Vec<u32> = stopped.map(|at| at.partition).collect();
+        (stopped == partitions).then_some(())
+    })
+    .await;
+}
+
+/// Messages of many keys, each with so many bytes.
+fn many(from: u64, count: u64, padding: usize) -> Vec<Item> {
+    let all = (0..40).flat_map(|key| items(&format!("k{key}"), from, count));
+    all.map(|item| Item { padding, ..item }).collect()
+}
+
+/// Deletes all records of a partition below an offset, with Kafka's own tool.
+fn delete_records(cluster: &Cluster, topic: &str, partition: u32, below: u64) {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let file = folder.path().join("delete.json");
+    let text = format!(
+        r#"{{"partitions":[{{"topic":"{topic}","partition":{partition},"offset":{below}}}],"version":1}}"#
+    );
+    std::fs::write(&file, text).expect("it can be written");
+    cluster.tool(&["DeleteRecordsCommand", "--offset-json-file", &file.display().to_string()]);
+}
+
+fn of_partition(acked: &[Acked], partition: u32) -> Vec<Acked> {
+    acked.iter().filter(|acked| acked.partition == partition).cloned().collect()
+}
+
+/// BRK-10, P10: messages deleted before they were read are not skipped in silence. Their partition stops and says where
+/// it was, the others go on; a restart changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_deleted_before_they_were_read_stop_their_partition_alone() {
+    let (cluster, sink) = (cluster(), Sink::start().await);
+    sink.behave(|_| Reply::Held(200));
+    // Little is read ahead, so that most of it still lies on the broker when it is deleted.
+    let setup = Setup::pipeline(&["buffer: { messages: 50, bytes: 1MiB }"]).topic("deleted");
+    let mut server = Server::new(&setup.on_kafka(&cluster, SOON), &sink);
+    server.start().await;
+    owns(&server, 4).await;
+    let mut acked = fill(&server, &many(0, 15, 20_000)).await;
+    sink.wait("some calls to be under way", |sink| !sink.is_empty()).await;
+    let first = of_partition(&acked, 0);
+    let below = first.last().expect("some lie there").position();
+    delete_records(&cluster, "deleted", 0, below);
+    sink.behave(|_| Reply::Status(200));
+    sink.release();
+    stopped(&server, &[0], &["KL-1106", "deleted"]).await;
+    let others: Vec<Acked> = acked.iter().filter(|acked| acked.partition != 0).cloned().collect();
+    server.settles(&sink, &others).await;
+    let (committed, settled) =
+        (PipelineView::of(&server).await.expect("it answers").partitions[0].committed, |offset| {
+            sink.calls().iter().any(|call| call.partition == 0 && call.offset == offset && call.is_settled())
+        });
+    assert!(committed < below, "nothing was skipped: {committed} of {below}");
+    assert!(
+        first.iter().all(|acked| settled(acked.position()) == (acked.position() < committed)),
+        "up to {committed}"
+    );
+    // What comes later waits behind it, and the others go on.
+    let more = fill(&server, &many(15, 5, 0)).await;
+    acked = more.into_iter().filter(|acked| acked.partition != 0).chain(others).collect();
+    server.settles(&sink, &acked).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    server.start().await;
+    stopped(&server, &[0], &["KL-1106", &format!("{committed}"), &format!("{below}")]).await;
+    let more = fill(&server, &many(20, 1, 0)).await;
+    acked.extend(more.into_iter().filter(|acked| acked.partition != 0));
+    server.settles(&sink, &acked).await;
+    check(&acked, &sink.calls()).assert_once();
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// BRK-10, P10: partitions that are added move keys. Nothing more starts, what runs is finished and on record, and the
+/// pipeline says so, now and after a restart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_added_while_keys_are_in_flight_stop_the_pipeline() {
+    let (cluster, sink) = (cluster(), Sink::start().await);
+    let setup = Setup::default().topic("widened").on_kafka(&cluster, SOON);
+    let mut server = Server::new(&setup, &sink);
+    server.start().await;
+    owns(&server, 4).await;
+    sink.behave(|_| Reply::Held(200));
+    let acked = fill(&server, &many(0, 5, 0)).await;
+    sink.wait("each key to be in flight", |sink| sink.len() == 40).await;
+    cluster.tool(&["TopicCommand", "--alter", "--topic", "widened", "--partitions", "6"]);
+    until("the pipeline to drain", async || {
+        let view = PipelineView::of(&server).await?;
+        view.partitions.iter().all(|at| at.state == "draining").then_some(())
+    })
+    .await;
+    sink.release();
+    stopped(&server, &[0, 1, 2, 3], &["KL-1105", "widened"]).await;
+    assert_eq!((sink.settled(), sink.len()), (40, 40), "what ran was finished, and nothing more was begun");
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    // With the old number in its config it does not start; with the new one the journal still knows.
+    server.spawn();
+    assert_eq!(server.ended().await, Some(1), "{}", server.output());
+    assert!(server.output().contains("6 partitions"), "{}", server.output());
+    server.configure(&setup.clone().partitions(6), &sink);
+    server.spawn();
+    stopped(&server, &[0, 1, 2, 3], &["KL-1304"]).await;
+    stopped(&server, &[4, 5], &["KL-1108", "was added"]).await;
+    assert_eq!((sink.settled(), sink.len()), (40, 40), "nothing was begun");
+    let done = acked.iter().filter(|acked| acked.n == 0).count();
+    assert_eq!(done, 40);
+}
+
+/// BRK-10, P10: a topic that was deleted and made again is another one, whatever its positions say.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recreated_topic_stops_the_pipeline() {
+    let (cluster, sink) = (cluster(), Sink::start().await);
+    let mut server = Server::new(&Setup::default().topic("recreated").on_kafka(&cluster, SOON), &sink);
+    server.start().await;
+    let acked = fill(&server, &many(0, 5, 0)).await;
+    server.settles(&sink, &acked).await;
+    cluster.tool(&["TopicCommand", "--delete", "--topic", "recreated"]);
+    cluster.tool(&["TopicCommand", "--create", "--topic", "recreated", "--partitions", "4"]);
+    stopped(&server, &[0, 1, 2, 3], &["KL-1303"]).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    server.spawn();
+    stopped(&server, &[0, 1, 2, 3], &["KL-1303"]).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// BRK-10, P10: the same while nobody was running.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_recreated_while_keylane_was_away_is_noticed_at_its_start() {
+    let (cluster, sink) = (cluster(), Sink::start().await);
+    let mut server = Server::new(&Setup::default().topic("replaced").on_kafka(&cluster, SOON), &sink);
+    server.start().await;
+    let acked = fill(&server, &many(0, 5, 0)).await;
+    server.settles(&sink, &acked).await;
+    Commits::of(&cluster, "replaced", 4).follow(&acked).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    cluster.tool(&["TopicCommand", "--delete", "--topic", "replaced"]);
+    cluster.tool(&["TopicCommand", "--create", "--topic", "replaced", "--partitions", "4"]);
+    let before = sink.len();
+    let lines: String = (0..200).map(|n| format!("k{n}:{{\"n\":{n}}}\n")).collect();
+    cluster.kcat(&["-P", "-t", "replaced", "-K", ":"], &lines);
+    server.spawn();
+    stopped(&server, &[0, 1, 2, 3], &["KL-1303"]).await;
+    assert_eq!(sink.len(), before, "nothing of the new topic was taken for the old one's");
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}

@@ -1,0 +1,72 @@
+//! From one broker to a cluster, by config alone.
+
+use keylane_tests::{Cluster, Load, Server, Setup, Sink, check, until};
+
+/// Puts three copies of every partition of these topics onto three brokers, with Kafka's own tool.
+fn copy_to_three(cluster: &Cluster, topics: &[(&str, u32)]) {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let file = folder.path().join("plan.json");
+    let plan: Vec<String> = topics
+        .iter()
+        .flat_map(|(topic, partitions)| (0..*partitions).map(move |partition| (topic, partition)))
+        .map(|(topic, partition)| {
+            // The one that has it stays its leader.
+            format!(r#"{{"topic":"{topic}","partition":{partition},"replicas":[1,2,3]}}"#)
+        })
+        .collect();
+    std::fs::write(&file, format!(r#"{{"version":1,"partitions":[{}]}}"#, plan.join(",")))
+        .expect("it can be written");
+    let file = file.display().to_string();
+    let run = |verb: &str| {
+        cluster.tool(&[
+            "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
+            verb,
+            "--reassignment-json-file",
+            &file,
+        ])
+    };
+    run("--execute");
+    while run("--verify").contains("in progress") {}
+}
+
+/// MSG-4, P1, P2: a topic that began on one broker goes on, on three, with nothing changed but the config: nothing is
+/// lost or reordered across, and from then on a broker may be lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_grows_from_one_broker_to_three_by_config_alone() {
+    let (cluster, sink) = (Cluster::start(3), Sink::start().await);
+    let settings = "session.timeout.ms: 6000";
+    let one = cluster.bootstrap.split(',').next().expect("there is one").to_owned();
+    let all_on_one = |topic: &str| {
+        let plan = ["--replica-assignment", "1,1,1,1"];
+        cluster.tool(&[&["TopicCommand", "--create", "--topic", topic], &plan[..]].concat());
+    };
+    all_on_one("t");
+    let mut server = Server::new(&Setup::default().on_kafka_at(&one, settings), &sink);
+    server.start().await;
+    let load = Load::start(&server, &sink, 50);
+    sink.wait_settled(1_000).await;
+    // Journals have as many partitions as their topic; the one of holds is there once a message has died.
+    copy_to_three(&cluster, &[("t", 4), ("_keylane.journal.t.t", 4)]);
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    let grown = Setup { replicas: (3, 2), ..Setup::default() }.on_kafka(&cluster, settings);
+    server.configure(&grown, &sink);
+    server.start().await;
+    let more = sink.settled() + 1_000;
+    sink.wait("work on the cluster", |sink| sink.settled() >= more).await;
+    // What Keylane keeps for itself is as safe as what it keeps for others.
+    for topic in ["t", "_keylane.journal.t.t"] {
+        until("two copies to be asked for", async || {
+            let told = cluster.tool(&["TopicCommand", "--describe", "--topic", topic]);
+            (told.contains("min.insync.replicas=2") && told.contains("ReplicationFactor: 3")).then_some(())
+        })
+        .await;
+    }
+    // The one that had everything.
+    cluster.kill(1);
+    let more = sink.settled() + 1_000;
+    sink.wait("work without the first broker", |sink| sink.settled() >= more).await;
+    let acked = load.stop().await;
+    server.settles(&sink, &acked).await;
+    check(&acked, &sink.calls()).assert_once();
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}

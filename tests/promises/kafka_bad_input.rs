@@ -1,0 +1,468 @@
+//! What a Kafka cluster refuses, and a cluster that is not there: each is told clearly, with its code and what to do;
+//! nothing is lost, and the rest goes on.
+
+use keylane_tests::{Cluster, Server, Setup, Sink, check, client, fill, items, run_binary, until};
+use serde_json::{Value, json};
+
+/// Short, so that a member that vanished is noticed within the test.
+const SOON: &str = "session.timeout.ms: 6000, heartbeat.interval.ms: 500";
+/// All that a user needs of a topic that the config declares and that is not there yet.
+const TOPIC: [&str; 7] = ["Describe", "DescribeConfigs", "AlterConfigs", "Create", "Read", "Write", "Delete"];
+
+/// A cluster that lets `ada` do what is granted; with a topic `t` of hers, its journals and a group.
+fn guarded() -> Cluster {
+    let cluster = Cluster::with(&["--acls", "--user", "ada:secret1"]);
+    cluster.allow("ada", &TOPIC, &["--topic", "t"]);
+    cluster.allow("ada", &TOPIC, &["--topic", "_keylane.", "--resource-pattern-type", "prefixed"]);
+    cluster.allow("ada", &["Read"], &["--group", "t"]);
+    cluster
+}
+
+fn on(cluster: &Cluster) -> Setup {
+    let settings = format!("{SOON}, {}", cluster.user("ada", "secret1"));
+    Setup::default().on_kafka(cluster, &settings)
+}
+
+async fn post(server: &Server, topic: &str, body: &Value) -> (u16, Value) {
+    let url = server.url(&format!("/v1/topics/{topic}/messages"));
+    let answer = client()
+        .post(url)
+        .header("content-type", "application/json")
+        .body(body.to_string())
+        .send()
+        .await
+        .expect("an answer");
+    let status = answer.status().as_u16();
+    (status, serde_json::from_str(&answer.text().await.expect("a body")).expect("JSON"))
+}
+
+/// What `/readyz` gives as reasons, once it gives one that says this.
+async fn not_ready(server: &Server, says: &[&str]) -> String {
+    until("/readyz to say why", async || {
+        let (status, problem) = server.get("/readyz").await?;
+        let reasons = problem["reasons"].to_string();
+        (status == 503 && says.iter().all(|text| reasons.contains(text))).then_some(reasons)
+    })
+    .await
+}
+
+/// BRK-8: a server that is started before its cluster listens, says what it waits for, and comes up by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_waits_for_a_cluster_that_is_not_there_yet() {
+    let cluster = Cluster::start(1);
+    let sink = Sink::start().await;
+    let mut server = Server::new(&Setup::default().on_kafka(&cluster, SOON), &sink);
+    cluster.kill(1);
+    server.spawn();
+    until("/healthz to answer", async || server.get("/healthz").await.filter(|(status, _)| *status == 200))
+        .await;
+    not_ready(&server, &["KL-1102", &cluster.bootstrap, "broker.kafka.brokers"]).await;
+    let (status, answer) = post(&server, "t", &json!({ "payload": 1 })).await;
+    assert_eq!((status, &answer["accepted"][0]["spilled"]), (202, &json!(true)), "{answer}");
+    assert!(server.is_running(), "{}", server.output());
+    cluster.restart(1);
+    until("/readyz to be well", async || server.get("/readyz").await.filter(|(status, _)| *status == 200))
+        .await;
+    let acked = fill(&server, &items("k", 0, 50)).await;
+    server.settles(&sink, &acked).await;
+    assert!(server.output().contains("KL-1102"), "{}", server.output());
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// BRK-8, ORD-10: a server that waits for its cluster can be stopped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_waits_for_its_cluster_can_be_stopped() {
+    let sink = Sink::start().await;
+    let setup = Setup {
+        broker: "{ kind: kafka, kafka: { brokers: \"127.0.0.1:1\" } }".to_owned(),
+        ..Setup::default()
+    };
+    let mut server = Server::new(&setup, &sink);
+    server.spawn();
+    not_ready(&server, &["KL-1102", "127.0.0.1:1"]).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// BRK-2: a log-in that the cluster does not accept ends the start, with what to look at.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_or_user_is_told_and_ends_the_start() {
+    let cluster = Cluster::with(&["--sasl", "--user", "ada:secret1"]);
+    let sink = Sink::start().await;
+    for (user, password) in [("ada", "wrong"), ("eve", "secret1")] {
+        let setup = Setup::default().on_kafka(&cluster, &cluster.user(user, password));
+        let mut server = Server::new(&setup, &sink);
+        server.spawn();
+        assert_eq!(server.ended().await, Some(1), "{}", server.output());
+        let said = server.output();
+        assert!(said.contains("KL-1109") && said.contains("sasl.password"), "{said}");
+        assert!(!said.contains(password) || password == "secret1", "{said}");
+    }
+    let mut server = Server::new(&on(&cluster), &sink);
+    server.start().await;
+    let acked = fill(&server, &items("k", 0, 20)).await;
+    server.settles(&sink, &acked).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// BRK-2: a user who may do what `docs/kafka.md` lists can run everything; a journal is cut, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_documented_rights_are_enough() {
+    let cluster = guarded();
+    let sink = Sink::start().await;
+    let mut server = Server::new(&on(&cluster), &sink);
+    server.start().await;
+    let acked = fill(&server, &items("k", 0, 100)).await;
+    server.settles(&sink, &acked).await;
+    server.recorded().await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    server.start().await;
+    let more = fill(&server, &items("k", 100, 100)).await;
+    server.settles(&sink, &more).await;
+    let acked: Vec<_> = acked.into_iter().chain(more).collect();
+    check(&acked, &sink.calls()).assert_once();
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// BRK-2: a topic that may not be made ends the start, and the right is named.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_may_not_be_made_ends_the_start() {
+    let cluster = guarded();
+    cluster.forbid("ada", &["Create"], &["--topic", "t"]);
+    let sink = Sink::start().await;
+    let mut server = Server::new(&on(&cluster), &sink);
+    server.spawn();
+    assert_eq!(server.ended().await, Some(1), "{}", server.output());
+    let said = server.output();
+    assert!(said.contains("KL-1110") && said.contains("CREATE") && said.contains("topic t"), "{said}");
+}
+
+/// BRK-2, P1: a message that may not be written is refused as that, and what is there is handled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_may_not_be_written_is_told_to_its_producer() {
+    let cluster = guarded();
+    let sink = Sink::start().await;
+    let mut server = Server::new(&on(&cluster), &sink);
+    server.start().await;
+    let acked = fill(&server, &items("k", 0, 20)).await;
+    cluster.forbid("ada", &["Write"], &["--topic", "t"]);
+    let problem = until("a message to be refused", async || {
+        let (status, problem) = post(&server, "t", &json!({ "payload": 1, "key": "late" })).await;
+        (status == 503).then_some(problem)
+    })
+    .await;
+    assert_eq!(problem["code"], "KL-1110", "{problem}");
+    assert!(problem["detail"].as_str().is_some_and(|text| text.contains("WRITE")), "{problem}");
+    server.settles(&sink, &acked).await;
+    cluster.allow("ada", &["Write"], &["--topic", "t"]);
+    until("messages to be taken again", async || {
+        let (status, _) = post(&server, "t", &json!({ "payload": 1, "key": "late" })).await;
+        (status == 202).then_some(())
+    })
+    .await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// BRK-2, P3: a pipeline whose group may not be read says so, takes no other with it, and goes on when it may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_may_not_be_read_keeps_no_other_pipeline_from_its_work() {
+    let cluster = guarded();
+    let sink = Sink::start().await;
+    let setup = Setup { more: second_pipeline(&sink, "u", "{ partitions: 1 }"), ..on(&cluster) };
+    cluster.allow("ada", &TOPIC, &["--topic", "u"]);
+    let mut server = Server::new(&setup, &sink);
+    server.spawn();
+    not_ready(&server, &["KL-1110", "pipeline u", "READ on the group"]).await;
+    let acked = fill(&server, &items("k", 0, 20)).await;
+    server.settles(&sink, &acked).await;
+    cluster.allow("ada", &["Read"], &["--group", "u"]);
+    until("/readyz to be well", async || server.get("/readyz").await.filter(|(status, _)| *status == 200))
+        .await;
+    let (status, answer) = post(&server, "u", &json!({ "payload": 1, "key": "u" })).await;
+    assert_eq!(status, 202, "{answer}");
+    sink.wait("the other pipeline's message", |sink| !sink.calls_of("u").is_empty()).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// BRK-2, P3: a topic that may not be read stops its own partitions only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_may_not_be_read_stops_its_own_pipeline_only() {
+    let cluster = guarded();
+    let sink = Sink::start().await;
+    cluster.allow(
+        "ada",
+        &["Describe", "DescribeConfigs", "AlterConfigs", "Create", "Write"],
+        &["--topic", "u"],
+    );
+    cluster.allow("ada", &["Read"], &["--group", "u"]);
+    let setup = Setup { more: second_pipeline(&sink, "u", "{ partitions: 1 }"), ..on(&cluster) };
+    let mut server = Server::new(&setup, &sink);
+    server.spawn();
+    not_ready(&server, &["KL-1110", "pipeline u", "READ"]).await;
+    let acked = fill(&server, &items("k", 0, 20)).await;
+    server.settles(&sink, &acked).await;
+    let (status, answer) = post(&server, "u", &json!({ "payload": 1, "key": "u" })).await;
+    assert_eq!(status, 202, "it may be written: {answer}");
+    cluster.allow("ada", &["Read"], &["--topic", "u"]);
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    server.start().await;
+    sink.wait("what waited to be handled", |sink| !sink.calls_of("u").is_empty()).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// MSG-4: more replicas than brokers, by hand and by profile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_replicas_than_brokers_is_an_error_that_names_the_setting() {
+    let cluster = Cluster::start(1);
+    let sink = Sink::start().await;
+    let asked = Setup { replicas: (3, 2), ..Setup::default() }.on_kafka(&cluster, SOON);
+    let profiled =
+        Setup { topics: Some("{ t: {} }".into()), top: "profile: production".into(), ..Setup::default() };
+    for setup in [asked, profiled.on_kafka(&cluster, SOON)] {
+        let mut server = Server::new(&setup, &sink);
+        server.spawn();
+        assert_eq!(server.ended().await, Some(1), "{}", server.output());
+        let said = server.output();
+        assert!(said.contains("KL-1111") && said.contains("topics.t.replicas"), "{said}");
+        assert!(said.contains("3 replicas") && said.contains("1 brokers"), "{said}");
+    }
+    let listed = cluster.tool(&["TopicCommand", "--list"]);
+    assert!(!listed.lines().any(|topic| topic == "t"), "nothing was made: {listed}");
+}
+
+/// MSG-4: from one broker to a cluster changes the config only; a topic that first use makes gets the profile's figures.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_profile_makes_topics_for_a_cluster() {
+    let cluster = Cluster::start(3);
+    let sink = Sink::start().await;
+    let setup = Setup { topics: Some("{}".into()), top: "profile: production".into(), ..Setup::default() };
+    let mut server = Server::new(&setup.on_kafka(&cluster, SOON), &sink);
+    server.start().await;
+    let (status, answer) = post(&server, "first-use", &json!({ "payload": 1 })).await;
+    assert_eq!(status, 202, "{answer}");
+    for topic in ["t", "first-use"] {
+        let told = cluster.tool(&["TopicCommand", "--describe", "--topic", topic]);
+        for figure in ["PartitionCount: 12", "ReplicationFactor: 3", "min.insync.replicas=2"] {
+            assert!(told.contains(figure), "{topic} has no {figure}: {told}");
+        }
+        for setting in ["compression.type=lz4", "retention.ms=604800000"] {
+            assert!(told.contains(setting), "{topic} has no {setting}: {told}");
+        }
+    }
+    let acked = fill(&server, &items("k", 0, 50)).await;
+    server.settles(&sink, &acked).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// BRK-2, ING-1: what is over a limit is refused alone: ours, and the cluster's where that is lower.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_over_the_limit_are_refused_alone() {
+    let cluster = Cluster::start(1);
+    let sink = Sink::start().await;
+    let mut server = Server::new(&Setup::default().on_kafka(&cluster, SOON), &sink);
+    server.start().await;
+    // Random enough not to be compressed: what counts on a cluster is what is sent.
+    let noise: String = (0..700_000u64)
+        .map(|n| {
+            char::from(33 + (n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(n * n) >> 33) as u8 % 90)
+        })
+        .collect();
+    let large = json!({ "payload": noise.repeat(2) });
+    let (status, problem) = post(&server, "t", &large).await;
+    assert_eq!((status, &problem["code"]), (413, &json!("KL-1203")), "{}", problem["detail"]);
+    let both = json!([{ "payload": noise.repeat(2) }, { "key": "k", "payload": 1 }]);
+    let (status, answer) = post(&server, "t", &both).await;
+    assert_eq!(status, 202, "{answer}");
+    assert_eq!(answer["rejected"][0]["index"], 0, "{answer}");
+    cluster.tool(&[
+        "kafka.admin.ConfigCommand",
+        "--alter",
+        "--entity-type",
+        "topics",
+        "--entity-name",
+        "t",
+        "--add-config",
+        "max.message.bytes=100000",
+    ]);
+    let problem = until("the cluster's limit to count", async || {
+        let (status, problem) = post(&server, "t", &json!({ "payload": noise })).await;
+        (status != 202).then_some((status, problem))
+    })
+    .await;
+    assert_eq!((problem.0, &problem.1["code"]), (413, &json!("KL-1203")), "{}", problem.1);
+    let acked = fill(&server, &items("k", 0, 20)).await;
+    server.settles(&sink, &acked).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// ING-1: with topics declared, another one is not made, on Kafka neither.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_is_not_declared_is_not_there() {
+    let cluster = Cluster::start(1);
+    let sink = Sink::start().await;
+    let mut server = Server::new(&Setup::default().on_kafka(&cluster, SOON), &sink);
+    server.start().await;
+    let (status, problem) = post(&server, "elsewhere", &json!({ "payload": 1 })).await;
+    assert_eq!((status, &problem["code"]), (404, &json!("KL-1201")), "{problem}");
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    let listed = cluster.tool(&["TopicCommand", "--list"]);
+    assert!(!listed.contains("elsewhere"), "{listed}");
+}
+
+/// BRK-9: settings that weaken a promise are named at start and in the admin API, with a code and what to do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_that_weaken_a_promise_are_named() {
+    let cluster = Cluster::start(3);
+    let sink = Sink::start().await;
+    let create = ["TopicCommand", "--create", "--partitions", "1", "--replication-factor", "2"];
+    let weak =
+        ["unclean.leader.election.enable=true", "min.insync.replicas=1", "message.timestamp.type=CreateTime"];
+    let mut arguments = create.to_vec();
+    arguments.extend(["--topic", "weak"]);
+    weak.iter().for_each(|setting| arguments.extend(["--config", setting]));
+    cluster.tool(&arguments);
+    let more =
+        format!("  weak:\n    handler: {{ http: {{ url: \"{}\", allow_private: true }} }}\n", sink.url());
+    let setup = Setup {
+        topics: Some("{}".into()),
+        more: (String::new(), more),
+        replicas: (3, 2),
+        ..Setup::default()
+    };
+    let mut server = Server::new(&setup.on_kafka(&cluster, SOON), &sink);
+    server.start().await;
+    let said = server.output();
+    for code in ["KL-1601", "KL-1602", "KL-1603"] {
+        assert!(said.contains(code), "{code} is not named: {said}");
+    }
+    let (_, answer) = server.get("/admin/topics").await.expect("an answer");
+    let topics = answer["topics"].as_array().expect("a list");
+    let codes = |name: &str| {
+        let topic = topics.iter().find(|topic| topic["name"] == name).expect("it is there");
+        let warnings = topic["warnings"].as_array().expect("a list");
+        let codes = warnings.iter().map(|warning| warning["code"].as_str().expect("text").to_owned());
+        codes.collect::<Vec<_>>()
+    };
+    let warnings: Vec<&Value> =
+        topics.iter().filter_map(|topic| topic["warnings"].as_array()).flatten().collect();
+    for warning in warnings {
+        let members: Vec<&String> = warning.as_object().expect("an object").keys().collect();
+        assert_eq!(members, ["code", "remedy", "what"], "as the API describes it");
+    }
+    assert_eq!(codes("weak"), ["KL-1601", "KL-1602", "KL-1603"]);
+    assert_eq!(codes("t"), ["KL-1604"], "it was made by default, with one copy");
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// BRK-9, P10: a journal that would forget stops its pipeline before anything is done on its word.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_journal_that_would_not_be_kept_whole_ends_the_start() {
+    let cluster = Cluster::start(1);
+    let sink = Sink::start().await;
+    let mut server = Server::new(&Setup::default().on_kafka(&cluster, SOON), &sink);
+    server.start().await;
+    let acked = fill(&server, &items("k", 0, 20)).await;
+    server.settles(&sink, &acked).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    let set = |value: &str| {
+        let journal = "_keylane.journal.t.t";
+        cluster.tool(&[
+            "kafka.admin.ConfigCommand",
+            "--alter",
+            "--entity-type",
+            "topics",
+            "--entity-name",
+            journal,
+            "--add-config",
+            value,
+        ]);
+    };
+    for (bad, good) in
+        [("cleanup.policy=compact", "cleanup.policy=delete"), ("retention.ms=1000000", "retention.ms=-1")]
+    {
+        set(bad);
+        server.spawn();
+        assert_eq!(server.ended().await, Some(1), "{}", server.output());
+        let said = server.output();
+        assert!(said.contains("KL-1112") && said.contains("_keylane.journal.t.t"), "{said}");
+        set(good);
+    }
+    server.start().await;
+    let more = fill(&server, &items("k", 20, 20)).await;
+    server.settles(&sink, &more).await;
+    let acked: Vec<_> = acked.into_iter().chain(more).collect();
+    check(&acked, &sink.calls()).assert_once();
+}
+
+/// MSG-4, ADM-9: `check` shows what a profile comes to, and refuses what a cluster does not take.
+#[tokio::test]
+async fn check_shows_the_effective_figures() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let file = folder.path().join("keylane.yaml");
+    let text = "profile: production\nbroker: { kind: kafka, kafka: { brokers: \"k:9092\", settings: { sasl.password: hunter2 } } }\n\
+                topics: { t: { partitions: 5 } }\npipelines: { t: { handler: { log: {} } } }\n";
+    std::fs::write(&file, text).expect("written");
+    let path = file.display().to_string();
+    let (code, said) = run_binary(&["check", "-c", &path, "--json"]).await;
+    assert_eq!(code, Some(0), "{said}");
+    let plan: Value = serde_json::from_str(&said).expect("JSON");
+    let topic = &plan["topics"][0];
+    assert_eq!(
+        (&topic["partitions"], &topic["replicas"], &topic["min_insync"], &topic["compression"]),
+        (&json!(5), &json!(3), &json!(2), &json!("lz4"))
+    );
+    let (code, said) = run_binary(&["check", "-c", &path]).await;
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("profile production") && said.contains("k:9092") && !said.contains("hunter2"),
+        "{said}"
+    );
+    std::fs::write(&file, text.replace("sasl.password", "sasl.pasword")).expect("written");
+    let (code, said) = run_binary(&["check", "-c", &path]).await;
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("sasl.pasword") && !said.contains("hunter2"), "{said}");
+}
+
+/// BRK-5, ADM-3: lag in messages and age, on the admin API and as a metric; the age is that of the append.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lag_is_told_in_messages_and_age() {
+    let cluster = Cluster::start(1);
+    let sink = Sink::start().await;
+    sink.behave(|_| keylane_tests::Reply::Held(200));
+    let mut server = Server::new(&Setup::default().partitions(1).on_kafka(&cluster, SOON), &sink);
+    server.start().await;
+    fill(&server, &items("k", 0, 30)).await;
+    let aged = |seconds: f64| {
+        let server = &server;
+        async move {
+            let (_, answer) = server.get("/admin/pipelines").await?;
+            let lag = &answer["pipelines"][0]["lag"];
+            let age = lag["oldest_age_seconds"].as_f64()?;
+            (lag["messages"] == 30 && age > seconds).then_some(age)
+        }
+    };
+    let age = until("a lag of 30 messages, a second old", async || aged(1.0).await).await;
+    assert!(age < 3_600.0, "{age}");
+    let (_, metrics) = server.get("/metrics").await.expect("an answer");
+    let metrics = metrics.as_str().expect("text");
+    assert!(metrics.contains("kafka_consumer_lag{topic=\"t\",group=\"t\"} 30"), "{metrics}");
+    // While no broker answers the figures are the last ones, and that is said.
+    cluster.kill(1);
+    not_ready(&server, &["KL-1102"]).await;
+    let (status, metrics) = server.get("/metrics").await.expect("an answer");
+    let metrics = metrics.as_str().expect("text").to_owned();
+    assert_eq!(status, 200, "{metrics}");
+    assert!(metrics.contains("kafka_consumer_lag{topic=\"t\",group=\"t\"} 30"), "{metrics}");
+    assert!(metrics.contains("keylane_broker_up 0"), "{metrics}");
+    cluster.restart(1);
+    until("/readyz to be well", async || server.get("/readyz").await.filter(|(status, _)| *status == 200))
+        .await;
+    let (_, metrics) = server.get("/metrics").await.expect("an answer");
+    assert!(metrics.as_str().is_some_and(|text| text.contains("keylane_broker_up 1")), "{metrics}");
+}
+
+/// A topic and a pipeline of that name beside `t`: lines of the config.
+fn second_pipeline(sink: &Sink, name: &str, topic: &str) -> (String, String) {
+    let pipeline =
+        format!("  {name}:\n    handler: {{ http: {{ url: \"{}\", allow_private: true }} }}\n", sink.url());
+    (format!(", {name}: {topic}"), pipeline)
+}

@@ -1,0 +1,351 @@
+//! The spill, simulated: a broker that comes and goes by partition, a process that is killed, and what each key's
+//! messages look like in the log at the end.
+
+mod remote;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::{Future, poll_fn};
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+
+use keylane::clock::Clock;
+use keylane::spawn::{Gate, Tasks};
+use keylane::spill::{SpillEntryState, SpillState};
+use keylane::{Draft, Keylane, Message, Severity, SpillOptions};
+use keylane_broker::{Broker, MemoryBroker, TopicSpec};
+use keylane_simulation::Dice;
+
+use self::remote::{Cluster, Remote};
+
+const TOPIC: &str = "orders";
+const PARTITIONS: u32 = 3;
+const KEYS: u64 = 6;
+const SEEDS: u64 = 300;
+/// Longer than any outage lasts and any drain waits.
+const LONG: Duration = Duration::from_secs(600);
+
+/// What was acknowledged, and how.
+#[derive(Default)]
+struct Acked {
+    ids: BTreeSet<String>,
+    spilled: u64,
+}
+
+struct World {
+    dice: Dice,
+    cluster: Arc<Cluster>,
+    disk: MemoryBroker,
+    acked: Arc<Mutex<Acked>>,
+    /// The next number of each key.
+    numbers: BTreeMap<u64, u64>,
+    options: SpillOptions,
+}
+
+struct Process {
+    gate: Arc<Gate>,
+    remote: Arc<Remote>,
+    keylane: Keylane,
+}
+
+impl World {
+    async fn new(seed: u64) -> World {
+        let mut dice = Dice::new(seed);
+        let log = MemoryBroker::new(dice.number(), || 0).node("log");
+        let spec = TopicSpec { partitions: PARTITIONS, ..TopicSpec::default() };
+        log.create_topic(TOPIC, &spec).await.expect("a topic is made");
+        let disk = MemoryBroker::new(dice.number(), || 0);
+        disk.set_latency(Duration::ZERO, Duration::from_millis(dice.between(0, 100)));
+        let mut options = SpillOptions::default();
+        options.after = Duration::from_millis(dice.between(200, 5_000));
+        World {
+            cluster: Cluster::new(log),
+            disk,
+            acked: Arc::default(),
+            numbers: (0..KEYS).map(|key| (key, 0)).collect(),
+            options,
+            dice,
+        }
+    }
+
+    async fn start(&mut self) -> Process {
+        let gate = Arc::new(Gate::default());
+        let remote = Arc::new(Remote::new(&self.cluster, self.dice.number()));
+        let clock = Clock::simulated(1_700_000_000_000).seeded(self.dice.number());
+        let tasks = Tasks::behind(Arc::clone(&gate));
+        let broker: Arc<dyn Broker> = Arc::clone(&remote) as _;
+        let log = self.disk.node("disk");
+        let opened = Keylane::with_spill(broker, log, self.options.clone(), clock, tasks, false).await;
+        let keylane = opened.expect("the spill opens");
+        keylane.declare_topic(TOPIC, &TopicSpec { partitions: PARTITIONS, ..TopicSpec::default() });
+        Process { gate, remote, keylane }
+    }
+
+    /// Sends a few messages of some key, one after another, without waiting for any.
+    async fn send(&mut self, process: &Process) {
+        let key = self.dice.between(0, KEYS - 1);
+        let count = self.dice.between(1, 8);
+        let first = self.numbers[&key];
+        self.numbers.insert(key, first + count);
+        for number in first..first + count {
+            let id = format!("{key}-{number}");
+            let message = Message::new(TOPIC).id(&id).key(key.to_string()).payload(number.to_string());
+            let ticket = process.keylane.producer().send(message).await.expect("there is room");
+            let acked = Arc::clone(&self.acked);
+            let answered = async move {
+                if let Ok(receipt) = ticket.await {
+                    let mut acked = acked.lock().expect("no holder panics");
+                    acked.spilled += u64::from(receipt.is_spilled());
+                    acked.ids.insert(id);
+                }
+            };
+            tokio::spawn(Arc::clone(&process.gate).around(answered));
+        }
+    }
+
+    /// Sends a message of every key in one call, which then goes to several partitions.
+    async fn send_all(&mut self, process: &Process) {
+        let mut call = process.keylane.producer().call(TOPIC).await.expect("the topic is known");
+        let mut ids = Vec::new();
+        for (key, next) in &mut self.numbers {
+            let (id, key) = (format!("{key}-{next}"), key.to_string());
+            call.push(&Draft { id: &id, key: Some(key.as_bytes()), payload: Some(b"x"), ..Draft::default() });
+            *next += 1;
+            ids.push(id);
+        }
+        let mut sending = Box::pin(call.send());
+        // Its place is that of its first poll.
+        let first = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
+        assert!(first.is_pending(), "it takes time");
+        let acked = Arc::clone(&self.acked);
+        let answered = async move {
+            let results = sending.await.expect("there is room");
+            let mut acked = acked.lock().expect("no holder panics");
+            for (id, result) in ids.into_iter().zip(results) {
+                if let Ok(receipt) = result {
+                    acked.spilled += u64::from(receipt.is_spilled());
+                    acked.ids.insert(id);
+                }
+            }
+        };
+        tokio::spawn(Arc::clone(&process.gate).around(answered));
+    }
+
+    async fn kill(&mut self, process: Process) {
+        process.gate.kill();
+        process.remote.cut().await;
+        drop(process);
+        // What its tasks held goes when they are dropped.
+        tokio::task::yield_now().await;
+    }
+
+    /// Each key's numbers as they stand in the log, repeats included.
+    async fn log(&self) -> BTreeMap<u64, Vec<u64>> {
+        let mut keys = BTreeMap::<u64, Vec<u64>>::new();
+        let keylane =
+            Keylane::with_broker(Arc::clone(&self.cluster.log), Clock::simulated(0), Tasks::default(), false);
+        for partition in 0..PARTITIONS {
+            for message in keylane.peek(TOPIC, partition, 0, usize::MAX).await.expect("the log is read") {
+                let (key, number) = message.id().split_once('-').expect("an id of ours");
+                let number = number.parse().expect("a number");
+                keys.entry(key.parse().expect("a key")).or_default().push(number);
+            }
+        }
+        keys
+    }
+}
+
+/// PRD-3, P1, P2: whatever comes and goes, what was acknowledged reaches the broker, each key's messages first in the
+/// order in which they were produced.
+#[test]
+fn a_spilled_key_keeps_its_order_and_loses_nothing() {
+    let (mut spilled, mut repeated) = (0, 0);
+    for seed in 1..=SEEDS {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        let (more, again) = runtime.expect("a runtime is made").block_on(run(seed));
+        spilled += more;
+        repeated += again;
+    }
+    assert!(
+        spilled > 1_000 && repeated > 100,
+        "{spilled} spilled and {repeated} repeated: nothing was tested"
+    );
+}
+
+async fn run(seed: u64) -> (u64, u64) {
+    let mut world = World::new(seed).await;
+    let mut process = world.start().await;
+    for _ in 0..world.dice.between(20, 120) {
+        match world.dice.between(0, 19) {
+            0 => world.cluster.leave(world.dice.between(0, u64::from(PARTITIONS) - 1) as u32),
+            1 => (0..PARTITIONS).for_each(|partition| world.cluster.leave(partition)),
+            2 | 3 => world.cluster.come_back(world.dice.between(0, u64::from(PARTITIONS) - 1) as u32),
+            4 => (0..PARTITIONS).for_each(|partition| world.cluster.come_back(partition)),
+            5 => {
+                world.kill(process).await;
+                process = world.start().await;
+            }
+            8..=10 => world.send_all(&process).await,
+            6 | 7 => tokio::time::sleep(Duration::from_millis(world.dice.between(0, 40_000))).await,
+            _ => {
+                world.send(&process).await;
+                tokio::time::sleep(Duration::from_millis(world.dice.between(0, 60))).await;
+            }
+        }
+    }
+    (0..PARTITIONS).for_each(|partition| world.cluster.come_back(partition));
+    tokio::time::sleep(LONG).await;
+    let status = process.keylane.spill();
+    assert_eq!(status.state, SpillState::Healthy, "seed {seed}: {status:?}");
+    assert_eq!((status.messages, status.bytes), (0, 0), "seed {seed}");
+    let log = world.log().await;
+    let acked = world.acked.lock().expect("no holder panics");
+    let mut repeated = 0;
+    let mut there = BTreeSet::new();
+    for (key, numbers) in &log {
+        let mut newest = None;
+        for number in numbers {
+            match there.insert(format!("{key}-{number}")) {
+                false => repeated += 1,
+                true => {
+                    assert!(newest < Some(*number), "seed {seed}: key {key} is out of order: {numbers:?}");
+                    newest = Some(*number);
+                }
+            }
+        }
+    }
+    let lost: Vec<_> = acked.ids.difference(&there).collect();
+    assert!(lost.is_empty(), "seed {seed}: {} acknowledged messages are lost: {lost:?}", lost.len());
+    (acked.spilled, repeated)
+}
+
+/// PRD-3: a message that the broker refuses for good stays, and blocks its key and no other, across a restart, until
+/// the topic takes it.
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_for_good_blocks_only_its_key() {
+    let mut world = World::new(7).await;
+    let mut process = world.start().await;
+    let send = async |process: &Process, id: &str, key: &str, bytes: usize| {
+        let message = Message::new(TOPIC).id(id).key(key).payload(vec![b'x'; bytes]);
+        process.keylane.produce(message).await.expect("it is taken")
+    };
+    (0..PARTITIONS).for_each(|partition| world.cluster.leave(partition));
+    for (id, key, bytes) in [("a-0", "a", 10), ("a-1", "a", 5_000), ("a-2", "a", 10), ("b-0", "b", 10)] {
+        assert!(send(&process, id, key, bytes).await.is_spilled(), "{id} is kept");
+    }
+    let limit =
+        |bytes| TopicSpec { partitions: PARTITIONS, message_bytes_max: bytes, ..TopicSpec::default() };
+    world.cluster.log.create_topic(TOPIC, &limit(1_000)).await.expect("the limit is lowered");
+    (0..PARTITIONS).for_each(|partition| world.cluster.come_back(partition));
+    tokio::time::sleep(LONG).await;
+    assert_eq!(ids(&world).await, ["a-0", "b-0"]);
+    world.kill(process).await;
+    process = world.start().await;
+    assert!(send(&process, "a-3", "a", 10).await.is_spilled(), "it stands behind what was refused");
+    assert!(!send(&process, "b-1", "b", 10).await.is_spilled(), "another key goes straight to the broker");
+    tokio::time::sleep(LONG).await;
+    assert_eq!(ids(&world).await, ["a-0", "b-0", "b-1"]);
+    let failed = process.keylane.spill_entries(Some(SpillEntryState::Failed), 10).await.expect("it is read");
+    let shown: Vec<_> = failed.iter().map(|entry| (entry.id.as_str(), entry.last_error.is_some())).collect();
+    assert_eq!(shown, [("a-1", true), ("a-2", false), ("a-3", false)]);
+    world.cluster.log.create_topic(TOPIC, &limit(1 << 20)).await.expect("the limit is raised");
+    process.keylane.drain_spill();
+    tokio::time::sleep(LONG).await;
+    assert_eq!(ids(&world).await, ["a-0", "a-1", "a-2", "a-3", "b-0", "b-1"]);
+    assert!(!send(&process, "a-4", "a", 10).await.is_spilled(), "its key is free again");
+    let status = process.keylane.spill();
+    assert_eq!((status.state, status.failed, status.bytes), (SpillState::Healthy, 0, 0));
+}
+
+/// Ids in the log, by key, each key in its order, without repeats.
+async fn ids(world: &World) -> Vec<String> {
+    let keylane =
+        Keylane::with_broker(Arc::clone(&world.cluster.log), Clock::simulated(0), Tasks::default(), false);
+    let mut ids = Vec::new();
+    for partition in 0..PARTITIONS {
+        let found = keylane.peek(TOPIC, partition, 0, usize::MAX).await.expect("the log is read");
+        ids.extend(
+            found.iter().map(|message| (message.key().expect("a key").to_vec(), message.id().to_owned())),
+        );
+    }
+    ids.sort_by(|one, other| one.0.cmp(&other.0));
+    let mut seen = BTreeSet::new();
+    ids.into_iter().map(|(_, id)| id).filter(|id| seen.insert(id.clone())).collect()
+}
+
+/// PRD-3, P5: past its bound the spill refuses, and says so; it takes more when it was drained.
+#[tokio::test(start_paused = true)]
+async fn a_full_spill_refuses() {
+    let mut world = World::new(8).await;
+    world.options.bytes_max = 2_000;
+    let process = world.start().await;
+    (0..PARTITIONS).for_each(|partition| world.cluster.leave(partition));
+    let send = async |id: String| {
+        process.keylane.produce(Message::new(TOPIC).id(id).key("a").payload(vec![b'x'; 500])).await
+    };
+    let mut taken = 0;
+    let refused = loop {
+        match send(format!("a-{taken}")).await {
+            Ok(receipt) => assert!(receipt.is_spilled()),
+            Err(error) => break error,
+        }
+        taken += 1;
+    };
+    assert_eq!((taken, refused.code()), (3, "KL-1220"), "{refused}");
+    assert_eq!(process.keylane.spill().state, SpillState::Refusing);
+    (0..PARTITIONS).for_each(|partition| world.cluster.come_back(partition));
+    tokio::time::sleep(LONG).await;
+    assert_eq!(process.keylane.spill().state, SpillState::Healthy);
+    assert!(!send("a-last".to_owned()).await.expect("it is taken").is_spilled());
+}
+
+/// REC-6: a backlog is told by levels, on the way up and on the way down, with its depth and age.
+#[tokio::test(start_paused = true)]
+async fn a_growing_backlog_is_told_by_levels() {
+    let mut world = World::new(9).await;
+    world.options.after = LONG;
+    let process = world.start().await;
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = Arc::clone(&told);
+    let producer = process.keylane.producer();
+    producer.on_backlog(move |backlog| tell.lock().expect("no holder panics").push(*backlog));
+    (0..PARTITIONS).for_each(|partition| world.cluster.leave(partition));
+    for number in 0..950 {
+        let message = Message::new(TOPIC).id(format!("0-{number}")).key("0").payload("x");
+        drop(producer.send(message).await.expect("there is room"));
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let backlog = producer.backlog();
+    assert_eq!((backlog.calls, backlog.severity), (950, Severity::Critical));
+    assert!(backlog.oldest_ms.is_some_and(|ms| ms >= 3_000), "{backlog:?}");
+    (0..PARTITIONS).for_each(|partition| world.cluster.come_back(partition));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(producer.backlog().rate > 1.0, "{:?}", producer.backlog());
+    let told = told.lock().expect("no holder panics");
+    let levels: Vec<_> = told.iter().map(|backlog| (backlog.severity, backlog.calls)).collect();
+    use Severity::{Critical, High, Low, Medium, None};
+    let (up, down) = levels.split_at(4);
+    assert_eq!(up, [(Low, 300), (Medium, 500), (High, 700), (Critical, 900)]);
+    assert_eq!(down, [(High, 899), (Medium, 699), (Low, 499), (None, 299)]);
+}
+
+/// BRK-2, PRD-1: closing waits for what was sent and forgotten.
+#[tokio::test(start_paused = true)]
+async fn closing_waits_for_what_is_on_its_way() {
+    let mut world = World::new(10).await;
+    let process = world.start().await;
+    let producer = process.keylane.producer();
+    for number in 0..50 {
+        let message = Message::new(TOPIC).id(format!("0-{number}")).key("0").payload("x");
+        drop(producer.send(message).await.expect("there is room"));
+    }
+    assert!(world.log().await.get(&0).map_or(0, Vec::len) < 50, "not all has landed yet");
+    assert!(process.keylane.close().await);
+    assert_eq!(world.log().await[&0], (0..50).collect::<Vec<_>>());
+    (0..PARTITIONS).for_each(|partition| world.cluster.leave(partition));
+    world.options.after = LONG;
+    let patient = world.start().await;
+    let message = Message::new(TOPIC).id("0-50").key("0").payload("x");
+    drop(patient.keylane.producer().send(message).await.expect("there is room"));
+    assert!(!patient.keylane.close().await, "the cluster is away for longer than that");
+}
