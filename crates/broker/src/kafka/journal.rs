@@ -24,6 +24,9 @@ use crate::contract::{
 /// Bytes read ahead of who reads a journal.
 const AHEAD_BYTES: usize = 4 << 20;
 
+/// How often a journal may be cut while a page of it is read.
+const CUTS_MAX: u32 = 10;
+
 /// A journal's topic.
 pub(crate) fn topic_of(name: &JournalName) -> Result<String, BrokerError> {
     let kind = match name.kind {
@@ -156,6 +159,40 @@ impl KafkaJournal {
         tracing::info!(topic = self.topic, copies = wanted, "a journal asks for as many copies as its topic");
         self.admin.topic(&self.topic).await.map(drop)
     }
+
+    /// One try at a page.
+    async fn page(&self, from: u64, bytes_max: usize) -> Result<JournalPage, BrokerError> {
+        let Some((start, end)) = self.ends().await? else {
+            return Ok(JournalPage { start: 0, end: 0, records: Vec::new() });
+        };
+        let from = from.max(start);
+        let mut page = JournalPage { start, end, records: Vec::new() };
+        let mut bytes = 0;
+        // All below `end` is there, so that waiting for it is not waiting for somebody to write.
+        while page.records.last().map_or(from, |(position, _)| position + 1) < end && bytes < bytes_max {
+            let at = page.records.last().map_or(from, |(position, _)| position + 1);
+            let next = poll_fn(|cx| {
+                let mut ahead = lock(&self.ahead);
+                if let Err(error) = ahead.seek(self, at) {
+                    return Poll::Ready(Err(error));
+                }
+                loop {
+                    if let Some(record) = ahead.pop() {
+                        return Poll::Ready(Ok(record));
+                    }
+                    match ahead.poll_more(cx) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                        Poll::Ready(Ok(())) => {}
+                    }
+                }
+            });
+            let (position, record) = next.await?;
+            bytes += record.len();
+            page.records.push((position, record));
+        }
+        Ok(page)
+    }
 }
 
 /// Settings of a journal beside a topic like this.
@@ -198,36 +235,14 @@ impl Journal for KafkaJournal {
     }
 
     async fn read(&self, from: u64, bytes_max: usize) -> Result<JournalPage, BrokerError> {
-        let Some((start, end)) = self.ends().await? else {
-            return Ok(JournalPage { start: 0, end: 0, records: Vec::new() });
-        };
-        let from = from.max(start);
-        let mut page = JournalPage { start, end, records: Vec::new() };
-        let mut bytes = 0;
-        // All below `end` is there, so that waiting for it is not waiting for somebody to write.
-        while page.records.last().map_or(from, |(position, _)| position + 1) < end && bytes < bytes_max {
-            let at = page.records.last().map_or(from, |(position, _)| position + 1);
-            let next = poll_fn(|cx| {
-                let mut ahead = lock(&self.ahead);
-                if let Err(error) = ahead.seek(self, at) {
-                    return Poll::Ready(Err(error));
-                }
-                loop {
-                    if let Some(record) = ahead.pop() {
-                        return Poll::Ready(Ok(record));
-                    }
-                    match ahead.poll_more(cx) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
-                        Poll::Ready(Ok(())) => {}
-                    }
-                }
-            });
-            let (position, record) = next.await?;
-            bytes += record.len();
-            page.records.push((position, record));
+        let mut tries = 0;
+        loop {
+            match self.page(from, bytes_max).await {
+                // Whoever owns it by now has cut it while it was read: what is left tells all.
+                Err(BrokerError::OutOfRange { .. }) if tries < CUTS_MAX => tries += 1,
+                other => return other,
+            }
         }
-        Ok(page)
     }
 
     async fn beyond(&self, end: u64) -> Result<(), BrokerError> {
@@ -253,6 +268,8 @@ impl Journal for KafkaJournal {
                 }
                 match ahead.poll_more(cx) {
                     Poll::Pending => return Poll::Pending,
+                    // Cut meanwhile, so that something has landed.
+                    Poll::Ready(Err(BrokerError::OutOfRange { .. })) => return Poll::Ready(Ok(())),
                     Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Ready(Ok(())) => {}
                 }
