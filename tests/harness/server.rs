@@ -353,9 +353,14 @@ impl Drop for Server {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let said = self.output_bytes();
-            let tail = &said[said.len().saturating_sub(6_000)..];
+            let tail = &said[said.len().saturating_sub(12_000)..];
             let answered = self.answered.lock().map(|text| text.clone()).unwrap_or_default();
             let tail = String::from_utf8_lossy(tail);
+            // Not by our own client: this is no place to wait in.
+            let url = self.url("/admin/pipelines");
+            let now = std::process::Command::new("curl").args(["-s", "--max-time", "5", &url]).output();
+            let now = now.map(|now| String::from_utf8_lossy(&now.stdout).into_owned()).unwrap_or_default();
+            eprintln!("the server on port {} says now: {now}", self.port);
             eprintln!("the server on port {} answered at last: {answered}\nand said:\n{tail}", self.port);
         }
     }
