@@ -297,13 +297,11 @@ impl Admin {
         }
     }
 
-    /// Whether a partition has a leader that answers. If not, the next question goes to whoever leads it then.
+    /// Whether a partition has a leader that answers.
     pub(crate) async fn takes(&self, topic: &str, partition: u32) -> Result<(), BrokerError> {
-        let asked = self.ends_now(topic, vec![partition]).await.map(drop);
-        if asked.is_err() {
-            self.find_leaders(topic).await?;
-        }
-        asked
+        // Who led it before may be gone, and would be waited for.
+        self.find_leaders(topic).await?;
+        self.ends_now(topic, vec![partition]).await.map(drop)
     }
 
     /// Has the client ask who leads a topic's partitions now: by itself it would ask again in some minutes. If that is
