@@ -97,6 +97,7 @@ async fn a_planned_hand_over_repeats_nothing() {
     let acked = load.stop().await;
     first.settles(&sink, &acked).await;
     check(&acked, &sink.calls()).assert_once();
+    assert_eq!(sink.len(), acked.len(), "a message was begun in one place, and once more in another");
     assert_eq!(first.stop().await, Some(0), "{}", first.output());
 }
 

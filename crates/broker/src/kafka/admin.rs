@@ -11,6 +11,7 @@ use rdkafka::admin::{
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
+use tokio::sync::Mutex;
 
 use super::context::Context;
 use super::describe::{Described, Native, describe};
@@ -24,9 +25,10 @@ use crate::tasks;
 
 /// How long a question may take before the cluster counts as away.
 const ASK: Duration = Duration::from_secs(30);
-/// How often, and how long between, a partition without a leader is asked about: an election takes about so long.
-const LEADER_TRIES: u32 = 50;
+/// How long until a partition without a leader is asked about again.
 const LEADER_WAIT: Duration = Duration::from_millis(100);
+/// How long a question waits before it is looked where the brokers are by now, and how long that may take.
+const LOOK: Duration = Duration::from_secs(1);
 /// How long a leader may take to say where its partitions end. One that was killed never does, and the client goes on
 /// waiting for it though there is another by then.
 const LEADER_ASK: Duration = Duration::from_secs(3);
@@ -37,6 +39,8 @@ pub(crate) struct Admin {
     /// Asks where partitions begin and end. Never reads, so that nothing waits behind a fetch.
     asker: Arc<BaseConsumer<Context>>,
     context: Context,
+    /// Held by who looks where the brokers are: one at a time is enough for all.
+    looking: Mutex<()>,
     known: RwLock<HashMap<String, Topic>>,
     /// The largest message of each topic that was declared here.
     limits: RwLock<HashMap<String, usize>>,
@@ -56,6 +60,7 @@ impl Admin {
             client: Arc::new(client),
             asker: Arc::new(asker),
             context,
+            looking: Mutex::default(),
             known: RwLock::default(),
             limits: RwLock::default(),
         })
@@ -138,7 +143,7 @@ impl Admin {
     pub(crate) async fn with_settings(&self, names: Vec<String>) -> Result<Vec<Settings>, BrokerError> {
         let client = Arc::clone(&self.client);
         let asked = blocking(move || describe(&Native(client.inner().native_ptr()), &names, ASK));
-        let described = self.context.answer(asked).await?.map_err(|error| self.told(error))?;
+        let described = self.answer(asked).await?.map_err(|error| self.told(error))?;
         self.context.reached();
         let resources: Vec<_> = described.iter().map(|topic| ResourceSpecifier::Topic(&topic.name)).collect();
         if resources.is_empty() {
@@ -160,7 +165,38 @@ impl Admin {
         topic: &str,
     ) -> Result<T, BrokerError> {
         let question = async { question.await.map_err(|error| broker_error(topic, &error)) };
-        self.context.answer(question).await
+        self.answer(question).await
+    }
+
+    /// The answer to a question of the admin client, which goes to the broker that was the controller when the client
+    /// last looked. If that one is gone, the client would wait for it to come back, and look again after five minutes.
+    #[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
+    async fn answer<T>(
+        &self,
+        question: impl Future<Output = Result<T, BrokerError>>,
+    ) -> Result<T, BrokerError> {
+        let looking = async {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                if let Ok(_one) = self.looking.try_lock() {
+                    self.look().await;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            answered = self.context.answer(question) => answered,
+            () = looking => unreachable!("it looks for ever"),
+        }
+    }
+
+    /// Has the admin client look where the brokers are, and which of them is the controller.
+    async fn look(&self) {
+        let client = Arc::clone(&self.client);
+        let seen = blocking(move || client.inner().fetch_metadata(None, LOOK)).await;
+        if matches!(seen, Ok(Ok(_))) {
+            self.context.reached();
+        }
     }
 
     /// Makes a topic, or gives the one that is there the limits of `spec`.
@@ -275,26 +311,21 @@ impl Admin {
     /// Where partitions of a topic begin and end.
     #[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
     pub(crate) async fn ends(&self, topic: &str, partitions: Vec<u32>) -> Result<Vec<Ends>, BrokerError> {
-        let mut tries = 0;
-        loop {
-            match self.ends_now(topic, partitions.clone()).await {
-                // A partition that was just made, or whose leader has just changed, has no leader for a moment.
-                Err(BrokerError::Unavailable(_))
-                    if tries < LEADER_TRIES && self.context.trouble().is_none() =>
-                {
-                    tries += 1;
+        let patiently = async {
+            loop {
+                match self.ends_now(topic, partitions.clone()).await {
+                    // A partition that was just made, or whose leader has just changed, has no leader for a moment.
+                    Err(BrokerError::Unavailable(_)) => {}
+                    // The client may have forgotten it with the broker that led it.
+                    Err(BrokerError::UnknownTopic(_)) if self.topic(topic).await?.is_some() => {}
+                    other => return other,
                 }
-                // The client may have forgotten it with the broker that led it.
-                Err(BrokerError::UnknownTopic(_))
-                    if tries < LEADER_TRIES && self.topic(topic).await?.is_some() =>
-                {
-                    tries += 1;
-                }
-                other => return other,
+                self.find_leaders(topic).await?;
+                tokio::time::sleep(LEADER_WAIT).await;
             }
-            self.find_leaders(topic).await?;
-            tokio::time::sleep(LEADER_WAIT).await;
-        }
+        };
+        let none = |_| BrokerError::Unavailable(format!("no leader of {topic} says where it ends"));
+        tokio::time::timeout(ASK, patiently).await.map_err(none)?
     }
 
     /// Whether a partition has a leader that answers.
@@ -304,11 +335,15 @@ impl Admin {
         self.ends_now(topic, vec![partition]).await.map(drop)
     }
 
-    /// Has the client ask who leads a topic's partitions now: by itself it would ask again in some minutes. If that is
-    /// not answered, the next question says why.
+    /// Has the client ask who leads a topic's partitions now: by itself it would ask again in some minutes.
     async fn find_leaders(&self, topic: &str) -> Result<(), BrokerError> {
         let (asker, name) = (Arc::clone(&self.asker), topic.to_owned());
-        blocking(move || drop(asker.fetch_metadata(Some(&name), LEADER_ASK))).await
+        match blocking(move || asker.fetch_metadata(Some(&name), LEADER_ASK)).await? {
+            Ok(_) => self.context.reached(),
+            // The cluster as a whole is away, or does not let us in; otherwise the next question says what is wrong.
+            Err(_) => self.context.trouble().map_or(Ok(()), Err)?,
+        }
+        Ok(())
     }
 
     async fn ends_now(&self, topic: &str, partitions: Vec<u32>) -> Result<Vec<Ends>, BrokerError> {
@@ -344,7 +379,9 @@ impl Admin {
         let failed = |error: KafkaError| broker_error(topic, &error);
         let mut list = TopicPartitionList::new();
         list.add_partition_offset(topic, partition as i32, Offset::Offset(below as i64)).map_err(failed)?;
-        let cut = self.asked(self.client.delete_records(&list, &options()), topic).await?;
+        // It goes to the leader of this moment, and waits for it even if it is gone. The next cut takes it along.
+        let cutting = options().request_timeout(Some(LEADER_ASK));
+        let cut = self.asked(self.client.delete_records(&list, &cutting), topic).await?;
         let cut = cut.elements().iter().try_for_each(|element| element.error()).map_err(failed);
         cut.map_err(|error| lacking(error, "DELETE on the topic"))
     }

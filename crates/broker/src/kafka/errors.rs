@@ -9,7 +9,12 @@ const TOPIC_RIGHTS: &str = "DESCRIBE, READ or WRITE on the topic";
 
 /// What an error means for what was asked of `topic`.
 pub(crate) fn broker_error(topic: &str, error: &KafkaError) -> BrokerError {
-    match error.rdkafka_error_code() {
+    let code = match error {
+        // The wrapper tells its code to nobody.
+        KafkaError::AdminOp(code) => Some(*code),
+        error => error.rdkafka_error_code(),
+    };
+    match code {
         Some(code) => broker_error_of(topic, code),
         None => BrokerError::Invalid(format!("the Kafka client cannot be made: {}", not_made(error))),
     }
@@ -158,5 +163,12 @@ mod tests {
             let error = broker_error_of("orders", code);
             assert!(matches!(error, BrokerError::Unavailable(_)), "{code}: {error}");
         }
+    }
+
+    /// BRK-8: a controller that does not answer in time is asked again; it is no wrong setting.
+    #[test]
+    fn a_question_to_the_controller_that_times_out_passes() {
+        let late = broker_error("orders", &KafkaError::AdminOp(RDKafkaErrorCode::OperationTimedOut));
+        assert!(matches!(late, BrokerError::Unavailable(_)), "{late}");
     }
 }
