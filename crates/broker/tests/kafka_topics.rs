@@ -52,11 +52,12 @@ async fn limits_are_changed_and_an_operators_own_settings_stay() {
     let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
     let made = broker.create_topic("own", &spec).await.expect("it is made");
     assert_eq!(made.spec.compression, Compression::Lz4);
-    set(&cluster, "own", "segment.bytes=123456789");
+    let kept = ["segment.bytes=123456789", "cleanup.policy=compact", "message.timestamp.type=CreateTime"];
+    kept.iter().for_each(|setting| set(&cluster, "own", setting));
     let other = TopicSpec { compression: Compression::Zstd, retention_ms: Some(86_400_000), ..spec };
     assert_eq!(broker.create_topic("own", &other).await.expect("it is changed").spec, other);
     let told = cluster.tool(&["TopicCommand", "--describe", "--topic", "own"]);
-    for setting in ["segment.bytes=123456789", "compression.type=zstd", "retention.ms=86400000"] {
+    for setting in kept.into_iter().chain(["compression.type=zstd", "retention.ms=86400000"]) {
         assert!(told.contains(setting), "{setting} is not there: {told}");
     }
     produce(&broker, "own", 0, &["a", "b"]).await;

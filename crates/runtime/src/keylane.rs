@@ -153,7 +153,8 @@ impl Keylane {
         &self.inner.producer
     }
 
-    /// Makes sure a topic is there. One with another partition count is an error (BRK-10).
+    /// Makes sure a topic is there, with these limits. One with another partition count is an error (BRK-10); copies
+    /// that one has are not changed.
     pub async fn ensure_topic(&self, name: &str, spec: &TopicSpec) -> Result<(), Error> {
         self.inner.broker.create_topic(name, spec).await?;
         Ok(())
@@ -189,9 +190,9 @@ impl Keylane {
         }
     }
 
-    /// Whether a topic is there.
-    pub async fn has_topic(&self, name: &str) -> Result<bool, Error> {
-        Ok(self.inner.broker.topic(name).await?.is_some())
+    /// How a topic is, if it is there.
+    pub async fn topic_spec(&self, name: &str) -> Result<Option<TopicSpec>, Error> {
+        Ok(self.inner.broker.topic(name).await?.map(|topic| topic.spec))
     }
 
     /// Waits until everything that was sent is durable or refused, for 10 s at most: what was sent without waiting for

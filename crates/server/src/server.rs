@@ -138,7 +138,7 @@ impl Server {
             BrokerConfig::Kafka(_) => 0,
             BrokerConfig::Embedded => {
                 let there = keylane.topics().await?.into_iter().map(|topic| (topic.name, topic.partitions));
-                let asked = config.topics.iter().map(|(name, spec)| (name.clone(), spec.partitions));
+                let asked = config.topics.iter().map(|(name, topic)| (name.clone(), topic.spec.partitions));
                 let all: BTreeMap<String, u32> = there.chain(asked).collect();
                 all.values().map(|partitions| *partitions as usize).sum()
             }

@@ -108,17 +108,19 @@ fn reason(error: &Error) -> String {
     format!("{}: {error}", error.code())
 }
 
-/// Declared topics as declared; without any, those of the pipelines, as they are or as a first use makes them.
+/// Declared topics as declared, or, of those that are there, what is written; without any, those of the pipelines, as they are or as a first use makes them.
 async fn ensure_topics(config: &Config, keylane: &Keylane) -> Result<(), Error> {
-    for (name, spec) in &config.topics {
-        keylane.declare_topic(name, spec);
+    for (name, topic) in &config.topics {
+        keylane.declare_topic(name, &topic.spec);
     }
-    for (name, spec) in &config.topics {
-        keylane.ensure_topic(name, spec).await?;
+    for (name, topic) in &config.topics {
+        let there = keylane.topic_spec(name).await?;
+        let spec = there.map_or_else(|| topic.spec.clone(), |there| topic.over(&there));
+        keylane.ensure_topic(name, &spec).await?;
     }
     if config.topics.is_empty() {
         for pipeline in config.pipelines.values() {
-            if !keylane.has_topic(&pipeline.topic).await? {
+            if keylane.topic_spec(&pipeline.topic).await?.is_none() {
                 keylane.ensure_topic(&pipeline.topic, &config.new_topic).await?;
             }
         }

@@ -18,7 +18,7 @@ use super::describe::{Described, Native, describe};
 use super::errors::{broker_error, broker_error_of, lacking};
 use super::options::KafkaOptions;
 pub(crate) use super::spec::{check_name, value};
-use super::spec::{settings_of, to_topic};
+use super::spec::{changes, settings_of, to_topic};
 use super::{read_lock, write_lock};
 use crate::contract::{BrokerError, Ends, Topic, TopicSpec};
 use crate::tasks;
@@ -203,16 +203,15 @@ impl Admin {
     pub(crate) async fn create(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
         check_name(name)?;
         write_lock(&self.limits).insert(name.to_owned(), spec.message_bytes_max);
-        let settings = settings_of(spec);
         if self.topic(name).await?.is_none() {
-            self.make(name, spec, &settings).await?;
+            self.make(name, spec, &settings_of(spec)).await?;
         }
         let there = self.existing(name).await?;
         if there.partitions != spec.partitions {
             let topic = name.to_owned();
             return Err(BrokerError::Partitions { topic, there: there.partitions, asked: spec.partitions });
         }
-        match self.alter(name, &settings).await? {
+        match self.alter(name, &changes(&there.spec, spec)).await? {
             true => self.settled(name).await,
             false => Ok(there),
         }

@@ -36,6 +36,15 @@ pub(crate) fn settings_of(spec: &TopicSpec) -> Vec<(&'static str, String)> {
     ]
 }
 
+/// Settings that give a topic that is there other limits. What says no limit stays as it is: a topic that somebody
+/// made may be compacted, or carry its producers' times.
+pub(crate) fn changes(there: &TopicSpec, wanted: &TopicSpec) -> Vec<(&'static str, String)> {
+    let larger = wanted.message_bytes_max > there.message_bytes_max;
+    let changed = settings_of(wanted).into_iter().zip(settings_of(there));
+    let changed = changed.filter(|(new, old)| new != old || (larger && new.0 == "max.message.bytes"));
+    changed.map(|(new, _)| new).collect()
+}
+
 /// The topic's own setting: it holds for every producer, and Kafka's tools show it. Our producer sends lz4, which a
 /// topic of lz4 keeps as it came; for another codec the cluster compresses anew.
 const CODECS: [(Compression, &str); 6] = [

@@ -30,6 +30,7 @@ pub(crate) use error::nearest;
 pub use error::{ConfigError, ConfigProblem, Place};
 pub(crate) use shape::NAME_BYTES_MAX;
 pub use shape::{Profile, is_name};
+pub use topics::TopicConfig;
 
 use crate::access::Role;
 use tree::Node;
@@ -46,7 +47,7 @@ pub struct Config {
     /// Where topics live.
     pub broker: BrokerConfig,
     /// Topics by name; without any, they are created by first use.
-    pub topics: BTreeMap<String, TopicSpec>,
+    pub topics: BTreeMap<String, TopicConfig>,
     /// What a topic gets that is created by its first use.
     pub new_topic: TopicSpec,
     /// Pipelines by name.

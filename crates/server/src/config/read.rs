@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use keylane::outbox::OutboxOptions;
-use keylane::{KafkaOptions, Order, Settings, SpillOptions, TopicSpec};
+use keylane::{KafkaOptions, Order, Settings, SpillOptions};
 
 use super::error::{ConfigProblem, Place};
 use super::reader::{Reader, Section};
 use super::shape::Profile;
 use super::table::ROOT;
-use super::topics::{kafka_names, topics};
+use super::topics::{TopicConfig, kafka_names, topics};
 use super::tree::Node;
 use super::{
     BrokerConfig, Config, HandlerConfig, HttpConfig, IngestConfig, PipelineConfig, ServerConfig, TokenConfig,
@@ -139,7 +139,7 @@ fn server(reader: &mut Reader, top: &Section<'_>) -> ServerConfig {
 fn pipelines(
     reader: &mut Reader,
     top: &Section<'_>,
-    topics: &BTreeMap<String, TopicSpec>,
+    topics: &BTreeMap<String, TopicConfig>,
     drain: Duration,
 ) -> BTreeMap<String, PipelineConfig> {
     let mut pipelines = BTreeMap::<String, PipelineConfig>::new();

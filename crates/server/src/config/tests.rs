@@ -314,7 +314,7 @@ fn variables_override_what_the_file_says() {
     assert_eq!(config.server.listen.port(), 2);
     assert_eq!(config.pipelines["my-orders"].settings.concurrency, 7);
     assert_eq!(config.pipelines["my-orders"].settings.lane_idle, Duration::from_secs(9));
-    assert_eq!(config.topics["t"].partitions, 3);
+    assert_eq!(config.topics["t"].spec.partitions, 3);
     assert_eq!(config.data, PathBuf::from("/elsewhere"));
 
     let wrong = Environment::of([("KEYLANE_SERVER__LISEN", "x")]);
@@ -333,7 +333,7 @@ fn defaults_are_those_of_the_library() {
     let config =
         parse("topics: { t: {} }\npipelines: { t: { handler: { http: { url: \"http://x/\" } } } }\n")
             .expect("valid");
-    assert_eq!(config.topics["t"], TopicSpec::default());
+    assert_eq!(config.topics["t"].spec, TopicSpec::default());
     let pipeline = &config.pipelines["t"];
     assert_eq!((pipeline.topic.as_str(), pipeline.group.as_str()), ("t", "t"));
     let mut settings = Settings::default();
@@ -399,21 +399,50 @@ fn topics_get_the_figures_of_the_profile() {
         ("profile: development\n", (4, 1, 1)),
     ] {
         let config = parse(&format!("{profile}{kafka}")).expect("valid");
-        assert_eq!(figures(&config.topics["t"]), expected, "{profile}");
+        assert_eq!(figures(&config.topics["t"].spec), expected, "{profile}");
         assert_eq!(figures(&config.new_topic), expected, "{profile}");
-        assert_eq!(figures(&config.topics["own"]), (5, 2, 1), "{profile}");
-        let spec = &config.topics["t"];
+        assert_eq!(figures(&config.topics["own"].spec), (5, 2, 1), "{profile}");
+        let spec = &config.topics["t"].spec;
         assert_eq!((spec.retention_ms, spec.message_bytes_max), (Some(7 * 86_400_000), 1 << 20), "{profile}");
         assert_eq!(spec.compression, keylane::Compression::Lz4, "{profile}");
     }
     // One copy is what the embedded broker has, whatever the profile would like; and so is one replica that is asked for.
     let embedded = parse("profile: production\ntopics: { t: {} }\n").expect("valid");
-    assert_eq!(figures(&embedded.topics["t"]), (12, 1, 1));
+    assert_eq!(figures(&embedded.topics["t"].spec), (12, 1, 1));
     let one = "profile: production\nbroker: { kind: kafka }\ntopics: { t: { replicas: 1 } }\n";
-    assert_eq!(figures(&parse(one).expect("valid").topics["t"]), (12, 1, 1));
+    assert_eq!(figures(&parse(one).expect("valid").topics["t"].spec), (12, 1, 1));
     let environment = Environment::of([("KEYLANE_PROFILE", "production")]);
     let config = Config::parse("k.yaml", kafka, &environment).expect("valid");
-    assert_eq!((config.profile.name(), config.topics["t"].replicas), (Some("production"), 3));
+    assert_eq!((config.profile.name(), config.topics["t"].spec.replicas), (Some("production"), 3));
+}
+
+/// MSG-4, P1: a topic that is there gets what is written, and nothing that is only a default.
+#[test]
+fn a_topic_that_is_there_gets_only_what_is_written() {
+    let there = TopicSpec {
+        partitions: 4,
+        replicas: 3,
+        min_insync: 2,
+        retention_ms: None,
+        retention_bytes: None,
+        message_bytes_max: 500_000,
+        compression: keylane::Compression::AsProduced,
+    };
+    let over = |written: &str| {
+        let config = parse(&format!("broker: {{ kind: kafka }}\ntopics: {{ t: {{ {written} }} }}\n"));
+        config.expect("valid").topics["t"].over(&there)
+    };
+    let copies = |spec: TopicSpec| TopicSpec { replicas: 3, ..spec };
+    assert_eq!(copies(over("")), there);
+    assert_eq!(copies(over("min_insync: 1")), TopicSpec { min_insync: 1, ..there.clone() });
+    assert_eq!(copies(over("retention: 1h")), TopicSpec { retention_ms: Some(3_600_000), ..there.clone() });
+    assert_eq!(
+        copies(over("retention_bytes: 1GiB")),
+        TopicSpec { retention_bytes: Some(1 << 30), ..there.clone() }
+    );
+    assert_eq!(copies(over("max_message: 2MiB")), TopicSpec { message_bytes_max: 2 << 20, ..there.clone() });
+    let zstd = keylane::Compression::Zstd;
+    assert_eq!(copies(over("compression: zstd")), TopicSpec { compression: zstd, ..there.clone() });
 }
 
 /// ADM-9: what else the profile of development has; what is written wins.

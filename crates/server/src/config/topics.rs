@@ -10,18 +10,57 @@ use super::shape::NAME_BYTES_MAX;
 use super::table::TOPIC;
 use super::{BrokerConfig, PipelineConfig};
 
+/// A topic that the config declares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TopicConfig {
+    /// What it is made with.
+    pub spec: TopicSpec,
+    /// Which limits are written, and not a default's or a profile's.
+    written: Vec<&'static str>,
+}
+
+impl TopicConfig {
+    /// What a topic that is there should have: limits that are written. Others are whoever made it's business; a
+    /// default that shortened somebody's retention would lose messages.
+    pub fn over(&self, there: &TopicSpec) -> TopicSpec {
+        let written = |name| self.written.contains(&name);
+        let spec = &self.spec;
+        TopicSpec {
+            partitions: spec.partitions,
+            replicas: spec.replicas,
+            min_insync: if written("min_insync") { spec.min_insync } else { there.min_insync },
+            retention_ms: if written("retention") { spec.retention_ms } else { there.retention_ms },
+            retention_bytes: if written("retention_bytes") {
+                spec.retention_bytes
+            } else {
+                there.retention_bytes
+            },
+            message_bytes_max: match written("max_message") {
+                true => spec.message_bytes_max,
+                // Ours is looked at before a message is sent, and may be the smaller one.
+                false => spec.message_bytes_max.min(there.message_bytes_max),
+            },
+            compression: if written("compression") { spec.compression } else { there.compression },
+        }
+    }
+}
+
+/// Limits of a topic that can be changed.
+const LIMITS: [&str; 5] = ["min_insync", "retention", "retention_bytes", "max_message", "compression"];
+
 /// Topics by name, and what one gets that its first use makes.
 pub(super) fn topics(
     reader: &mut Reader,
     top: &Section<'_>,
     broker: &BrokerConfig,
-) -> (BTreeMap<String, TopicSpec>, TopicSpec) {
+) -> (BTreeMap<String, TopicConfig>, TopicSpec) {
     let undeclared = reader.section(None, &TOPIC, "topics".to_owned(), Place::Whole);
     let new_topic = topic(reader, &undeclared, broker);
     let mut topics = BTreeMap::new();
     for (name, section) in reader.many(top, "topics") {
         let spec = topic(reader, &section, broker);
-        topics.insert(name, spec);
+        let written = LIMITS.into_iter().filter(|limit| section.node(limit).is_some()).collect();
+        topics.insert(name, TopicConfig { spec, written });
     }
     (topics, new_topic)
 }
