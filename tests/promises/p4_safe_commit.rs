@@ -153,11 +153,14 @@ async fn a_drain_waits_for_what_runs_and_starts_nothing_more() {
     let acked = fill(&server, &items("slow", 0, 3)).await;
     sink.wait("the slow one to be called", |sink| sink.len() == 1).await;
     server.signal("TERM").await;
-    until("a server that drains not to be ready", async || {
-        let (status, _) = server.get("/readyz").await?;
-        (status == 503).then_some(())
+    until("its partitions to drain", async || {
+        let (_, told) = server.get("/admin/pipelines").await?;
+        let partitions = told["pipelines"][0]["partitions"].as_array()?.clone();
+        partitions.iter().all(|partition| partition["state"] == "draining").then_some(())
     })
     .await;
+    let (status, _) = server.get("/readyz").await.expect("it answers while it drains");
+    assert_eq!(status, 503);
     sink.release();
     assert_eq!(server.ended().await, Some(0), "{}", server.output());
     assert_eq!(sink.settled(), 1, "what was running is done, the next was not begun");

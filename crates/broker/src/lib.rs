@@ -12,6 +12,7 @@ pub mod contract;
 #[cfg(feature = "testing")]
 mod dice;
 pub mod embedded;
+mod errors;
 #[cfg(feature = "testing")]
 pub mod faults;
 #[cfg(feature = "kafka")]
@@ -22,7 +23,7 @@ mod tasks;
 
 pub use contract::{
     AppendError, Broker, BrokerError, Change, Commit, Compression, Ends, Journal, JournalName, JournalPage,
-    LogKind, Membership, ProduceError, Reader, Topic, TopicSpec, Warning, Weakness,
+    LogKind, Membership, NO_POSITION, ProduceError, Reader, Topic, TopicSpec, Warning, Weakness,
 };
 pub use embedded::Embedded;
 #[cfg(feature = "testing")]

@@ -115,3 +115,42 @@ async fn more_replicas_than_brokers_are_refused() {
     assert_eq!(refused, BrokerError::Replicas { topic: "copies".to_owned(), asked: 2, brokers: 1 });
     assert_eq!(broker.topic("copies").await, Ok(None));
 }
+
+/// PRD-1, P2: calls that come while a topic is not known yet keep their order, and those that come later stay behind
+/// them.
+#[tokio::test]
+async fn calls_for_a_topic_that_is_not_known_yet_keep_their_order() {
+    let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
+    open(&Cluster::shared()).create_topic("unheard", &spec).await.expect("it is made");
+    for round in 0..5 {
+        let broker = open(&Cluster::shared());
+        let call = |number: u32| {
+            let (mut frames, id) = (Frames::default(), format!("{round}-{number}"));
+            frames.push(0, &Draft { id: &id, ..Draft::default() }).expect("a valid draft");
+            broker.produce("unheard", frames)
+        };
+        let looked = async {
+            broker.topic("unheard").await.expect("it answers");
+            // It is known now, and those before may still be asking.
+            futures_util::future::join_all((20..40).map(call)).await
+        };
+        let first = futures_util::future::join_all((0..20).map(call));
+        let (first, second) = futures_util::future::join(first, looked).await;
+        let positions: Vec<u64> =
+            first.into_iter().chain(second).map(|mut one| one.remove(0).expect("it is taken")).collect();
+        assert!(positions.is_sorted(), "{positions:?}");
+    }
+}
+
+/// BRK-6, MSG-4: a journal takes bodies as large as its topic does by now.
+#[tokio::test]
+async fn a_journal_follows_a_raised_limit() {
+    let broker = open(&Cluster::shared());
+    let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
+    broker.create_topic("grown", &spec).await.expect("it is made");
+    let journal = broker.journal(&journal_name("g", "grown", LogKind::Hold)).await.expect("it opens");
+    journal.append("small".into(), None).await.expect("it lands");
+    let large = TopicSpec { message_bytes_max: 8 << 20, ..spec };
+    broker.create_topic("grown", &large).await.expect("it is changed");
+    journal.append(vec![7; 7 << 20].into(), None).await.expect("it lands");
+}

@@ -28,6 +28,16 @@ pub enum Stop {
         /// Where the journal ends.
         end: u64,
     },
+    /// The journal ends before what was read of it.
+    #[error(
+        "the journal was read up to {read} and now ends at {end}; its tail was lost, and nothing that is appended to it counts: bring it back, or delete this group's journal and commits to start over"
+    )]
+    WentBack {
+        /// Behind the last record that was read.
+        read: u64,
+        /// Where the journal ends now.
+        end: u64,
+    },
     /// The topic was deleted and made again.
     #[error(
         "the source topic was made anew: on record is incarnation {recorded:032x}, there is {found:032x}, and positions on record mean other messages; use another group, or delete this group's journal and commits to start over"
@@ -92,7 +102,7 @@ impl Stop {
     pub fn code(&self) -> Option<&'static str> {
         match self {
             Stop::OtherJournal { .. } => Some("KL-1301"),
-            Stop::Shorter { .. } => Some("KL-1302"),
+            Stop::Shorter { .. } | Stop::WentBack { .. } => Some("KL-1302"),
             Stop::OtherSource { .. } => Some("KL-1303"),
             Stop::OtherPartitions { .. } => Some("KL-1304"),
             Stop::UnknownRecord { .. } => Some("KL-1305"),

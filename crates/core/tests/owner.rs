@@ -274,6 +274,20 @@ fn a_conditional_append_is_its_own_read_back() {
     assert_eq!(owner.next(), next + 1);
 }
 
+/// P10, BRK-9: a journal that ends before what was read of it stops its owner: nothing that is appended to it would
+/// ever count.
+#[test]
+fn a_journal_that_went_back_stops_its_owner() {
+    let mut log = Log::default();
+    let (mut owner, epoch) = log.own(setup(1));
+    let (read, _) =
+        (owner.next(), owner.step(Input::Finished { epoch, done: &done(&[100..101]), dead: &[] }));
+    let action = owner.step(Input::CaughtUp { start: 0, end: read - 1, now_ms: 0 });
+    let said = std::iter::successors(Some(action), |_| Some(owner.step(Input::Tick(0))));
+    let stop = said.take(10).find(|action| matches!(action, Action::Stop(_)));
+    assert_eq!(stop, Some(Action::Stop(Stop::WentBack { read, end: read - 1 })));
+}
+
 /// BRK-7: if its fate is unknown, the same record is sent again, and counts once.
 #[test]
 fn a_record_of_unknown_fate_is_sent_again_as_it_was() {
@@ -393,7 +407,8 @@ fn patience_has_an_end_though_the_owner_writes() {
     log.drive(&mut next, 0, Input::Tick(0));
     for second in 1..=34 {
         log.append(Record::Facts(Facts { epoch, seq: 1 + second, ..Facts::default() }));
-        let (said, _) = log.drive(&mut next, second * 1_000, Input::CaughtUp { start: 0, end: 0, now_ms: 0 });
+        let end = next.next();
+        let (said, _) = log.drive(&mut next, second * 1_000, Input::CaughtUp { start: 0, end, now_ms: 0 });
         let (more, _) = log.read(&mut next, second * 1_000);
         assert_eq!((said, more), (Vec::new(), Vec::new()));
     }

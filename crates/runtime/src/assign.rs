@@ -130,7 +130,7 @@ impl Assign {
                 change = self.membership.changed() => match change {
                     Ok(change) => self.follow(change, &asks, &mut owned).await,
                     Err(BrokerError::Closed) => break,
-                    Err(error @ (BrokerError::Partitions { .. } | BrokerError::Recreated(_))) => {
+                    Err(error) if ends_it(&error) => {
                         self.stop_all(&error, &mut owned, &mut asked, &mut stop).await;
                         break;
                     }
@@ -211,8 +211,8 @@ impl Assign {
             own.teller.tell(Told::Revoked);
         }
         self.membership.leave().await;
-        let subscription = Arc::clone(&self.subscription);
-        let mut joining = Box::pin(join_after_pause(&subscription));
+        let (subscription, topic) = (Arc::clone(&self.subscription), self.topic.clone());
+        let mut joining = Box::pin(join_after_pause(&subscription, &topic));
         loop {
             tokio::select! {
                 biased;
@@ -226,10 +226,14 @@ impl Assign {
                         return true;
                     }
                     Err(BrokerError::Closed) => return false,
+                    Err(error) if ends_it(&error) => {
+                        self.stop_all(&error, owned, asked, stop).await;
+                        return false;
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "the group was not joined; trying again");
                         self.show_refusal(&error);
-                        joining = Box::pin(join_after_pause(&subscription));
+                        joining = Box::pin(join_after_pause(&subscription, &topic));
                     }
                 },
             }
@@ -322,7 +326,23 @@ async fn reached(stop: &mut watch::Receiver<Stopping>, far: Stopping) {
     let _ = stop.wait_for(|stopping| *stopping >= far).await;
 }
 
-async fn join_after_pause(at: &Subscription) -> Result<Box<dyn Membership>, BrokerError> {
+/// True for what joining again does not mend.
+fn ends_it(error: &BrokerError) -> bool {
+    matches!(error, BrokerError::Partitions { .. } | BrokerError::Recreated(_) | BrokerError::Stopped(_))
+}
+
+/// Joins the group of a topic that must still be the one that was joined before.
+async fn join_after_pause(at: &Subscription, before: &Topic) -> Result<Box<dyn Membership>, BrokerError> {
     tokio::time::sleep_until(at.clock.instant(at.clock.now_ms() + REJOIN_MS)).await;
-    at.broker.join(&at.group, &at.topic, &at.node).await
+    let mut membership = at.broker.join(&at.group, &at.topic, &at.node).await?;
+    // Looked at behind the joining: what it is now it was then, since no topic becomes again what it was.
+    let there = at.broker.topic(&at.topic).await;
+    let there = there.and_then(|there| there.ok_or_else(|| BrokerError::UnknownTopic(at.topic.to_string())));
+    match there.and_then(|there| before.same(&there)) {
+        Ok(()) => Ok(membership),
+        Err(error) => {
+            membership.leave().await;
+            Err(error)
+        }
+    }
 }

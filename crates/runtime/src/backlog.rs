@@ -101,7 +101,7 @@ impl Watch {
         let mut rate = self.rate.lock().expect("no holder panics");
         let (now_ms, since_ms) = (clock.now_ms(), rate.at_ms);
         if now_ms >= since_ms + RATE_MS {
-            let more = acknowledged - rate.acknowledged;
+            let more = acknowledged.saturating_sub(rate.acknowledged);
             *rate = Rate {
                 at_ms: now_ms,
                 acknowledged,

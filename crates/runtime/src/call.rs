@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use keylane_broker::ProduceError;
+use keylane_broker::{NO_POSITION, ProduceError};
 use keylane_core::{Draft, Frames, partition_of};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -45,6 +45,11 @@ impl Call {
 
     fn push_placed(&mut self, draft: &Draft<'_>, id_is_callers: bool) {
         let index = self.len();
+        if let Some((name, _)) = draft.headers.iter().find(|(name, _)| is_ours(name)) {
+            let text =
+                format!("the header {name:?} cannot be used: names that begin with keylane- are taken");
+            return self.refused.push((index, ProduceError::Invalid(text)));
+        }
         // How large a message may be is the broker's to say: it knows what a message takes when it is kept.
         let partition = self.target.partition(draft, id_is_callers);
         match self.frames.push(partition, draft) {
@@ -99,8 +104,11 @@ impl Call {
         };
         let sent = placed.into_iter().zip(answers).map(|((id, partition), answer)| {
             answer.map(|stored| match stored {
-                Stored::At(offset) => Receipt { id, partition, offset: Some(offset) },
-                Stored::Here => Receipt { id, partition, offset: None },
+                Stored::At(offset) => {
+                    let offset = (offset != NO_POSITION).then_some(offset);
+                    Receipt { id, partition, offset, spilled: false }
+                }
+                Stored::Here => Receipt { id, partition, offset: None, spilled: true },
             })
         });
         // Both are in the order of the call: one pass puts each back into its place.
@@ -119,6 +127,11 @@ impl Call {
         producer.counters().failed.fetch_add(failed, Ordering::Relaxed);
         results
     }
+}
+
+/// True for a header's name that a broker may keep for itself, or cannot keep.
+pub(crate) fn is_ours(name: &str) -> bool {
+    name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("keylane-")) || name.contains('\0')
 }
 
 /// A topic as a producer knows it.

@@ -62,6 +62,7 @@ pub fn broker_code(error: &BrokerError) -> &'static str {
         BrokerError::Denied { .. } => "KL-1110",
         BrokerError::Replicas { .. } => "KL-1111",
         BrokerError::NotKept { .. } => "KL-1112",
+        BrokerError::Foreign(_) => "KL-1113",
         _ => "KL-1108",
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::join_all;
-use keylane_broker::{Broker, TopicSpec};
+use keylane_broker::{Broker, BrokerError, TopicSpec};
 use keylane_core::Delivery;
 
 use crate::clock::Clock;
@@ -13,9 +13,12 @@ use crate::pipeline::{Pipeline, PipelineBuilder};
 use crate::produce::Producer;
 use crate::spawn::Tasks;
 use crate::spill::{Spill, SpillEntry, SpillEntryState, SpillOptions, SpillStatus};
-use crate::status::{LaneSort, LaneStatus, PipelineStatus, TopicEnds, TopicStatus, TopicWarning};
+use crate::status::{LaneSort, LaneStatus, PipelineStatus, TopicStatus, TopicWarning};
 use crate::subscription::Subscription;
 use crate::{Error, Message, Receipt};
+
+/// Topics that are asked for at once where they end: some clusters have thousands, and a slow one must not hold up all.
+const TOPICS_AT_ONCE: usize = 16;
 
 /// How Keylane is opened.
 #[derive(Debug, Clone)]
@@ -214,24 +217,35 @@ impl Keylane {
 
     /// All topics.
     pub async fn topics(&self) -> Result<Vec<TopicStatus>, Error> {
-        let mut topics = Vec::new();
         let there = self.inner.broker.topics().await?;
         let names: Vec<String> = there.iter().map(|topic| topic.name.clone()).collect();
         let warnings = self.warnings(&names).await?;
-        for topic in there {
-            let ends = self.inner.broker.ends(&topic.name).await?;
-            topics.push(TopicStatus {
-                warnings: warnings.iter().filter(|warning| warning.topic == topic.name).cloned().collect(),
-                name: topic.name,
-                partitions: topic.partitions,
-                messages: ends.iter().map(|ends| ends.end - ends.start).sum(),
-                ends: (0..)
-                    .zip(ends)
-                    .map(|(partition, ends)| TopicEnds { partition, start: ends.start, end: ends.end })
-                    .collect(),
-            });
+        let mut topics = Vec::new();
+        for some in there.chunks(TOPICS_AT_ONCE) {
+            let ends = join_all(some.iter().map(|topic| self.inner.broker.ends(&topic.name))).await;
+            for (topic, ends) in some.iter().zip(ends) {
+                match ends {
+                    Ok(ends) => topics.push(TopicStatus::of(topic, ends, &warnings)),
+                    // Somebody's topic without a leader must not hide the others.
+                    Err(BrokerError::Unavailable(_)) => {
+                        topics.push(TopicStatus::of(topic, Vec::new(), &warnings));
+                    }
+                    Err(BrokerError::UnknownTopic(_)) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
         }
         Ok(topics)
+    }
+
+    /// One topic, if it is there.
+    pub async fn topic(&self, name: &str) -> Result<Option<TopicStatus>, Error> {
+        let Some(topic) = self.inner.broker.topic(name).await? else {
+            return Ok(None);
+        };
+        let warnings = self.warnings(&[name.to_owned()]).await?;
+        let ends = self.inner.broker.ends(name).await?;
+        Ok(Some(TopicStatus::of(&topic, ends, &warnings)))
     }
 
     /// Up to `limit` messages of a partition from position `from` on, without a group. Ends at the end of the log.

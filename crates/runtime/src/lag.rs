@@ -13,6 +13,10 @@ use crate::status::{Lag, PartitionState, PartitionStatus};
 use crate::subscription::Subscription;
 use crate::view::PartitionView;
 
+/// How long the broker may take to say where things are; then the figures are the last ones. A partition without a
+/// leader would hold up who looks at all others.
+const ASK_MS: u64 = 3_000;
+
 /// What was seen last.
 pub(crate) struct Lagging {
     ends: Mutex<Vec<Ends>>,
@@ -31,7 +35,7 @@ impl Lagging {
         at: &Subscription,
         views: &[Arc<PartitionView>],
     ) -> Result<Vec<PartitionStatus>, Error> {
-        let there = self.ask(at).await?;
+        let there = within(at, self.ask(at)).await.unwrap_or(Ok(false))?;
         let ends = self.ends.lock().expect("no holder panics").clone();
         let mut partitions: Vec<PartitionStatus> = (0..)
             .zip(views)
@@ -39,11 +43,12 @@ impl Lagging {
             .collect();
         // What another process settles is known from what it commits.
         for part in partitions.iter_mut().filter(|part| there && part.state == PartitionState::Idle) {
-            match at.broker.committed(&at.group, &at.topic, part.partition).await {
-                Ok(Some(commit)) => part.committed = part.committed.max(commit.position),
-                Ok(None) => {}
+            let asked = at.broker.committed(&at.group, &at.topic, part.partition);
+            match within(at, asked).await {
+                Some(Ok(Some(commit))) => part.committed = part.committed.max(commit.position),
+                Some(Ok(None)) => {}
                 // The others would be waited for as long, and in vain.
-                Err(_) => break,
+                Some(Err(_)) | None => break,
             }
         }
         Ok(partitions)
@@ -68,10 +73,15 @@ impl Lagging {
 
     /// What is not settled.
     pub(crate) async fn lag(&self, at: &Subscription, partitions: &[PartitionStatus]) -> Lag {
-        let mut lag = Lag::default();
+        let (mut lag, mut answers) = (Lag::default(), true);
         for part in partitions.iter().filter(|part| part.end > part.committed) {
             lag.messages += (part.end - part.committed).saturating_sub(part.settled_above);
-            if let Some(appended_ms) = self.oldest(at, part).await {
+            let oldest = match answers {
+                true => within(at, self.oldest(at, part)).await,
+                false => None,
+            };
+            answers = oldest.is_some();
+            if let Some(Some(appended_ms)) = oldest {
                 let age = at.clock.wall_ms().saturating_sub(appended_ms) as f64 / 1000.0;
                 lag.oldest_age_seconds = Some(lag.oldest_age_seconds.map_or(age, |other| other.max(age)));
             }
@@ -95,4 +105,9 @@ impl Lagging {
         oldest.insert(part.partition, (part.committed, appended_ms));
         Some(appended_ms)
     }
+}
+
+async fn within<T>(at: &Subscription, asked: impl Future<Output = T>) -> Option<T> {
+    let until = at.clock.instant(at.clock.now_ms() + ASK_MS);
+    tokio::time::timeout_at(until, asked).await.ok()
 }

@@ -226,8 +226,8 @@ impl Epoch<'_> {
                     self.tick()
                 }
                 Action::Drain => {
-                    self.own.view.set(PartitionState::Draining, None);
                     self.tell(|partition, epoch| Command::Drain { partition, epoch }).await;
+                    self.own.view.set(PartitionState::Draining, None);
                     self.tick()
                 }
                 Action::StepBack(why) => {

@@ -45,14 +45,16 @@ pub struct Receipt {
     pub id: String,
     /// The partition.
     pub partition: u32,
-    /// The position; none if the broker is away and the message is durable in the spill (PRD-3).
+    /// The position; none if the broker is away and the message is durable in the spill (PRD-3), or if the broker has
+    /// it and did not say where.
     pub offset: Option<u64>,
+    pub(crate) spilled: bool,
 }
 
 impl Receipt {
     /// True if the message waits on this machine for the broker.
     pub fn is_spilled(&self) -> bool {
-        self.offset.is_none()
+        self.spilled
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a pipeline, a lane or a topic looks like from outside. The admin API, the command line and the status page
 //! show these as they are.
 
-use keylane_broker::{Warning, Weakness};
+use keylane_broker::{Ends, Topic, Warning, Weakness};
 use serde::Serialize;
 
 use crate::error::warning_code;
@@ -151,12 +151,27 @@ pub struct TopicStatus {
     pub name: String,
     /// Number of partitions.
     pub partitions: u32,
-    /// First position kept and next to be given out, for each.
+    /// First position kept and next to be given out, for each; empty if the broker cannot say now.
     pub ends: Vec<TopicEnds>,
     /// Messages kept.
     pub messages: u64,
     /// Settings of its broker that weaken a promise.
     pub warnings: Vec<TopicWarning>,
+}
+
+impl TopicStatus {
+    pub(crate) fn of(topic: &Topic, ends: Vec<Ends>, warnings: &[TopicWarning]) -> TopicStatus {
+        TopicStatus {
+            warnings: warnings.iter().filter(|warning| warning.topic == topic.name).cloned().collect(),
+            name: topic.name.clone(),
+            partitions: topic.partitions,
+            messages: ends.iter().map(|ends| ends.end - ends.start).sum(),
+            ends: (0..)
+                .zip(ends)
+                .map(|(partition, ends)| TopicEnds { partition, start: ends.start, end: ends.end })
+                .collect(),
+        }
+    }
 }
 
 /// A setting that weakens a promise (BRK-9).

@@ -12,7 +12,7 @@ use keylane::spawn::Tasks;
 use keylane::{Draft, Keylane, Message, Outcome, Producer, Ticket, WhenFull};
 use keylane_broker::embedded::Options;
 use keylane_broker::embedded::sim_disk::SimDisk;
-use keylane_broker::{Embedded, MemoryBroker};
+use keylane_broker::{Embedded, Faulty, MemoryBroker, Rates};
 use wait::until;
 
 fn open(cluster: &MemoryBroker) -> Keylane {
@@ -303,4 +303,51 @@ async fn a_batch_in_flight_is_one_call() {
     assert_eq!(keylane.producer().in_flight(), 1);
     assert_eq!(sent_until_refused(&hasty, b"x").await.len(), 999);
     assert!(batch.await.expect("ends").expect("sent").iter().all(Result::is_ok));
+}
+
+/// BRK-10, P10: a group that is joined again is not joined to another topic of the same name: its positions would mean
+/// other messages.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_made_anew_while_the_group_was_not_joined_stops_the_pipeline() {
+    let cluster = MemoryBroker::new(1, || 0);
+    let faulty = Faulty::new(cluster.node("n"), 1, Rates::none());
+    let keylane = Keylane::with_broker(faulty.clone(), Clock::system(), Tasks::default(), true);
+    let count = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&count);
+    let counting = move |_: Message| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<(), serde_json::Error>(()) }
+    };
+    let pipeline = keylane.pipeline("orders").handle(counting).start().await.expect("starts");
+    let send = async |count: usize| {
+        for _ in 0..count {
+            keylane.producer().send(Message::new("orders").key("k").payload("1")).await.expect("sent");
+        }
+    };
+    send(10).await;
+    until("all handled", || count.load(Ordering::SeqCst) == 10).await;
+    faulty.disconnect();
+    cluster.recreate_topic("orders");
+    send(20).await;
+    let stopped = async || {
+        let partitions = pipeline.status().await.expect("it answers").partitions;
+        partitions.iter().all(|at| at.why.as_ref().is_some_and(|why| why.contains("made again")))
+    };
+    while !stopped().await {
+        assert_eq!(count.load(Ordering::SeqCst), 10, "nothing of the other topic is handled");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    pipeline.drain().await.expect("drained");
+}
+
+/// MSG-3, P7: a header that a broker may keep for itself is refused, on every broker and before it is acknowledged.
+#[tokio::test]
+async fn a_header_of_ours_is_refused() {
+    let keylane = open(&MemoryBroker::new(1, || 0));
+    for name in ["keylane-id", "Keylane-X", "nul\0"] {
+        let sent = keylane.produce(Message::new("orders").payload("1").header(name, "x")).await;
+        let error = sent.expect_err("it is refused").to_string();
+        assert!(error.contains("keylane- are taken"), "{error}");
+    }
+    keylane.produce(Message::new("orders").payload("1").header("keylanes", "x")).await.expect("another name");
 }

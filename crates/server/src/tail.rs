@@ -52,8 +52,7 @@ impl Tail {
         partition: Option<u32>,
         from: From,
     ) -> Result<Tail, Problem> {
-        let found = keylane.topics().await?.into_iter().find(|found| found.name == topic);
-        let found = found.ok_or_else(|| {
+        let found = keylane.topic(topic).await?.ok_or_else(|| {
             Problem::new(
                 StatusCode::NOT_FOUND,
                 "KL-1201",

@@ -160,3 +160,42 @@ async fn a_topic_recreated_while_keylane_was_away_is_noticed_at_its_start() {
     assert_eq!(sink.len(), before, "nothing of the new topic was taken for the old one's");
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
+
+/// P3, P10: a record of somebody else's that cannot be a message stops its partition alone, and says where it lies.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_that_cannot_be_a_message_stops_its_partition_alone() {
+    let (cluster, sink) = (cluster(), Sink::start().await);
+    let mut server = Server::new(&Setup::default().topic("oversized").on_kafka(&cluster, SOON), &sink);
+    server.start().await;
+    let key = "k".repeat(5_000);
+    cluster.kcat(&["-P", "-t", "oversized", "-p", "1", "-K", ":"], &format!("fine:1\n{key}:2\nfine:3\n"));
+    stopped(&server, &[1], &["KL-1113", "oversized/1/1"]).await;
+    let acked = fill(&server, &many(0, 2, 0)).await;
+    let others: Vec<Acked> = acked.into_iter().filter(|acked| acked.partition != 1).collect();
+    server.settles(&sink, &others).await;
+    let first: Vec<u64> =
+        sink.calls().iter().filter(|call| call.partition == 1).map(|call| call.offset).collect();
+    assert_eq!(first, [0], "what lies before it was handled, what lies behind it was not");
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// BRK-2, P10: a second process under the same name has the group's partitions from then on; the first says that it was
+/// shut out, and by what.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_is_shut_out_by_a_process_of_the_same_name_says_so() {
+    let (cluster, sink) = (cluster(), Sink::start().await);
+    let setup =
+        Setup::default().topic("named").on_kafka(&cluster, &format!("{SOON}, group.instance.id: one"));
+    let mut first = Server::new(&setup, &sink);
+    first.start().await;
+    owns(&first, 4).await;
+    let mut second = Server::new(&setup, &sink);
+    second.start().await;
+    stopped(&first, &[0, 1, 2, 3], &["KL-1104", "group.instance.id"]).await;
+    owns(&second, 4).await;
+    let acked = fill(&second, &many(0, 2, 0)).await;
+    second.settles(&sink, &acked).await;
+    check(&acked, &sink.calls()).assert_once();
+    assert_eq!(first.stop().await, Some(0), "{}", first.output());
+    assert_eq!(second.stop().await, Some(0), "{}", second.output());
+}

@@ -71,6 +71,7 @@ pub async fn who_comes_after_a_member_left_gets_everything(rig: &mut dyn Rig) {
     let mut first = broker.join(&group, &topic, "a").await.expect("joins");
     assigned_all(&mut *first, 3).await;
     first.leave().await;
+    assert_eq!(first.confirm(0).await, Ok(false), "who has left has nothing, and is told so");
     let mut second = broker.join(&group, &topic, "b").await.expect("joins");
     assigned_all(&mut *second, 3).await;
     drop(second);

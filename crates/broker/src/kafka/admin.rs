@@ -1,4 +1,4 @@
-//! Topics of a cluster: made, described, measured and cut.
+//! Topics of a cluster: made, described and changed.
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
@@ -10,40 +10,53 @@ use rdkafka::admin::{
 };
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::{Offset, TopicPartitionList};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::context::Context;
 use super::describe::{Described, Native, describe};
 use super::errors::{broker_error, broker_error_of, lacking};
 use super::options::KafkaOptions;
-pub(crate) use super::spec::{check_name, value};
 use super::spec::{changes, settings_of, to_topic};
-use super::{read_lock, write_lock};
-use crate::contract::{BrokerError, Ends, Topic, TopicSpec};
+pub(crate) use super::spec::{check_name, value};
+use super::{lock, read_lock, write_lock};
+use crate::contract::{BrokerError, Topic, TopicSpec};
 use crate::tasks;
 
 /// How long a question may take before the cluster counts as away.
-const ASK: Duration = Duration::from_secs(30);
-/// How long until a partition without a leader is asked about again.
-const LEADER_WAIT: Duration = Duration::from_millis(100);
+pub(super) const ASK: Duration = Duration::from_secs(30);
 /// How long a question waits before it is looked where the brokers are by now, and how long that may take.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long a leader may take to say where its partitions end. One that was killed never does, and the client goes on
-/// waiting for it though there is another by then.
-const LEADER_ASK: Duration = Duration::from_secs(3);
 
 /// What is asked of a cluster about its topics.
 pub(crate) struct Admin {
-    client: Arc<AdminClient<Context>>,
+    pub(super) client: Arc<AdminClient<Context>>,
     /// Asks where partitions begin and end. Never reads, so that nothing waits behind a fetch.
-    asker: Arc<BaseConsumer<Context>>,
-    context: Context,
+    pub(super) asker: Arc<BaseConsumer<Context>>,
+    pub(super) context: Context,
     /// Held by who looks where the brokers are: one at a time is enough for all.
     looking: Mutex<()>,
     known: RwLock<HashMap<String, Topic>>,
+    /// Topics that calls wait to know, each with a queue.
+    unknown: std::sync::Mutex<HashMap<String, Arc<Mutex<()>>>>,
     /// The largest message of each topic that was declared here.
     limits: RwLock<HashMap<String, usize>>,
+}
+
+/// A call's turn to hand over its messages.
+pub(crate) struct Turn<'a> {
+    admin: &'a Admin,
+    name: String,
+    _held: OwnedMutexGuard<()>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut unknown = lock(&self.admin.unknown);
+        // Held by the map and by this turn: nobody waits.
+        if unknown.get(&self.name).is_some_and(|queue| Arc::strong_count(queue) <= 2) {
+            unknown.remove(&self.name);
+        }
+    }
 }
 
 /// A topic, and its settings or why they may not be looked at.
@@ -62,6 +75,7 @@ impl Admin {
             context,
             looking: Mutex::default(),
             known: RwLock::default(),
+            unknown: std::sync::Mutex::default(),
             limits: RwLock::default(),
         })
     }
@@ -71,9 +85,29 @@ impl Admin {
         read_lock(&self.known).get(name).cloned()
     }
 
+    /// Remembers a topic as it should be, so that it is not changed again and again by who may not.
+    pub(crate) fn suppose(&self, topic: Topic) {
+        write_lock(&self.known).insert(topic.name.clone(), topic);
+    }
+
     /// Describes one topic.
     pub(crate) async fn topic(&self, name: &str) -> Result<Option<Topic>, BrokerError> {
         Ok(self.described(vec![name.to_owned()]).await?.pop())
+    }
+
+    /// A topic that messages are produced to, and the turn to hand them over: calls that came while it was not known
+    /// keep their order, and none that comes later overtakes them.
+    pub(crate) async fn in_turn(&self, name: &str) -> Result<(Topic, Option<Turn<'_>>), BrokerError> {
+        let queue = match (self.known(name), &mut *lock(&self.unknown)) {
+            (Some(known), unknown) if !unknown.contains_key(name) => return Ok((known, None)),
+            (_, unknown) => Arc::clone(unknown.entry(name.to_owned()).or_default()),
+        };
+        let turn = Turn { admin: self, name: name.to_owned(), _held: queue.lock_owned().await };
+        let topic = match self.known(name) {
+            Some(known) => known,
+            None => self.existing(name).await?,
+        };
+        Ok((topic, Some(turn)))
     }
 
     /// One that must be there.
@@ -109,7 +143,7 @@ impl Admin {
     }
 
     /// What clients told says more than that a question timed out.
-    fn told(&self, error: BrokerError) -> BrokerError {
+    pub(super) fn told(&self, error: BrokerError) -> BrokerError {
         match error {
             BrokerError::Unavailable(_) => self.context.trouble().unwrap_or(error),
             other => other,
@@ -159,7 +193,7 @@ impl Admin {
     }
 
     /// The answer to a question about a topic.
-    async fn asked<T>(
+    pub(super) async fn asked<T>(
         &self,
         question: impl Future<Output = Result<T, KafkaError>>,
         topic: &str,
@@ -307,84 +341,6 @@ impl Admin {
         }
     }
 
-    /// Where partitions of a topic begin and end.
-    #[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
-    pub(crate) async fn ends(&self, topic: &str, partitions: Vec<u32>) -> Result<Vec<Ends>, BrokerError> {
-        let patiently = async {
-            loop {
-                match self.ends_now(topic, partitions.clone()).await {
-                    // A partition that was just made, or whose leader has just changed, has no leader for a moment.
-                    Err(BrokerError::Unavailable(_)) => {}
-                    // The client may have forgotten it with the broker that led it.
-                    Err(BrokerError::UnknownTopic(_)) if self.topic(topic).await?.is_some() => {}
-                    other => return other,
-                }
-                self.find_leaders(topic).await?;
-                tokio::time::sleep(LEADER_WAIT).await;
-            }
-        };
-        let none = |_| BrokerError::Unavailable(format!("no leader of {topic} says where it ends"));
-        tokio::time::timeout(ASK, patiently).await.map_err(none)?
-    }
-
-    /// Whether a partition has a leader that answers.
-    pub(crate) async fn takes(&self, topic: &str, partition: u32) -> Result<(), BrokerError> {
-        // Who led it before may be gone, and would be waited for.
-        self.find_leaders(topic).await?;
-        self.ends_now(topic, vec![partition]).await.map(drop)
-    }
-
-    /// Has the client ask who leads a topic's partitions now: by itself it would ask again in some minutes.
-    async fn find_leaders(&self, topic: &str) -> Result<(), BrokerError> {
-        let (asker, name) = (Arc::clone(&self.asker), topic.to_owned());
-        match blocking(move || asker.fetch_metadata(Some(&name), LEADER_ASK)).await? {
-            Ok(_) => self.context.reached(),
-            // The cluster as a whole is away, or does not let us in; otherwise the next question says what is wrong.
-            Err(_) => self.context.trouble().map_or(Ok(()), Err)?,
-        }
-        Ok(())
-    }
-
-    async fn ends_now(&self, topic: &str, partitions: Vec<u32>) -> Result<Vec<Ends>, BrokerError> {
-        let (asker, name) = (Arc::clone(&self.asker), topic.to_owned());
-        let asked = blocking(move || {
-            let ask = |offset: Offset| {
-                let mut list = TopicPartitionList::with_capacity(partitions.len());
-                for partition in &partitions {
-                    list.add_partition_offset(&name, *partition as i32, offset)?;
-                }
-                asker.offsets_for_times(list, LEADER_ASK)
-            };
-            let (starts, ends) = (ask(Offset::Beginning)?, ask(Offset::End)?);
-            let at = |list: &TopicPartitionList, partition: u32| -> Result<u64, KafkaError> {
-                let element = list.find_partition(&name, partition as i32);
-                let element = element.ok_or(KafkaError::OffsetFetch(RDKafkaErrorCode::UnknownPartition))?;
-                element.error()?;
-                Ok(element.offset().to_raw().and_then(|raw| u64::try_from(raw).ok()).unwrap_or(0))
-            };
-            let ends = partitions
-                .iter()
-                .map(|partition| Ok(Ends { start: at(&starts, *partition)?, end: at(&ends, *partition)? }));
-            ends.collect::<Result<Vec<Ends>, KafkaError>>()
-        });
-        let ends = self.context.answer(asked).await?;
-        let ends = ends.map_err(|error| self.told(broker_error(topic, &error)))?;
-        self.context.reached();
-        Ok(ends)
-    }
-
-    /// Forgets everything of a partition below an offset.
-    pub(crate) async fn cut(&self, topic: &str, partition: u32, below: u64) -> Result<(), BrokerError> {
-        let failed = |error: KafkaError| broker_error(topic, &error);
-        let mut list = TopicPartitionList::new();
-        list.add_partition_offset(topic, partition as i32, Offset::Offset(below as i64)).map_err(failed)?;
-        // It goes to the leader of this moment, and waits for it even if it is gone. The next cut takes it along.
-        let cutting = options().request_timeout(Some(LEADER_ASK));
-        let cut = self.asked(self.client.delete_records(&list, &cutting), topic).await?;
-        let cut = cut.elements().iter().try_for_each(|element| element.error()).map_err(failed);
-        cut.map_err(|error| lacking(error, "DELETE on the topic"))
-    }
-
     /// Deletes a topic.
     #[cfg(feature = "testing")]
     pub(crate) async fn delete(&self, topic: &str) -> Result<(), BrokerError> {
@@ -396,7 +352,7 @@ impl Admin {
     }
 }
 
-fn options() -> AdminOptions {
+pub(super) fn options() -> AdminOptions {
     AdminOptions::new().request_timeout(Some(ASK)).operation_timeout(Some(ASK))
 }
 

@@ -33,8 +33,6 @@ struct Told {
     away: Option<String>,
     /// Why a broker does not accept our log-in.
     refused: Option<String>,
-    /// Why a client has stopped for good.
-    fatal: Option<String>,
 }
 
 impl Context {
@@ -44,10 +42,7 @@ impl Context {
 
     /// What is wrong with the cluster as a whole, as far as clients have told.
     pub(crate) fn trouble(&self) -> Option<BrokerError> {
-        let Told { away, refused, fatal, .. } = lock(&self.told).clone();
-        if let Some(why) = fatal {
-            return Some(BrokerError::Stopped(format!("{why}; restart Keylane")));
-        }
+        let Told { away, refused, .. } = lock(&self.told).clone();
         refused.map(BrokerError::Credentials).or_else(|| Some(self.unreachable(&away?)))
     }
 
@@ -135,7 +130,6 @@ impl ClientContext for Context {
             Some(RDKafkaErrorCode::Authentication | RDKafkaErrorCode::SaslAuthenticationFailed) => {
                 told.refused = Some(reason.to_owned());
             }
-            Some(RDKafkaErrorCode::Fatal) => told.fatal = Some(reason.to_owned()),
             _ => {}
         }
         let new = *told != before;
@@ -173,14 +167,5 @@ mod tests {
         assert_eq!(context.trouble(), None);
         told(&context, RDKafkaErrorCode::AllBrokersDown);
         assert_eq!(context.answer(async { Ok(7) }).await, Ok(7));
-    }
-
-    /// P10: a client that has stopped for good is not healed by another one's answer.
-    #[test]
-    fn what_is_fatal_stays() {
-        let context = Context::new("h:1");
-        told(&context, RDKafkaErrorCode::Fatal);
-        context.reached();
-        assert!(matches!(context.trouble(), Some(BrokerError::Stopped(_))));
     }
 }

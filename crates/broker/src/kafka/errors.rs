@@ -142,6 +142,9 @@ fn passes(code: RDKafkaErrorCode) -> bool {
             | RDKafkaErrorCode::PurgeQueue
             | RDKafkaErrorCode::PurgeInflight
             | RDKafkaErrorCode::Retry
+            // Whatever it was, it was not what was asked.
+            | RDKafkaErrorCode::Unknown
+            | RDKafkaErrorCode::QueueFull
     )
 }
 

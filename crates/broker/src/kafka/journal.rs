@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,11 +19,18 @@ use super::lock;
 use super::produce::KafkaProducer;
 use super::wire::AROUND;
 use crate::contract::{
-    AppendError, BrokerError, Journal, JournalName, JournalPage, LogKind, ProduceError, Topic, TopicSpec,
+    AppendError, BrokerError, Journal, JournalName, JournalPage, LogKind, NO_POSITION, ProduceError, Topic,
+    TopicSpec,
 };
 
 /// Bytes read ahead of who reads a journal.
 const AHEAD_BYTES: usize = 4 << 20;
+
+/// How much larger a record may be than the message in it.
+const BODY: usize = 2;
+
+/// How long a record that is there may take to be read.
+const READ: Duration = Duration::from_secs(10);
 
 /// How often a journal may be cut while a page of it is read.
 const CUTS_MAX: u32 = 10;
@@ -64,14 +72,19 @@ impl Ahead {
         while self.records.front().is_some_and(|(position, _)| *position < from) {
             self.pop();
         }
-        let first = self.records.front().map_or(self.next, |(position, _)| *position);
-        if self.feed.is_some() && first == from {
+        if self.reading() == Some(from) {
             return Ok(());
         }
         *self = Ahead::default();
         self.feed = Some(Feed::start(&journal.clients, &journal.topic, journal.name.partition, from)?);
         self.next = from;
         Ok(())
+    }
+
+    /// Where it reads on, if it reads.
+    fn reading(&self) -> Option<u64> {
+        let first = self.records.front().map_or(self.next, |(position, _)| *position);
+        self.feed.is_some().then_some(first)
     }
 
     fn pop(&mut self) -> Option<(u64, Bytes)> {
@@ -113,7 +126,10 @@ impl KafkaJournal {
         }
         match self.admin.ends(&self.topic, vec![self.name.partition]).await {
             Ok(ends) => Ok(ends.first().map(|ends| (ends.start, ends.end))),
-            Err(BrokerError::UnknownTopic(_)) => Ok(None),
+            // It was there: not one that was never written.
+            Err(BrokerError::UnknownTopic(topic)) => Err(BrokerError::Unavailable(format!(
+                "the journal {topic} is not there any more, or not yet again"
+            ))),
             Err(error) => Err(error),
         }
     }
@@ -144,23 +160,36 @@ impl KafkaJournal {
         self.admin.make(&self.topic, &spec, &settings_of(&spec)).await
     }
 
-    /// One that is there is kept as safe as its source has become since: whoever went from one broker to a cluster has
-    /// raised that by config. Not above the copies that there are, or nothing could be appended any more.
+    /// One that is there is kept as safe as its source has become since, and takes messages as large: whoever went from
+    /// one broker to a cluster, or raised a limit, did so by config. Not above the copies that there are, or nothing
+    /// could be appended any more.
     async fn follow(&self, there: &Topic) -> Result<(), BrokerError> {
         let Some(source) = self.admin.known(&self.name.topic) else {
             return Ok(());
         };
-        let wanted = source.spec.min_insync.min(there.spec.replicas);
-        if there.spec.min_insync >= wanted {
+        let has = &there.spec;
+        let copies = source.spec.min_insync.min(has.replicas).max(has.min_insync);
+        let bytes = (BODY * source.spec.message_bytes_max).max(has.message_bytes_max);
+        if (has.min_insync, has.message_bytes_max) == (copies, bytes) {
             return Ok(());
         }
-        let spec = TopicSpec { min_insync: wanted, ..source.spec };
-        self.admin.alter(&self.topic, &settings_of(&spec)).await?;
-        tracing::info!(topic = self.topic, copies = wanted, "a journal asks for as many copies as its topic");
+        let spec = TopicSpec { min_insync: copies, message_bytes_max: bytes / BODY, ..source.spec };
+        match self.admin.alter(&self.topic, &settings_of(&spec)).await {
+            Ok(_) => tracing::info!(topic = self.topic, copies, "a journal follows its topic's limits"),
+            // What it has served until now; whoever may not change it is not stopped by that.
+            Err(error @ BrokerError::Denied { .. }) => {
+                tracing::warn!(topic = self.topic, %error, "a journal does not follow its topic's limits");
+                let spec = TopicSpec { min_insync: copies, message_bytes_max: bytes, ..there.spec.clone() };
+                self.admin.suppose(Topic { spec, ..there.clone() });
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        }
         self.admin.topic(&self.topic).await.map(drop)
     }
 
     /// One try at a page.
+    #[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
     async fn page(&self, from: u64, bytes_max: usize) -> Result<JournalPage, BrokerError> {
         let Some((start, end)) = self.ends().await? else {
             return Ok(JournalPage { start: 0, end: 0, records: Vec::new() });
@@ -187,7 +216,13 @@ impl KafkaJournal {
                     }
                 }
             });
-            let (position, record) = next.await?;
+            let read = tokio::time::timeout(READ, next).await.unwrap_or_else(|_| {
+                // Its leader may be gone, and the client wait for it.
+                *lock(&self.ahead) = Ahead::default();
+                let text = format!("{}/{} was not read in time", self.topic, self.name.partition);
+                Err(BrokerError::Unavailable(text))
+            });
+            let (position, record) = read?;
             bytes += record.len();
             page.records.push((position, record));
         }
@@ -204,7 +239,7 @@ fn settings_of(spec: &TopicSpec) -> [(&'static str, String); 7] {
         ("retention.bytes", forever()),
         ("segment.bytes", (16 << 20).to_string()),
         ("min.insync.replicas", spec.min_insync.to_string()),
-        ("max.message.bytes", (2 * spec.message_bytes_max + AROUND).to_string()),
+        ("max.message.bytes", (BODY * spec.message_bytes_max + AROUND).to_string()),
         ("message.timestamp.type", "LogAppendTime".to_owned()),
     ]
 }
@@ -218,13 +253,24 @@ impl Journal for KafkaJournal {
         let unknown = |text: String| AppendError::Unknown(text);
         match self.make().await {
             Ok(()) => {}
-            Err(BrokerError::Unavailable(text)) => return Err(unknown(text)),
+            // A source that is unknown for a moment is not gone, and brokers that are missing may come.
+            Err(
+                error @ (BrokerError::Unavailable(_)
+                | BrokerError::UnknownTopic(_)
+                | BrokerError::Replicas { .. }),
+            ) => {
+                return Err(unknown(error.to_string()));
+            }
             Err(error) => return Err(AppendError::Stopped(error.to_string())),
         }
         let answer = self.producer.append(&self.topic, self.name.partition, &record).await;
         match answer.ok().and_then(|mut results| results.pop()) {
+            // It is there, and where is found by reading.
+            Some(Ok(NO_POSITION)) => Err(unknown("the record's place was not told".to_owned())),
             Some(Ok(position)) => Ok(position),
-            Some(Err(ProduceError::Unavailable(text))) => Err(unknown(text)),
+            Some(Err(error @ (ProduceError::Unavailable(_) | ProduceError::UnknownTopic(_)))) => {
+                Err(unknown(error.to_string()))
+            }
             Some(Err(error)) => Err(AppendError::Stopped(error.to_string())),
             None => Err(unknown("the producer ended".to_owned())),
         }
@@ -246,11 +292,19 @@ impl Journal for KafkaJournal {
     }
 
     async fn beyond(&self, end: u64) -> Result<(), BrokerError> {
-        self.make().await?;
-        let from = match self.ends().await? {
-            Some((_, now)) if now > end => return Ok(()),
-            Some((_, now)) => now,
-            None => 0,
+        let read = lock(&self.ahead).reading();
+        let from = match read {
+            // Read ahead, or beyond.
+            Some(at) if at > end => return Ok(()),
+            Some(at) => at,
+            None => {
+                self.make().await?;
+                match self.ends().await? {
+                    Some((_, now)) if now > end => return Ok(()),
+                    Some((_, now)) => now,
+                    None => 0,
+                }
+            }
         };
         let mut at = from;
         poll_fn(|cx| {

@@ -74,12 +74,23 @@ const WRONG: [RDKafkaErrorCode; 4] = [
 impl Rebalance {
     /// A group that does not let us in tells so when it is polled, and would be waited for in vain.
     fn refused(&self, error: &KafkaError) {
-        let wrong = error.rdkafka_error_code().is_some_and(|code| WRONG.contains(&code));
-        let error = broker_error(&self.topic, error);
-        if wrong || matches!(error, BrokerError::Denied { .. } | BrokerError::Credentials(_)) {
-            lock(&self.told).failed = Some(error);
-            self.news.notify_one();
-        }
+        let code = error.rdkafka_error_code();
+        let told = match (error, broker_error(&self.topic, error)) {
+            (KafkaError::MessageConsumptionFatal(RDKafkaErrorCode::FencedInstanceId), _) => {
+                BrokerError::Stopped(format!(
+                    "another member has joined the group of topic {} under the same group.instance.id; give each process its own and restart this one",
+                    self.topic
+                ))
+            }
+            (KafkaError::MessageConsumptionFatal(code), _) => {
+                BrokerError::Stopped(format!("the group's client cannot go on ({code}); restart Keylane"))
+            }
+            (_, error @ (BrokerError::Denied { .. } | BrokerError::Credentials(_))) => error,
+            (_, error) if code.is_some_and(|code| WRONG.contains(&code)) => error,
+            _ => return,
+        };
+        lock(&self.told).failed = Some(told);
+        self.news.notify_one();
     }
 }
 
@@ -231,7 +242,7 @@ pub(crate) fn join(
     };
     let failed = |error: KafkaError| broker_error(topic, &error);
     let consumer: BaseConsumer<Rebalance> =
-        options.member(group).create_with_context(rebalance).map_err(failed)?;
+        options.joining(group, topic).create_with_context(rebalance).map_err(failed)?;
     consumer.subscribe(&[topic]).map_err(failed)?;
     let member = Arc::new(Member {
         consumer,
@@ -244,7 +255,7 @@ pub(crate) fn join(
     tasks::thread("kafka-member", move || poll(&polled))
         .map_err(|error| BrokerError::Unavailable(error.to_string()))?;
     let admin = Arc::clone(admin);
-    let look = Box::pin(tokio::time::sleep(LOOK));
+    let look = Box::pin(look(Arc::clone(&admin), joined.clone()));
     Ok((Arc::clone(&member), KafkaMembership { member, told, news, admin, joined, look, instance }))
 }
 
@@ -265,6 +276,8 @@ fn poll(member: &Member) {
     member.left.notify_one();
 }
 
+type Look = Pin<Box<dyn Future<Output = Result<(), BrokerError>> + Send>>;
+
 /// The owner's side.
 pub(crate) struct KafkaMembership {
     member: Arc<Member>,
@@ -272,24 +285,18 @@ pub(crate) struct KafkaMembership {
     news: Arc<Notify>,
     admin: Arc<Admin>,
     joined: Topic,
-    look: Pin<Box<tokio::time::Sleep>>,
+    /// Looks at the topic while the group is listened to: a question may take long, and a change must not wait for it.
+    look: Look,
     instance: u128,
 }
 
-impl KafkaMembership {
-    /// An error if the topic is not the one that was joined. One that is away for a moment is not gone.
-    async fn same_topic(&self) -> Result<(), BrokerError> {
-        let Ok(Some(there)) = self.admin.topic(&self.joined.name).await else {
-            return Ok(());
-        };
-        if there.incarnation != self.joined.incarnation {
-            return Err(BrokerError::Recreated(there.name));
-        }
-        if there.partitions != self.joined.partitions {
-            let (topic, asked) = (there.name, self.joined.partitions);
-            return Err(BrokerError::Partitions { topic, there: there.partitions, asked });
-        }
-        Ok(())
+/// After a while, an error if the topic is not the one that was joined. One that is away for a moment is not gone.
+#[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
+async fn look(admin: Arc<Admin>, joined: Topic) -> Result<(), BrokerError> {
+    tokio::time::sleep(LOOK).await;
+    match admin.topic(&joined.name).await {
+        Ok(Some(there)) => joined.same(&there),
+        _ => Ok(()),
     }
 }
 
@@ -315,9 +322,9 @@ impl Membership for KafkaMembership {
             }
             tokio::select! {
                 () = self.news.notified() => {}
-                () = &mut self.look => {
-                    self.same_topic().await?;
-                    self.look.set(tokio::time::sleep(LOOK));
+                looked = &mut self.look => {
+                    self.look = Box::pin(look(Arc::clone(&self.admin), self.joined.clone()));
+                    looked?;
                 }
             }
         }
@@ -331,6 +338,9 @@ impl Membership for KafkaMembership {
         // The poll under way may have begun before a pause of the process; the one behind it has seen what came.
         let seen = self.member.polls.load(Ordering::Acquire) + 2;
         while self.member.polls.load(Ordering::Acquire) < seen {
+            if self.member.leaving.load(Ordering::Relaxed) {
+                return Ok(false);
+            }
             tokio::time::sleep(POLL / 10).await;
         }
         let lost = self.member.consumer.assignment_lost();

@@ -12,6 +12,7 @@ mod describe;
 mod errors;
 mod feed;
 mod journal;
+mod leaders;
 mod member;
 mod options;
 mod produce;
@@ -28,7 +29,7 @@ use async_trait::async_trait;
 use keylane_core::Frames;
 use rdkafka::consumer::BaseConsumer;
 
-use self::admin::{Admin, check_name};
+use self::admin::{Admin, blocking, check_name};
 use self::clients::Clients;
 use self::context::Context;
 use self::errors::{broker_error, not_produced};
@@ -56,7 +57,7 @@ pub struct Kafka {
     /// Random: what this process's claims carry.
     instance: u128,
     admin: Arc<Admin>,
-    producer: KafkaProducer,
+    producer: Arc<KafkaProducer>,
     journal_producer: Arc<KafkaProducer>,
     readers: Arc<Clients>,
     journal_readers: Arc<Clients>,
@@ -75,7 +76,7 @@ impl Kafka {
         Ok(Kafka {
             instance: u128::from_le_bytes(instance),
             admin: Arc::new(Admin::new(&options, context.clone())?),
-            producer: KafkaProducer::new(&options.producer(), context.clone())?,
+            producer: Arc::new(KafkaProducer::new(&options.producer(), context.clone())?),
             journal_producer: Arc::new(KafkaProducer::new(&options.journal_producer(), context.clone())?),
             readers: Clients::new(options.reader(), context.clone()),
             journal_readers: Clients::new(options.journal_reader(), context.clone()),
@@ -126,7 +127,6 @@ impl Broker for Kafka {
             // Nobody knows yet.
             None if self.context.is_new() => self.admin.cluster(FIRST).await.map(drop),
             None => Ok(()),
-            Some(stopped @ BrokerError::Stopped(_)) => Err(stopped),
             // It may be there again, and nobody have asked since.
             Some(trouble) => self.admin.cluster(PROBE).await.map(drop).map_err(|_| trouble),
         }
@@ -154,23 +154,22 @@ impl Broker for Kafka {
             return Vec::new();
         }
         let recalls = self.producer.recalls();
-        let found = match self.admin.known(topic) {
-            Some(found) => Ok(found),
-            None => self.producer.unless_recalled(self.admin.existing(topic)).await,
-        };
-        let found = match found {
+        let found = self.producer.unless_recalled(self.admin.in_turn(topic)).await;
+        let (found, turn) = match found {
             Ok(found) => found,
             Err(error) => return vec![Err(not_produced(error)); count],
         };
         frames.share();
         let answer = self.producer.produce(&found, &frames, recalls);
-        drop(frames);
+        drop((frames, turn));
         let ended = || ProduceError::Unavailable(BrokerError::Closed.to_string());
         answer.await.unwrap_or_else(|_| vec![Err(ended()); count])
     }
 
     async fn recall(&self) {
-        self.producer.recall();
+        let producer = Arc::clone(&self.producer);
+        // The client's threads are waited for, and one of them may be looking up a name.
+        let _panicked = blocking(move || producer.recall()).await;
     }
 
     async fn takes(&self, topic: &str, partition: u32) -> Result<(), BrokerError> {
@@ -220,7 +219,7 @@ impl Broker for Kafka {
         let asked = committed(Arc::clone(&consumer), topic, partition);
         let found = self.context.answer(asked).await;
         // A group that does not let us in says so once, beside the call, which only times out.
-        let beside = found.as_ref().err().and_then(|_| consumer.poll(Duration::ZERO)).and_then(Result::err);
+        let beside = consumer.poll(Duration::ZERO).and_then(Result::err);
         let refused = beside.map(|error| broker_error(topic, &error));
         let refused = refused.filter(|error| matches!(error, BrokerError::Denied { .. }));
         let found = found.map_err(|error| refused.unwrap_or(error));

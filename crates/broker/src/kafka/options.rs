@@ -12,8 +12,9 @@ use super::errors::not_made;
 use crate::contract::BrokerError;
 
 /// Settings that a promise rests on, and why they cannot be changed.
-const FIXED: [(&str, &str); 12] = [
+const FIXED: [(&str, &str); 13] = [
     ("bootstrap.servers", "it is broker.kafka.brokers"),
+    ("metadata.broker.list", "it is broker.kafka.brokers"),
     ("group.id", "it is the pipeline's group"),
     ("enable.auto.commit", "a position is committed once it is settled"),
     ("enable.auto.offset.store", "a position is committed once it is settled"),
@@ -118,6 +119,16 @@ impl KafkaOptions {
     pub(crate) fn journal_reader(&self) -> ClientConfig {
         let mut config = self.reader();
         config.set("fetch.min.bytes", "1").set("isolation.level", "read_uncommitted");
+        config
+    }
+
+    /// A member of a group that reads `topic`, under a name of its own if the process has one: a process may have a
+    /// member for each of several topics.
+    pub(crate) fn joining(&self, group: &str, topic: &str) -> ClientConfig {
+        let mut config = self.member(group);
+        if let Some(process) = self.settings.get("group.instance.id") {
+            config.set("group.instance.id", format!("{process}.{topic}"));
+        }
         config
     }
 

@@ -23,7 +23,7 @@ use super::context::Context;
 use super::errors::{broker_error, produce_error};
 use super::wire::{headers_of, reserved};
 use super::{lock, read_lock, write_lock};
-use crate::contract::{BrokerError, ProduceError, Topic};
+use crate::contract::{BrokerError, NO_POSITION, ProduceError, Topic};
 
 /// How long the reports of a client that is replaced are waited for.
 const FLUSH: Duration = Duration::from_secs(10);
@@ -241,7 +241,8 @@ impl ProducerContext for Reports {
         let result = match result {
             Ok(message) => {
                 self.context.reached();
-                Ok(message.offset() as u64)
+                // One that was acknowledged by an answer to a later one has none.
+                Ok(u64::try_from(message.offset()).unwrap_or(NO_POSITION))
             }
             Err((error, _)) => {
                 let topic = lock(&self.calls).get(&call).map(|open| open.topic.clone());

@@ -157,7 +157,7 @@ impl Filling {
         })?;
         let put = put_record(&mut self.frames, &record, place, raw.headers(), self.appended_ms, delta);
         put.map_err(|error| {
-            BrokerError::Damaged(format!("the record at {} cannot be taken: {error}", place.at(offset)))
+            BrokerError::Foreign(format!("the record at {} cannot be taken: {error}", place.at(offset)))
         })?;
         self.count += 1;
         Ok(())

@@ -5,6 +5,7 @@
 //! has none of them: its id is then where it lies (MSG-1), and it was produced when it was appended.
 
 use bytes::BytesMut;
+use keylane_core::frame::ID_BYTES_MAX;
 use keylane_core::{Delivery, Draft, FrameError};
 use rdkafka::message::{Header, OwnedHeaders};
 
@@ -79,7 +80,10 @@ pub(crate) fn put_record<'a>(
     let mut others: Vec<(&str, &[u8])> = Vec::new();
     for (name, value) in headers {
         match name.strip_prefix(OURS.as_bytes()) {
-            Some(b"id") => id = std::str::from_utf8(value).ok(),
+            // One that we could not have made is somebody else's, and says nothing.
+            Some(b"id") => {
+                id = std::str::from_utf8(value).ok().filter(|id| (1..=ID_BYTES_MAX).contains(&id.len()))
+            }
             Some(b"version") => version = number(value),
             Some(b"produced-at") => produced_ms = number(value),
             Some(b"appended-at") => appended_ms = number(value).unwrap_or(appended_ms),
@@ -160,6 +164,18 @@ mod tests {
 
     fn place() -> Place {
         Place::new("orders", 2)
+    }
+
+    /// MSG-1, P3: an id that no producer of ours makes does not stop a partition.
+    #[test]
+    fn an_id_that_cannot_be_one_gives_way_to_the_place() {
+        let long = [b'x'; ID_BYTES_MAX + 1];
+        for id in [&b""[..], &long[..], &[0xff, 0xfe][..]] {
+            let (mut frames, headers) = (BytesMut::new(), [(ID.as_bytes(), id)]);
+            put_record(&mut frames, &record(None, None), &mut place(), headers.into_iter(), 9, 3)
+                .expect("it is taken");
+            assert_eq!(read(frames).id(), "orders/2/43");
+        }
     }
 
     /// MSG-1.

@@ -93,7 +93,7 @@ impl Plan {
             },
             data: config.data.clone(),
             tokens: config.server.tokens.iter().map(|token| token.name.clone()).collect(),
-            topics: config.topics.iter().map(|(name, spec)| PlannedTopic::of(name, spec)).collect(),
+            topics: config.topics.iter().map(|(name, topic)| PlannedTopic::of(name, &topic.spec)).collect(),
             new_topic: config.topics.is_empty().then(|| PlannedTopic::of("", &config.new_topic)),
             pipelines: config
                 .pipelines

@@ -121,8 +121,11 @@ impl Owner {
         if self.replay.next() < start && start == end || self.state().is_none() {
             return self.stop(Stop::StateLost { start });
         }
-        if self.replay.next() < end {
-            return;
+        match self.replay.next() {
+            next if next < end => return,
+            // What was read is not there any more: nothing that is appended now would count.
+            read if read > end => return self.stop(Stop::WentBack { read, end }),
+            _ => {}
         }
         self.read_end = false;
         if let Some(why) = self.mirror_is_wrong() {

@@ -137,7 +137,8 @@ fn put_receipt(body: &mut Vec<u8>, receipt: &Receipt, is_first: bool) {
             body.extend_from_slice(b",\"offset\":");
             body.extend_from_slice(digits.format(offset).as_bytes());
         }
-        None => body.extend_from_slice(b",\"spilled\":true"),
+        None if receipt.is_spilled() => body.extend_from_slice(b",\"spilled\":true"),
+        None => {}
     }
     body.push(b'}');
 }

@@ -45,12 +45,11 @@ impl FirstUse {
         }
         if app.topics.is_empty() {
             let _making = self.making.lock().await;
-            let there = app.keylane.topics().await?;
-            if !there.iter().any(|found| found.name == topic) {
+            if app.keylane.topic_spec(topic).await?.is_none() {
                 if !any_can_be_taken(topic, form, body).await? {
                     return Ok(false);
                 }
-                if there.len() >= TOPICS_MAX {
+                if app.keylane.topics().await?.len() >= TOPICS_MAX {
                     return Err(too_many(topic));
                 }
                 app.keylane.ensure_topic(topic, &app.new_topic).await?;
