@@ -269,8 +269,9 @@ fn poll(member: &Member) {
     }
     // Tells the coordinator, so that others need not wait for the session to end.
     member.consumer.unsubscribe();
-    let _ = member.consumer.close_queue();
-    while !member.consumer.closed() {
+    // A client that has failed for good is not in the group any more, and never says that it has left.
+    let leaves = member.consumer.client().fatal_error().is_none() && member.consumer.close_queue().is_ok();
+    while leaves && !member.consumer.closed() {
         member.consumer.poll(POLL);
     }
     member.left.notify_one();
