@@ -15,6 +15,15 @@ fn set(cluster: &Cluster, topic: &str, setting: &str) {
     cluster.tool(&[&["kafka.admin.ConfigCommand", "--alter"], &topic[..]].concat());
 }
 
+/// Bytes that do not become fewer when they are compressed.
+fn noise() -> impl Iterator<Item = u8> {
+    let mut state = 1u64;
+    std::iter::repeat_with(move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 40) as u8
+    })
+}
+
 /// BRK-2, P1: Kafka bounds batches, we bound messages: many small ones that go together are not too large.
 #[tokio::test]
 async fn small_messages_of_a_topic_with_a_small_limit_are_not_refused_together() {
@@ -22,15 +31,9 @@ async fn small_messages_of_a_topic_with_a_small_limit_are_not_refused_together()
     let spec = TopicSpec { partitions: 1, message_bytes_max: 2000, ..TopicSpec::default() };
     broker.create_topic("small", &spec).await.expect("it is made");
     let mut frames = Frames::default();
-    let mut state = 1u64;
+    let mut noise = noise();
     for number in 0..2_000 {
-        // So that a batch is not small once it is compressed.
-        let payload: Vec<u8> = std::iter::repeat_with(|| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 40) as u8
-        })
-        .take(500)
-        .collect();
+        let payload: Vec<u8> = noise.by_ref().take(500).collect();
         let id = number.to_string();
         frames
             .push(0, &Draft { id: &id, payload: Some(&payload), ..Draft::default() })
@@ -152,5 +155,6 @@ async fn a_journal_follows_a_raised_limit() {
     journal.append("small".into(), None).await.expect("it lands");
     let large = TopicSpec { message_bytes_max: 8 << 20, ..spec };
     broker.create_topic("grown", &large).await.expect("it is changed");
-    journal.append(vec![7; 7 << 20].into(), None).await.expect("it lands");
+    let body: Vec<u8> = noise().take(7 << 20).collect();
+    journal.append(body.into(), None).await.expect("it lands");
 }
