@@ -69,7 +69,8 @@ struct Shared {
     clock: Clock,
     ids: Ids,
     tasks: Tasks,
-    create_topics: bool,
+    /// As what a topic is created by its first use; none if it is not.
+    new_topic: Option<TopicSpec>,
     topics: RwLock<HashMap<String, Arc<Target>>>,
     in_flight: InFlight,
     watch: Watch,
@@ -91,7 +92,7 @@ impl Producer {
         spill: Option<Arc<Spill>>,
         clock: Clock,
         tasks: Tasks,
-        create_topics: bool,
+        new_topic: Option<TopicSpec>,
     ) -> Producer {
         let shared = Shared {
             broker,
@@ -99,7 +100,7 @@ impl Producer {
             clock,
             ids: Ids::of(clock),
             tasks,
-            create_topics,
+            new_topic,
             topics: RwLock::default(),
             in_flight: InFlight::default(),
             watch: Watch::default(),
@@ -260,12 +261,10 @@ impl Producer {
 
     /// The topic, created by this first use if that is allowed.
     pub(crate) async fn ensure(&self, topic: &str) -> Result<Topic, Error> {
-        match self.broker().topic(topic).await? {
-            Some(found) => Ok(found),
-            None if self.shared.create_topics => {
-                Ok(self.broker().create_topic(topic, &TopicSpec::default()).await?)
-            }
-            None => Err(BrokerError::UnknownTopic(topic.to_owned()).into()),
+        match (self.broker().topic(topic).await?, &self.shared.new_topic) {
+            (Some(found), _) => Ok(found),
+            (None, Some(spec)) => Ok(self.broker().create_topic(topic, spec).await?),
+            (None, None) => Err(BrokerError::UnknownTopic(topic.to_owned()).into()),
         }
     }
 
