@@ -19,7 +19,7 @@ use crate::backlog::{Backlog, Severity, Watch};
 use crate::call::{Call, InFlight, Room, Target};
 use crate::clock::{Clock, Ids};
 use crate::spawn::Tasks;
-use crate::spill::{Spill, Stored};
+use crate::spill::{Spill, Stored, WhenAway};
 use crate::ticket::Ticket;
 use crate::{Error, Message};
 
@@ -61,6 +61,7 @@ impl Receipt {
 pub struct Producer {
     shared: Arc<Shared>,
     when_full: WhenFull,
+    when_away: WhenAway,
 }
 
 struct Shared {
@@ -106,12 +107,18 @@ impl Producer {
             watch: Watch::default(),
             counters: ProducerCounters::default(),
         };
-        Producer { shared: Arc::new(shared), when_full: WhenFull::default() }
+        Producer { shared: Arc::new(shared), when_full: WhenFull::default(), when_away: WhenAway::default() }
     }
 
     /// The same producer with another answer to too much in flight.
     pub fn when_full(&self, when_full: WhenFull) -> Producer {
-        Producer { shared: Arc::clone(&self.shared), when_full }
+        Producer { when_full, ..self.clone() }
+    }
+
+    /// The same producer with another answer to a broker that is away. With [`WhenAway::Fail`] every receipt says that
+    /// the broker itself has the message.
+    pub fn when_away(&self, when_away: WhenAway) -> Producer {
+        Producer { when_away, ..self.clone() }
     }
 
     /// Sends a message and waits until it is durable.
@@ -231,7 +238,7 @@ impl Producer {
         frames: Frames,
     ) -> Vec<Result<Stored, ProduceError>> {
         match self.spill() {
-            Some(spill) => spill.produce(target, frames).await,
+            Some(spill) => spill.produce(target, frames, self.when_away).await,
             None => {
                 let results = self.broker().produce(&target.name, frames).await;
                 results.into_iter().map(|result| result.map(Stored::At)).collect()

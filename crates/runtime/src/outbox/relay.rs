@@ -18,7 +18,7 @@ use super::table::Table;
 use super::{OutboxOptions, OutboxState, OutboxStatus};
 use crate::call::Call;
 use crate::produce::Producer;
-use crate::{Error, Keylane};
+use crate::{Error, Keylane, WhenAway};
 
 /// The first wait for more rows, for a topic, or for the database; each further one is twice as long.
 const WAIT_MIN: Duration = Duration::from_millis(20);
@@ -159,7 +159,8 @@ impl Relay {
 
     /// Sends the next rows; what has to wait for the answer stays in `rest`, what may not be sent now goes from it.
     async fn wave(&mut self, rest: &mut Vec<Row>, blocked: &mut HashSet<Lane>) -> Outcome {
-        let producer = self.keylane.producer().clone();
+        // What is only on this machine is not durable for whoever takes over on another: the table is the better place.
+        let producer = self.keylane.producer().when_away(WhenAway::Fail);
         let now_ms = producer.wall_ms();
         let mut outcome = Outcome::default();
         let mut calls: BTreeMap<String, (Call, Vec<Row>)> = BTreeMap::new();

@@ -61,6 +61,17 @@ impl Default for SpillOptions {
     }
 }
 
+/// What becomes of a message that the broker does not take now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum WhenAway {
+    /// It is kept on this machine until the broker takes it (PRD-3).
+    #[default]
+    Keep,
+    /// It fails, and so does what would overtake messages that are kept: for callers who keep it elsewhere.
+    Fail,
+}
+
 /// Where a message is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stored {
@@ -166,12 +177,17 @@ impl Spill {
 
     /// Sends messages to the broker, or keeps them: a result each, in the order given. Its first poll takes their
     /// place.
-    pub(crate) async fn produce(self: &Arc<Self>, target: &Arc<Target>, frames: Frames) -> Results {
+    pub(crate) async fn produce(
+        self: &Arc<Self>,
+        target: &Arc<Target>,
+        frames: Frames,
+        when_away: WhenAway,
+    ) -> Results {
         let count = frames.len();
         let mut frames = Some(frames);
         let begun = poll_fn(|cx| {
             let frames = frames.take().expect("it is ready when it is first polled");
-            Poll::Ready(self.begin(cx, target, frames))
+            Poll::Ready(self.begin(cx, target, frames, when_away))
         });
         let Begun { direct, kept, ways } = begun.await;
         let (mut direct, mut kept) = (answer_of(direct).await, answer_of(kept).await);
@@ -184,17 +200,26 @@ impl Spill {
                 Way::Refused { bytes } => {
                     Err(ProduceError::TooLarge { topic: topic.to_owned(), bytes, bytes_max })
                 }
+                Way::Waits => Err(ProduceError::Unavailable(BEHIND_KEPT.to_owned())),
+                Way::Blocked => Err(ProduceError::Invalid(BEHIND_REFUSED.to_owned())),
             })
             .collect()
     }
 
-    fn begin(self: &Arc<Self>, cx: &mut Context<'_>, target: &Arc<Target>, frames: Frames) -> Begun {
+    fn begin(
+        self: &Arc<Self>,
+        cx: &mut Context<'_>,
+        target: &Arc<Target>,
+        frames: Frames,
+        when_away: WhenAway,
+    ) -> Begun {
         let lines = self.lines.read().expect("no holder panics");
         if lines.is_quiet() {
-            return Begun { direct: Some(self.hand_over(cx, target, frames)), kept: None, ways: Vec::new() };
+            let direct = Some(self.hand_over(cx, target, frames, when_away));
+            return Begun { direct, kept: None, ways: Vec::new() };
         }
-        if !lines.blocks_any(&target.name, &frames) {
-            return self.split(cx, &lines, target, &frames);
+        if when_away == WhenAway::Fail || !lines.blocks_any(&target.name, &frames) {
+            return self.split(cx, &lines, target, &frames, when_away);
         }
         drop(lines);
         // What follows a message that was refused for good waits behind it.
@@ -204,7 +229,7 @@ impl Spill {
                 lines.spill(&target.name, partition, target.partitions);
             }
         }
-        self.split(cx, &lines, target, &frames)
+        self.split(cx, &lines, target, &frames, when_away)
     }
 
     /// Hands over what may go to the broker, and puts aside what is to be kept.
@@ -214,9 +239,13 @@ impl Spill {
         lines: &Lines,
         target: &Arc<Target>,
         frames: &Frames,
+        when_away: WhenAway,
     ) -> Begun {
+        let may_keep = when_away == WhenAway::Keep;
         let way = |(partition, frame): (u32, &[u8])| match lines.spills(&target.name, partition) {
+            _ if !may_keep && lines.blocks(&target.name, frame) => Way::Blocked,
             false => Way::Direct,
+            true if !may_keep => Way::Waits,
             // Not kept if the broker would only refuse it later.
             true if frame.len() > target.message_bytes_max => Way::Refused { bytes: frame.len() },
             true => Way::Kept,
@@ -231,7 +260,7 @@ impl Spill {
             }
             Some(part).filter(|part| !part.is_empty())
         };
-        let direct = part(Way::Direct).map(|direct| self.hand_over(cx, target, direct));
+        let direct = part(Way::Direct).map(|direct| self.hand_over(cx, target, direct, when_away));
         let kept = part(Way::Kept).map(|kept| {
             let (answer, answered) = Answer::of_all(kept.len());
             lines.queued(&target.name, &kept);
@@ -281,8 +310,17 @@ struct Begun {
 enum Way {
     Direct,
     Kept,
-    Refused { bytes: usize },
+    Refused {
+        bytes: usize,
+    },
+    /// Nowhere: it may not be kept, and earlier ones of its partition are.
+    Waits,
+    /// Nowhere: it may not be kept, and an earlier one of its key was refused for good.
+    Blocked,
 }
+
+const BEHIND_KEPT: &str = "earlier messages of its partition wait in the spill of this machine";
+const BEHIND_REFUSED: &str = "an earlier message of its key was refused by the broker and is in the spill of this machine (GET /admin/spill); this one is not sent before it";
 
 async fn answer_of(
     answer: Option<oneshot::Receiver<Results>>,
