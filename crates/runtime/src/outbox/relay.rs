@@ -309,7 +309,7 @@ impl Outcome {
 
 /// Why a row was not sent.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+pub(super) enum Refusal {
     #[error("{0}")]
     Row(String),
     #[error("{0}")]
@@ -317,17 +317,19 @@ enum Refusal {
 }
 
 impl Refusal {
-    fn of(error: Error) -> Refusal {
+    pub(super) fn of(error: Error) -> Refusal {
         Refusal::Broker(error)
     }
 
     /// True if the row has to change, or its topic: waiting alone does not help.
-    fn is_final(&self) -> bool {
+    pub(super) fn is_final(&self) -> bool {
         use {BrokerError as B, ProduceError as P};
         match self {
             Refusal::Row(_) => true,
             Refusal::Broker(Error::Broker(B::UnknownTopic(_) | B::Invalid(_) | B::Partitions { .. })) => true,
-            Refusal::Broker(Error::Produce(P::TooLarge { .. } | P::UnknownTopic(_) | P::Invalid(_))) => true,
+            Refusal::Broker(Error::Produce(
+                P::TooLarge { .. } | P::TooLargeThere(_) | P::UnknownTopic(_) | P::Invalid(_),
+            )) => true,
             Refusal::Broker(_) => false,
         }
     }
