@@ -79,7 +79,7 @@ impl Shop {
         keylane: &Keylane,
         options: OutboxOptions,
     ) -> (OutboxRelay, watch::Receiver<OutboxStatus>) {
-        let relay = keylane.outbox(options.retry(Duration::from_millis(100)));
+        let relay = keylane.outbox(options);
         let status = relay.watch();
         (relay, status)
     }

@@ -36,7 +36,7 @@ pub(super) enum Trouble {
     #[error("the database did not answer within {ANSWER_MAX:?}")]
     Slow,
     #[error(
-        "rows cannot be removed, so that none is sent: {0}; the relay's user needs SELECT, UPDATE and DELETE on the table, on a database that takes changes"
+        "rows cannot be removed, so that none is sent: {0}; the relay needs the rights to SELECT, UPDATE and DELETE, and a database that takes changes now"
     )]
     MayNotRemove(sqlx::Error),
     #[error(
