@@ -23,19 +23,10 @@ use crate::spill::{Spill, Stored, WhenAway};
 use crate::ticket::Ticket;
 use crate::{Error, Message};
 
+pub use crate::call::WhenFull;
+
 /// How long closing waits for what is on its way (BRK-2).
 const FLUSH: Duration = Duration::from_secs(10);
-
-/// What a caller does when too much is in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum WhenFull {
-    /// Wait until there is room.
-    #[default]
-    Wait,
-    /// Fail at once: "producer in-flight limit reached".
-    Fail,
-}
 
 /// Where a message was stored.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -104,9 +104,7 @@ async fn far() -> (MemoryBroker, Keylane) {
 }
 
 fn one_partition() -> TopicSpec {
-    let mut spec = TopicSpec::default();
-    spec.partitions = 1;
-    spec
+    TopicSpec { partitions: 1, ..TopicSpec::default() }
 }
 
 async fn log(keylane: &Keylane) -> Vec<String> {
@@ -166,8 +164,7 @@ async fn a_row_behind_a_refused_message_of_its_key_blocks_its_key_alone() {
     let large = Message::new("t").key("k").payload("x".repeat(600));
     assert!(keylane.produce(large).await.expect("spilled").is_spilled());
     far.delete_topic("t");
-    let mut smaller = one_partition();
-    smaller.message_bytes_max = 300;
+    let smaller = TopicSpec { message_bytes_max: 300, ..one_partition() };
     far.node("there").create_topic("t", &smaller).await.expect("a topic");
     far.reconnect("here");
     until("it is refused", || keylane.spill().blocked_keys == 1).await;
@@ -352,8 +349,7 @@ async fn nothing_is_sent_from_a_table_that_cannot_be_changed() {
 #[tokio::test]
 async fn a_first_row_makes_its_topic_as_configured() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut spec = TopicSpec::default();
-    spec.partitions = 7;
+    let spec = TopicSpec { partitions: 7, ..TopicSpec::default() };
     let keylane = Keylane::open(Config::embedded(folder.path()).new_topic(spec)).await.expect("it opens");
     let shop = Shop::new().await;
     shop.write(&[("k", "1")]).await;

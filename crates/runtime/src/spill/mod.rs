@@ -6,8 +6,8 @@
 //! within this process a partition's messages reach the broker in the order in which they were produced; what had
 //! landed though its answer was lost comes twice, and falls to dedup by id.
 //!
-//! `calls.rs` has what is under way, `lines.rs` which partitions wait, `write.rs` keeps, `drain.rs` brings,
-//! `refused.rs` has what the broker will never take as it is, and `store.rs` is the disk.
+//! `ways.rs` has where a message may go, `calls.rs` what is under way, `lines.rs` which partitions wait, `write.rs`
+//! keeps, `drain.rs` brings, `refused.rs` has what the broker will never take as it is, and `store.rs` is the disk.
 
 mod calls;
 mod drain;
@@ -16,6 +16,7 @@ mod lines;
 mod refused;
 mod status;
 mod store;
+mod ways;
 mod write;
 
 use std::future::poll_fn;
@@ -32,12 +33,15 @@ use self::calls::{Answer, Calls, Job};
 use self::lines::Lines;
 use self::status::Recent;
 use self::store::Store;
+use self::ways::{BEHIND_KEPT, BEHIND_REFUSED, Begun, Way, answer_of};
 use crate::Error;
 use crate::call::Target;
 use crate::clock::Clock;
 use crate::spawn::Tasks;
 
 pub use self::status::{SpillEntry, SpillEntryState, SpillLine, SpillState, SpillStatus};
+pub(crate) use self::ways::Stored;
+pub use self::ways::WhenAway;
 
 /// How a broker's absence is bridged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,26 +63,6 @@ impl Default for SpillOptions {
             drain_every: Duration::from_secs(30),
         }
     }
-}
-
-/// What becomes of a message that the broker does not take now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum WhenAway {
-    /// It is kept on this machine until the broker takes it (PRD-3).
-    #[default]
-    Keep,
-    /// It fails, and so does what would overtake messages that are kept: for callers who keep it elsewhere.
-    Fail,
-}
-
-/// Where a message is durable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stored {
-    /// At the broker, at this position.
-    At(u64),
-    /// Here, until the broker takes it.
-    Here,
 }
 
 type Results = Vec<Result<Stored, ProduceError>>;
@@ -294,40 +278,6 @@ impl Drop for Spill {
         for bell in [&self.bells.handed, &self.bells.ended, &self.bells.to_write, &self.bells.to_drain] {
             bell.notify_one();
         }
-    }
-}
-
-/// How a call began: what of it went to the broker, what is to be kept, and which is which.
-struct Begun {
-    direct: Option<oneshot::Receiver<Results>>,
-    kept: Option<oneshot::Receiver<Results>>,
-    /// For each message; empty if all went to the broker.
-    ways: Vec<Way>,
-}
-
-/// Where a message goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Direct,
-    Kept,
-    Refused {
-        bytes: usize,
-    },
-    /// Nowhere: it may not be kept, and earlier ones of its partition are.
-    Waits,
-    /// Nowhere: it may not be kept, and an earlier one of its key was refused for good.
-    Blocked,
-}
-
-const BEHIND_KEPT: &str = "earlier messages of its partition wait in the spill of this machine";
-const BEHIND_REFUSED: &str = "an earlier message of its key was refused by the broker and is in the spill of this machine (GET /admin/spill); this one is not sent before it";
-
-async fn answer_of(
-    answer: Option<oneshot::Receiver<Results>>,
-) -> std::vec::IntoIter<Result<Stored, ProduceError>> {
-    match answer {
-        Some(answer) => answer.await.unwrap_or_default().into_iter(),
-        None => Vec::new().into_iter(),
     }
 }
 
