@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use keylane_broker::{Broker, BrokerError, ProduceError, Topic, TopicSpec};
 use keylane_core::Frames;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use self::calls::{Answer, Calls, Job};
 use self::lines::Lines;
