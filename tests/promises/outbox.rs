@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use keylane_tests::{Call, Cluster, Database, Engine, Outbox, OutboxRow, Server, Setup, Sink, until};
+use keylane_tests::{
+    Call, Cluster, Database, Engine, Outbox, OutboxRow, Server, Setup, Sink, fill, items, until,
+};
 use serde_json::Value;
 use sqlx::{Connection, Row};
 
@@ -473,7 +475,67 @@ async fn a_restarted_mariadb_loses_nothing() {
     a_restarted_database_loses_nothing(Engine::MariaDb).await;
 }
 
-/// PRD-5, BRK-8: while the broker is away, rows wait in their table, and no relay gives up.
+/// A user who may read rows and mark them, and not remove them.
+async fn a_relay_that_may_not_remove_sends_nothing(engine: Engine) {
+    let sink = Sink::start().await;
+    let outbox = Arc::new(engine.shared().outbox());
+    outbox.create().await;
+    let user = format!("{}_user", outbox.table);
+    let (owner, create) = match engine {
+        Engine::Postgres => ("//postgres:", format!("CREATE ROLE {user} LOGIN PASSWORD 'keylane'")),
+        _ => ("//keylane:", format!("CREATE USER {user} IDENTIFIED BY 'keylane'")),
+    };
+    outbox.query(&create).await;
+    outbox.query(&format!("GRANT SELECT, UPDATE ON {{}} TO {user}")).await;
+    let yaml = outbox.yaml(BATCHES).replace(owner, &format!("//{user}:"));
+    let mut server = Server::new(&Setup { top: yaml, ..Setup::default() }, &sink);
+    write(&outbox, 1, 2, 10).await;
+    server.start().await;
+    let told = waits_for(&server, "it to say so", |told| {
+        told["last_error"].as_str().is_some_and(|error| error.contains("rows cannot be removed"))
+    })
+    .await;
+    assert_eq!((&told["state"], &told["relayed"]), (&"connecting".into(), &0.into()), "{told}");
+    let (_, kept) = server.get("/admin/topics/t/messages").await.expect("it answers");
+    assert_eq!(kept, Value::Array(Vec::new()), "nothing was sent");
+    outbox.query(&format!("GRANT DELETE ON {{}} TO {user}")).await;
+    arrives(&sink, 20).await;
+    assert_in_order(&sink, 2, 10);
+    until("the table to be empty", async || outbox.is_empty().await.then_some(())).await;
+    assert_eq!(repeats(&sink.calls()), 0);
+}
+
+/// PRD-5: on Postgres.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_that_may_not_remove_sends_nothing_from_postgres() {
+    a_relay_that_may_not_remove_sends_nothing(Engine::Postgres).await;
+}
+
+/// PRD-5: on MariaDB.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_relay_that_may_not_remove_sends_nothing_from_mariadb() {
+    a_relay_that_may_not_remove_sends_nothing(Engine::MariaDb).await;
+}
+
+/// PRD-5, MSG-4: a topic that its first row makes has the figures of the profile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_first_row_makes_its_topic_by_the_profile() {
+    let sink = Sink::start().await;
+    let outbox = Arc::new(Engine::Sqlite.shared().outbox());
+    outbox.create().await;
+    let top = format!("profile: production\n{}", outbox.yaml(BATCHES));
+    let mut server = Server::new(&Setup { top, topics: Some("{}".to_owned()), ..Setup::default() }, &sink);
+    server.start().await;
+    outbox.write(&[OutboxRow { topic: "first".to_owned(), ..OutboxRow::new("k", 0) }]).await;
+    until("the table to be empty", async || outbox.is_empty().await.then_some(())).await;
+    let (_, topics) = server.get("/admin/topics").await.expect("it answers");
+    let made =
+        topics["topics"].as_array().and_then(|topics| topics.iter().find(|topic| topic["name"] == "first"));
+    assert_eq!(made.expect("the topic")["partitions"], 12, "{topics}");
+}
+
+/// PRD-5, PRD-3, BRK-8: while the broker is away, rows wait in their table, long after what others produce is spilled;
+/// when it is back, they are handled, each key in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_wait_for_a_broker_that_is_away() {
     let cluster = Cluster::start(1);
@@ -487,31 +549,40 @@ async fn rows_wait_for_a_broker_that_is_away() {
     let sink = Sink::start().await;
     let outbox = Arc::new(Engine::Postgres.shared().outbox());
     outbox.create().await;
-    let setup =
-        setup(&outbox, BATCHES).on_kafka(&cluster, "session.timeout.ms: 6000, heartbeat.interval.ms: 1500");
+    let top = format!("{}\nspill: {{ after: 1s, drain: 1s }}", outbox.yaml(BATCHES));
+    let setup = Setup { top, ..Setup::default() }
+        .on_kafka(&cluster, "session.timeout.ms: 6000, heartbeat.interval.ms: 1500");
     let mut server = Server::new(&setup, &sink);
     server.start().await;
     write(&outbox, 1, 10, 20).await;
     arrives(&sink, 200).await;
+    until("the table to be empty", async || outbox.is_empty().await.then_some(())).await;
     cluster.kill(1);
     for n in 20..60 {
         let rows: Vec<_> = (0..10).map(|key| OutboxRow::new(&format!("k{key}"), n)).collect();
         outbox.write(&rows).await;
     }
-    assert_eq!(outbox.len().await, 400, "nothing leaves the table");
-    cluster.restart(1);
-    until("the table to be empty", async || outbox.is_empty().await.then_some(())).await;
-    // What is in the log is looked at, not what a pipeline made of it: this is about the relay.
-    let kept = until("the log to be read", async || {
-        let (code, kept) = server.get("/admin/topics/t/messages?limit=1000").await?;
-        (code == 200).then_some(kept)
+    waits_for(&server, "it to say so", |told| {
+        told["last_error"].as_str().is_some_and(|error| error.contains("topic t: the broker did not take"))
     })
     .await;
-    let mut keys = BTreeMap::<String, Vec<u64>>::new();
-    for message in kept.as_array().expect("messages") {
-        let key = message["key"].as_str().expect("a key").to_owned();
-        keys.entry(key).or_default().push(message["payload"]["n"].as_u64().expect("an n"));
-    }
+    let spilled = fill(&server, &items("other", 0, 1)).await;
+    assert!(spilled[0].offset.is_none(), "the cluster is away");
+    let spill = until("the cluster to be missed several times", async || {
+        let (_, spill) = server.get("/admin/spill").await?;
+        let lines = spill["lines"].as_array()?;
+        lines.iter().any(|line| line["retries"].as_u64() >= Some(6)).then_some(spill)
+    })
+    .await;
+    assert_eq!(outbox.len().await, 400, "nothing leaves the table");
+    assert_eq!(spill["messages"], 1, "no row is spilled: {spill}");
+    let told = status(&server).await.expect("it answers");
+    assert_eq!((&told["state"], &told["relayed"]), (&"relaying".into(), &200.into()), "{told}");
+    cluster.restart(1);
+    until("the table to be empty", async || outbox.is_empty().await.then_some(())).await;
+    arrives(&sink, 601).await;
+    let mut keys = seen(&sink.calls());
+    assert_eq!(keys.remove("other"), Some(vec![0]));
     assert_eq!(keys.len(), 10, "{:?}", keys.keys());
     for (key, numbers) in keys {
         assert_eq!(numbers, (0..60).collect::<Vec<u64>>(), "key {key}");

@@ -11,13 +11,24 @@ use keylane_core::{Draft, Frames, partition_of};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::Error;
-use crate::produce::{Producer, Receipt, WhenFull};
+use crate::produce::{Producer, Receipt};
 use crate::spill::Stored;
 
 /// Calls in flight (PRD-2): the seed's figure; a batch is one call.
 pub const CALLS_MAX: usize = 1_000;
 /// Bytes in flight (PRD-2): enough for a thousand batches of 64 KiB, little beside the pipelines' buffers.
 pub const BYTES_MAX: usize = 64 << 20;
+
+/// What a caller does when too much is in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum WhenFull {
+    /// Wait until there is room.
+    #[default]
+    Wait,
+    /// Fail at once: "producer in-flight limit reached".
+    Fail,
+}
 
 /// Messages of one call, encoded, not yet sent.
 pub struct Call {

@@ -33,6 +33,8 @@ pub struct Config {
     pub spill: SpillOptions,
     /// Whether a topic is created by its first use. Without it, an unknown topic is an error.
     pub create_topics: bool,
+    /// As what such a topic is created.
+    pub new_topic: TopicSpec,
 }
 
 impl Config {
@@ -44,6 +46,7 @@ impl Config {
             kafka: None,
             spill: SpillOptions::default(),
             create_topics: true,
+            new_topic: TopicSpec::default(),
         }
     }
 
@@ -62,6 +65,12 @@ impl Config {
     /// Whether topics are created by their first use.
     pub fn create_topics(mut self, create_topics: bool) -> Config {
         self.create_topics = create_topics;
+        self
+    }
+
+    /// As what topics are created by their first use.
+    pub fn new_topic(mut self, new_topic: TopicSpec) -> Config {
+        self.new_topic = new_topic;
         self
     }
 }
@@ -91,12 +100,15 @@ impl Keylane {
     /// Opens what `config` says.
     pub async fn open(config: Config) -> Result<Keylane, Error> {
         let (clock, tasks) = (Clock::system(), Tasks::default());
-        match crate::open::broker(&config).await? {
-            (broker, None) => Ok(Keylane::with_broker(broker, clock, tasks, config.create_topics)),
-            (broker, Some(log)) => {
-                Keylane::with_spill(broker, log, config.spill, clock, tasks, config.create_topics).await
+        let (broker, log) = crate::open::broker(&config).await?;
+        let spill = match log {
+            None => None,
+            Some(log) => {
+                Some(Spill::open(Arc::clone(&broker), log, config.spill, clock, tasks.clone()).await?)
             }
-        }
+        };
+        let new_topic = config.create_topics.then_some(config.new_topic);
+        Ok(Keylane::build(broker, spill, clock, tasks, new_topic))
     }
 
     /// On a broker on another machine that is open already, with a log on this one for what it does not take.
@@ -109,12 +121,12 @@ impl Keylane {
         create_topics: bool,
     ) -> Result<Keylane, Error> {
         let spill = Spill::open(Arc::clone(&broker), log, options, clock, tasks.clone()).await?;
-        Ok(Keylane::build(broker, Some(spill), clock, tasks, create_topics))
+        Ok(Keylane::build(broker, Some(spill), clock, tasks, create_topics.then(TopicSpec::default)))
     }
 
     /// On a broker that is open already; for tests and for brokers of one's own.
     pub fn with_broker(broker: Arc<dyn Broker>, clock: Clock, tasks: Tasks, create_topics: bool) -> Keylane {
-        Keylane::build(broker, None, clock, tasks, create_topics)
+        Keylane::build(broker, None, clock, tasks, create_topics.then(TopicSpec::default))
     }
 
     fn build(
@@ -122,9 +134,9 @@ impl Keylane {
         spill: Option<Arc<Spill>>,
         clock: Clock,
         tasks: Tasks,
-        create_topics: bool,
+        new_topic: Option<TopicSpec>,
     ) -> Keylane {
-        let producer = Producer::new(Arc::clone(&broker), spill, clock, tasks.clone(), create_topics);
+        let producer = Producer::new(Arc::clone(&broker), spill, clock, tasks.clone(), new_topic);
         let inner = Inner {
             broker,
             clock,

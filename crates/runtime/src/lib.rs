@@ -86,7 +86,7 @@ pub use open::KafkaOptions;
 pub use pipeline::{Pipeline, PipelineBuilder};
 pub use produce::{Producer, Receipt, WhenFull};
 pub use settings::Settings;
-pub use spill::SpillOptions;
+pub use spill::{SpillOptions, WhenAway};
 pub use ticket::Ticket;
 
 pub use crate::keylane::{Config, Keylane};

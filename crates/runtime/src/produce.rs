@@ -19,23 +19,14 @@ use crate::backlog::{Backlog, Severity, Watch};
 use crate::call::{Call, InFlight, Room, Target};
 use crate::clock::{Clock, Ids};
 use crate::spawn::Tasks;
-use crate::spill::{Spill, Stored};
+use crate::spill::{Spill, Stored, WhenAway};
 use crate::ticket::Ticket;
 use crate::{Error, Message};
 
+pub use crate::call::WhenFull;
+
 /// How long closing waits for what is on its way (BRK-2).
 const FLUSH: Duration = Duration::from_secs(10);
-
-/// What a caller does when too much is in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum WhenFull {
-    /// Wait until there is room.
-    #[default]
-    Wait,
-    /// Fail at once: "producer in-flight limit reached".
-    Fail,
-}
 
 /// Where a message was stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +54,7 @@ impl Receipt {
 pub struct Producer {
     shared: Arc<Shared>,
     when_full: WhenFull,
+    when_away: WhenAway,
 }
 
 struct Shared {
@@ -71,7 +63,8 @@ struct Shared {
     clock: Clock,
     ids: Ids,
     tasks: Tasks,
-    create_topics: bool,
+    /// As what a topic is created by its first use; none if it is not.
+    new_topic: Option<TopicSpec>,
     topics: RwLock<HashMap<String, Arc<Target>>>,
     in_flight: InFlight,
     watch: Watch,
@@ -93,7 +86,7 @@ impl Producer {
         spill: Option<Arc<Spill>>,
         clock: Clock,
         tasks: Tasks,
-        create_topics: bool,
+        new_topic: Option<TopicSpec>,
     ) -> Producer {
         let shared = Shared {
             broker,
@@ -101,18 +94,24 @@ impl Producer {
             clock,
             ids: Ids::of(clock),
             tasks,
-            create_topics,
+            new_topic,
             topics: RwLock::default(),
             in_flight: InFlight::default(),
             watch: Watch::default(),
             counters: ProducerCounters::default(),
         };
-        Producer { shared: Arc::new(shared), when_full: WhenFull::default() }
+        Producer { shared: Arc::new(shared), when_full: WhenFull::default(), when_away: WhenAway::default() }
     }
 
     /// The same producer with another answer to too much in flight.
     pub fn when_full(&self, when_full: WhenFull) -> Producer {
-        Producer { shared: Arc::clone(&self.shared), when_full }
+        Producer { when_full, ..self.clone() }
+    }
+
+    /// The same producer with another answer to a broker that is away. With [`WhenAway::Fail`] every receipt says that
+    /// the broker itself has the message.
+    pub fn when_away(&self, when_away: WhenAway) -> Producer {
+        Producer { when_away, ..self.clone() }
     }
 
     /// Sends a message and waits until it is durable.
@@ -232,7 +231,7 @@ impl Producer {
         frames: Frames,
     ) -> Vec<Result<Stored, ProduceError>> {
         match self.spill() {
-            Some(spill) => spill.produce(target, frames).await,
+            Some(spill) => spill.produce(target, frames, self.when_away).await,
             None => {
                 let results = self.broker().produce(&target.name, frames).await;
                 results.into_iter().map(|result| result.map(Stored::At)).collect()
@@ -262,12 +261,10 @@ impl Producer {
 
     /// The topic, created by this first use if that is allowed.
     pub(crate) async fn ensure(&self, topic: &str) -> Result<Topic, Error> {
-        match self.broker().topic(topic).await? {
-            Some(found) => Ok(found),
-            None if self.shared.create_topics => {
-                Ok(self.broker().create_topic(topic, &TopicSpec::default()).await?)
-            }
-            None => Err(BrokerError::UnknownTopic(topic.to_owned()).into()),
+        match (self.broker().topic(topic).await?, &self.shared.new_topic) {
+            (Some(found), _) => Ok(found),
+            (None, Some(spec)) => Ok(self.broker().create_topic(topic, spec).await?),
+            (None, None) => Err(BrokerError::UnknownTopic(topic.to_owned()).into()),
         }
     }
 

@@ -114,8 +114,11 @@ impl Server {
             BrokerConfig::Embedded => OpenConfig::embedded(&config.data),
             BrokerConfig::Kafka(options) => OpenConfig::kafka(options.clone(), &config.data),
         };
-        let keylane =
-            Keylane::open(open.spill(config.spill.clone()).create_topics(config.topics.is_empty())).await?;
+        let open = open
+            .spill(config.spill.clone())
+            .create_topics(config.topics.is_empty())
+            .new_topic(config.new_topic.clone());
+        let keylane = Keylane::open(open).await?;
         Server::begin(config, keylane, listener).await
     }
 

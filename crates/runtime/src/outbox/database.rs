@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use sqlx::any::{AnyArguments, install_default_drivers};
 use sqlx::query::Query;
-use sqlx::{Any, AnyConnection, AssertSqlSafe, Connection};
+use sqlx::{Any, AnyConnection, AssertSqlSafe, Connection, Row as _};
 
 use super::row::Row;
 use super::table::Table;
@@ -35,6 +35,14 @@ pub(super) enum Trouble {
     Sql(#[from] sqlx::Error),
     #[error("the database did not answer within {ANSWER_MAX:?}")]
     Slow,
+    #[error(
+        "rows cannot be removed, so that none is sent: {0}; the relay needs the rights to SELECT, UPDATE and DELETE, and a database that takes changes now"
+    )]
+    MayNotRemove(sqlx::Error),
+    #[error(
+        "rows were removed without an error and are still there; look for a policy, a rule or a trigger of the table's that keeps them"
+    )]
+    NotRemoved,
     #[error("the lock file beside the database cannot be had: {0}")]
     LockFile(#[from] std::io::Error),
 }
@@ -57,9 +65,14 @@ impl Trouble {
         }
     }
 
+    /// True if a row could not be read, though the database gave it.
+    fn is_of_a_row(&self) -> bool {
+        matches!(self, Trouble::Sql(sqlx::Error::Decode(_)))
+    }
+
     /// True if the session lives, and the same statement may do better: a lock, a deadlock, a busy file.
     pub(super) fn passes(&self) -> bool {
-        matches!(self, Trouble::Sql(sqlx::Error::Database(_)))
+        matches!(self, Trouble::Sql(sqlx::Error::Database(_)) | Trouble::NotRemoved)
     }
 }
 
@@ -71,6 +84,21 @@ pub(super) struct Database {
     lock: Option<File>,
     again_after: i64,
 }
+
+/// What a look into the table found.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// In their order; none if some cannot be read: what is behind those must not be sent before they are marked.
+    pub(super) rows: Vec<Row>,
+    /// Rows that cannot be read, by why not.
+    pub(super) unreadable: Refused,
+}
+
+/// Rows by why they were refused.
+pub(super) type Refused = BTreeMap<String, Vec<i64>>;
+
+/// A row whose message is durable: its number and its id.
+pub(super) type Sent = (i64, String);
 
 /// What is in the table.
 #[derive(Debug, Clone, Copy)]
@@ -112,34 +140,99 @@ impl Database {
     }
 
     /// The lowest rows that may be sent, but for those of `waiting` topics: at most `batch`, and about so many bytes.
-    pub(super) async fn read(&mut self, waiting: &[String], batch: usize) -> Result<Vec<Row>, Trouble> {
-        let mut query = sqlx::query(AssertSqlSafe(self.table.read(waiting.len())));
-        query = query.persistent(waiting.is_empty());
-        for topic in waiting {
-            query = query.bind(topic.as_str());
+    pub(super) async fn read(&mut self, waiting: &[String], batch: usize) -> Result<Found, Trouble> {
+        match self.read_together(waiting, batch).await {
+            Err(trouble) if trouble.is_of_a_row() => self.read_each(waiting, batch).await,
+            found => found,
         }
-        let mut found = query.bind(batch as i64).fetch(&mut self.connection);
+    }
+
+    async fn read_together(&mut self, waiting: &[String], batch: usize) -> Result<Found, Trouble> {
+        let query = sqlx::query(AssertSqlSafe(self.table.read(waiting.len())));
+        let query = bind(query.persistent(waiting.is_empty()), waiting).bind(batch as i64);
+        let mut reading = query.fetch(&mut self.connection);
         within(async {
-            let (mut rows, mut bytes) = (Vec::new(), 0);
+            let (mut found, mut bytes) = (Found::default(), 0);
             while bytes < READ_BYTES_MAX
-                && let Some(row) = found.try_next().await?
+                && let Some(row) = reading.try_next().await?
             {
-                let row = Row::of(&row)?;
-                bytes += row.bytes();
-                rows.push(row);
+                match Row::of(&row) {
+                    Ok(row) => {
+                        bytes += row.bytes();
+                        found.rows.push(row);
+                    }
+                    Err(why) => found.cannot_read(row.try_get(0)?, &why),
+                }
             }
-            Ok(rows)
+            if !found.unreadable.is_empty() {
+                found.rows.clear();
+            }
+            Ok(found)
         })
         .await
     }
 
+    /// Finds the rows that keep others from being read with them: SQLite's texts need not be UTF-8.
+    async fn read_each(&mut self, waiting: &[String], batch: usize) -> Result<Found, Trouble> {
+        let query = sqlx::query(AssertSqlSafe(self.table.read_numbers(waiting.len()))).persistent(false);
+        let query = bind(query, waiting).bind(batch as i64);
+        let numbers = within(query.fetch_all(&mut self.connection)).await?;
+        let mut found = Found::default();
+        for number in numbers {
+            let seq: i64 = number.try_get(0)?;
+            let query = sqlx::query(AssertSqlSafe(self.table.read_one())).bind(seq);
+            match within(query.fetch_optional(&mut self.connection)).await {
+                Ok(_) => {}
+                Err(trouble) if trouble.is_of_a_row() => found.cannot_read(seq, &trouble.to_string()),
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Fails unless rows may be removed.
+    pub(super) async fn check_removing(&mut self) -> Result<(), Trouble> {
+        let query = sqlx::query(AssertSqlSafe(self.table.remove_none())).persistent(false);
+        match within(query.execute(&mut self.connection)).await {
+            Err(Trouble::Sql(error @ sqlx::Error::Database(_))) => Err(Trouble::MayNotRemove(error)),
+            other => other.map(drop),
+        }
+    }
+
     /// Removes rows that are durable elsewhere.
-    pub(super) async fn remove(&mut self, rows: &[i64]) -> Result<(), Trouble> {
-        self.change(Table::remove, rows, None).await
+    pub(super) async fn remove(&mut self, sent: &[Sent]) -> Result<(), Trouble> {
+        let rows: Vec<i64> = sent.iter().map(|(seq, _)| *seq).collect();
+        let removed = self.change(Table::remove, &rows, None).await?;
+        match removed < rows.len() as u64 && !self.left(sent).await?.is_empty() {
+            true => Err(Trouble::NotRemoved),
+            false => Ok(()),
+        }
+    }
+
+    /// Removes those that are still there. Not by their numbers alone: in a table that was made anew, or in a database
+    /// that was restored, another row may have the number.
+    pub(super) async fn remove_left(&mut self, sent: &[Sent]) -> Result<(), Trouble> {
+        let left = self.left(sent).await?;
+        self.remove(&left).await
+    }
+
+    /// Which of these are in the table.
+    async fn left(&mut self, sent: &[Sent]) -> Result<Vec<Sent>, Trouble> {
+        let mut left = Vec::new();
+        for sent in sent.chunks(CHANGE_MAX) {
+            let statement = AssertSqlSafe(self.table.ids(sent.len()));
+            let mut query = sqlx::query_as::<_, Sent>(statement).persistent(false);
+            for (seq, _) in sent {
+                query = query.bind(*seq);
+            }
+            let there = within(query.fetch_all(&mut self.connection)).await?;
+            left.extend(there.into_iter().filter(|row| sent.contains(row)));
+        }
+        Ok(left)
     }
 
     /// Marks rows with why they were refused.
-    pub(super) async fn fail(&mut self, refused: &BTreeMap<String, Vec<i64>>) -> Result<(), Trouble> {
+    pub(super) async fn fail(&mut self, refused: &Refused) -> Result<(), Trouble> {
         for (error, rows) in refused {
             // Postgres takes no zero byte in a text.
             let error: String = error.chars().filter(|sign| *sign != '\0').take(ERROR_CHARS_MAX).collect();
@@ -154,7 +247,7 @@ impl Database {
         let query = sqlx::query_scalar::<_, i64>(statement).bind(self.again_after).bind(AGAIN_MAX);
         let rows = within(query.fetch_all(&mut self.connection)).await?;
         self.again_after = if rows.len() < AGAIN_MAX as usize { 0 } else { rows[rows.len() - 1] };
-        self.change(Table::again, &rows, None).await
+        self.change(Table::again, &rows, None).await.map(drop)
     }
 
     /// Counts what there is.
@@ -176,7 +269,8 @@ impl Database {
         statement: fn(&Table, usize) -> String,
         rows: &[i64],
         text: Option<&str>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<u64, Trouble> {
+        let mut changed = 0;
         for rows in rows.chunks(CHANGE_MAX) {
             // Not kept prepared: there would be one for each number of rows.
             let statement = AssertSqlSafe(statement(&self.table, rows.len()));
@@ -187,10 +281,21 @@ impl Database {
             if let Some(text) = text {
                 query = query.bind(text.to_owned());
             }
-            within(query.execute(&mut self.connection)).await?;
+            changed += within(query.execute(&mut self.connection)).await?.rows_affected();
         }
-        Ok(())
+        Ok(changed)
     }
+}
+
+impl Found {
+    fn cannot_read(&mut self, row: i64, why: &str) {
+        let why = format!("row {row} cannot be read: {why}");
+        self.unreadable.entry(why).or_default().push(row);
+    }
+}
+
+fn bind<'q>(query: Query<'q, Any, AnyArguments>, topics: &[String]) -> Query<'q, Any, AnyArguments> {
+    topics.iter().fold(query, |query, topic| query.bind(topic.clone()))
 }
 
 async fn within<T>(work: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Trouble> {

@@ -1,12 +1,13 @@
 //! The transactional outbox (PRD-5): rows that a caller writes in the transaction of its own changes become messages.
 //!
-//! The relay reads the rows of one table in order, produces each to its topic, and removes it once it is durable: at
+//! The relay reads the rows of one table in order, produces each to its topic, and removes it once the broker has it: at
 //! least once, each key in order, with the row's id as the message's. `table.rs` has the table and every statement,
 //! `database.rs` the connection and the lock, `row.rs` what a row means, `relay.rs` the loop.
 //!
 //! Invariants. Nothing remembers how far reading has come: every read takes the lowest rows that are there, so one that
 //! commits late is not passed over. Rows are read over the connection that holds the table's lock, so whoever has lost
-//! the lock reads nothing more. A row leaves the table only after its message was acknowledged.
+//! the lock reads nothing more. A row leaves the table only after the broker itself has acknowledged its message: the spill
+//! does not count. Nothing is sent while rows that were sent are not removed.
 //!
 //! ```
 //! use keylane::Keylane;
@@ -168,7 +169,8 @@ pub fn ddl(url: &str, table: &str) -> Result<String, Error> {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OutboxState {
-    /// The database is not reached, or the table is not there; `last_error` says why. It is tried again.
+    /// The database is not reached, the table is not there, or its rows cannot be removed; `last_error` says why. It is
+    /// tried again.
     #[default]
     Connecting,
     /// Another relay has the table's lock; this one takes over when that one ends.

@@ -12,13 +12,13 @@ use futures_util::future::join_all;
 use keylane_broker::{BrokerError, ProduceError};
 use tokio::sync::watch;
 
-use super::database::{Database, Trouble};
+use super::database::{Database, Refused, Sent, Trouble};
 use super::row::Row;
 use super::table::Table;
 use super::{OutboxOptions, OutboxState, OutboxStatus};
 use crate::call::Call;
 use crate::produce::Producer;
-use crate::{Error, Keylane};
+use crate::{Error, Keylane, WhenAway};
 
 /// The first wait for more rows, for a topic, or for the database; each further one is twice as long.
 const WAIT_MIN: Duration = Duration::from_millis(20);
@@ -26,7 +26,8 @@ const WAIT_MIN: Duration = Duration::from_millis(20);
 const AWAY_MAX: Duration = Duration::from_secs(5);
 /// Rows are counted this often while there are always more.
 const COUNT_EVERY_MS: u64 = 2_000;
-/// How often a statement is tried that met a lock: giving up repeats messages that are durable already.
+/// How often a statement is tried that met a lock: with the session goes the table's lock, and whoever takes that
+/// repeats messages that are durable already.
 const TRIES: u32 = 10;
 
 /// A key of a topic.
@@ -40,6 +41,9 @@ pub(super) struct Relay {
     stop: watch::Receiver<bool>,
     /// Topics that take nothing now: until when, and the wait after that.
     waiting: BTreeMap<String, (u64, Duration)>,
+    /// Rows whose messages are durable, and which are not removed yet: nothing is sent before that, or a table that
+    /// keeps its rows would be sent over and over.
+    owed: Vec<Sent>,
     again_ms: u64,
     counted_ms: u64,
 }
@@ -47,8 +51,8 @@ pub(super) struct Relay {
 /// What became of the rows of a wave.
 #[derive(Default)]
 struct Outcome {
-    durable: Vec<i64>,
-    refused: BTreeMap<String, Vec<i64>>,
+    durable: Vec<Sent>,
+    refused: Refused,
 }
 
 impl Relay {
@@ -59,8 +63,8 @@ impl Relay {
         status: watch::Sender<OutboxStatus>,
         stop: watch::Receiver<bool>,
     ) -> Relay {
-        let waiting = BTreeMap::new();
-        Relay { keylane, options, table, status, stop, waiting, again_ms: 0, counted_ms: 0 }
+        let (waiting, owed) = (BTreeMap::new(), Vec::new());
+        Relay { keylane, options, table, status, stop, waiting, owed, again_ms: 0, counted_ms: 0 }
     }
 
     /// Runs until told to stop.
@@ -71,7 +75,13 @@ impl Relay {
                 break;
             };
             self.status.send_modify(|status| status.state = OutboxState::Connecting);
-            self.note(&trouble.told());
+            match self.owed.len() {
+                0 => self.note(&trouble.told()),
+                rows => self.note(&format!(
+                    "{}; {rows} rows that were sent are not removed yet, and nothing is sent before they are",
+                    trouble.told()
+                )),
+            }
             self.rest(wait).await;
             wait = (wait * 2).min(AWAY_MAX);
         }
@@ -94,6 +104,8 @@ impl Relay {
                 return Ok(());
             }
         }
+        database.check_removing().await?;
+        self.remove_owed(&mut database, false).await?;
         // At once: whoever starts a relay may have repaired what failed.
         self.again_ms = self.now_ms();
         let mut idle = WAIT_MIN;
@@ -127,11 +139,10 @@ impl Relay {
             .filter(|(_, (until, _))| *until > now_ms)
             .map(|(topic, _)| topic.clone())
             .collect();
-        let rows = database.read(&waiting, self.options.batch).await?;
-        let found = !rows.is_empty();
-        if found {
-            self.relay(database, rows).await?;
-        }
+        let read = database.read(&waiting, self.options.batch).await?;
+        let found = !read.rows.is_empty() || !read.unreadable.is_empty();
+        self.refuse(database, &read.unreadable).await?;
+        self.relay(database, read.rows).await?;
         if !found && self.counted_ms + COUNT_EVERY_MS / 4 < now_ms
             || self.counted_ms + COUNT_EVERY_MS < now_ms
         {
@@ -159,7 +170,8 @@ impl Relay {
 
     /// Sends the next rows; what has to wait for the answer stays in `rest`, what may not be sent now goes from it.
     async fn wave(&mut self, rest: &mut Vec<Row>, blocked: &mut HashSet<Lane>) -> Outcome {
-        let producer = self.keylane.producer().clone();
+        // What is only on this machine is not durable for whoever takes over on another: the table is the better place.
+        let producer = self.keylane.producer().when_away(WhenAway::Fail);
         let now_ms = producer.wall_ms();
         let mut outcome = Outcome::default();
         let mut calls: BTreeMap<String, (Call, Vec<Row>)> = BTreeMap::new();
@@ -216,7 +228,7 @@ impl Relay {
         let mut all_taken = true;
         for (row, answer) in rows.into_iter().zip(answers) {
             let Err(error) = answer else {
-                outcome.durable.push(row.seq);
+                outcome.durable.extend(row.id().map(|id| (row.seq, id.to_owned())));
                 continue;
             };
             let error = Refusal::of(error.into());
@@ -239,28 +251,44 @@ impl Relay {
 
     /// Removes what is durable and marks what was refused.
     async fn settle(&mut self, database: &mut Database, outcome: Outcome) -> Result<(), Trouble> {
-        if !outcome.durable.is_empty() {
-            let mut wait = WAIT_MIN;
-            for tried in 1.. {
-                match database.remove(&outcome.durable).await {
-                    Ok(()) => break,
-                    Err(trouble) if trouble.passes() && tried < TRIES => {
-                        self.note(&trouble.to_string());
-                        tokio::time::sleep(wait).await;
-                        wait = (wait * 2).min(AWAY_MAX);
-                    }
-                    Err(trouble) => return Err(trouble),
-                }
-            }
-            let count = outcome.durable.len() as u64;
-            self.status.send_modify(|status| {
-                status.relayed += count;
-                status.pending = status.pending.saturating_sub(count);
-            });
+        self.owed = outcome.durable;
+        self.remove_owed(database, true).await?;
+        self.refuse(database, &outcome.refused).await
+    }
+
+    /// Removes what is owed. `at_once`: the rows were read a moment ago, and their numbers are still theirs.
+    async fn remove_owed(&mut self, database: &mut Database, at_once: bool) -> Result<(), Trouble> {
+        if self.owed.is_empty() {
+            return Ok(());
         }
-        if let Some(error) = outcome.refused.keys().next() {
+        let mut wait = WAIT_MIN;
+        for tried in 1.. {
+            let removed = match at_once && tried == 1 {
+                true => database.remove(&self.owed).await,
+                false => database.remove_left(&self.owed).await,
+            };
+            match removed {
+                Ok(()) => break,
+                Err(trouble) if trouble.passes() && tried < TRIES => {
+                    self.note(&trouble.to_string());
+                    tokio::time::sleep(wait).await;
+                    wait = (wait * 2).min(AWAY_MAX);
+                }
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        let count = std::mem::take(&mut self.owed).len() as u64;
+        self.status.send_modify(|status| {
+            status.relayed += count;
+            status.pending = status.pending.saturating_sub(count);
+        });
+        Ok(())
+    }
+
+    async fn refuse(&mut self, database: &mut Database, refused: &Refused) -> Result<(), Trouble> {
+        if let Some(error) = refused.keys().next() {
             self.note(error);
-            database.fail(&outcome.refused).await?;
+            database.fail(refused).await?;
             self.counted_ms = 0;
         }
         Ok(())
@@ -308,7 +336,7 @@ impl Outcome {
 
 /// Why a row was not sent.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+pub(super) enum Refusal {
     #[error("{0}")]
     Row(String),
     #[error("{0}")]
@@ -316,17 +344,19 @@ enum Refusal {
 }
 
 impl Refusal {
-    fn of(error: Error) -> Refusal {
+    pub(super) fn of(error: Error) -> Refusal {
         Refusal::Broker(error)
     }
 
     /// True if the row has to change, or its topic: waiting alone does not help.
-    fn is_final(&self) -> bool {
+    pub(super) fn is_final(&self) -> bool {
         use {BrokerError as B, ProduceError as P};
         match self {
             Refusal::Row(_) => true,
             Refusal::Broker(Error::Broker(B::UnknownTopic(_) | B::Invalid(_) | B::Partitions { .. })) => true,
-            Refusal::Broker(Error::Produce(P::TooLarge { .. } | P::UnknownTopic(_) | P::Invalid(_))) => true,
+            Refusal::Broker(Error::Produce(
+                P::TooLarge { .. } | P::TooLargeThere(_) | P::UnknownTopic(_) | P::Invalid(_),
+            )) => true,
             Refusal::Broker(_) => false,
         }
     }

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use keylane_core::Draft;
 use serde::de::{Deserializer, MapAccess, Visitor};
-use sqlx::Row as _;
 use sqlx::any::AnyRow;
+use sqlx::{Any, Decode, Row as _, Type, TypeInfo as _, ValueRef as _};
 
 /// A row as it was read.
 #[derive(Debug, Clone)]
@@ -27,12 +27,20 @@ struct Body {
     created_ms: Option<u64>,
 }
 
+/// What [`super::table::Table::read`] reads.
+const COLUMNS: [&str; 9] =
+    ["seq", "id", "topic", "key", "payload", "headers", "version", "attempts", "created_at"];
+
 impl Row {
-    /// Reads a row of [`super::table::Table::read`].
-    pub(super) fn of(row: &AnyRow) -> Result<Row, sqlx::Error> {
-        let topic: Option<String> = row.try_get(2)?;
-        let (id, headers): (Option<String>, Option<String>) = (row.try_get(1)?, row.try_get(5)?);
-        let (version, created): (Option<i64>, Option<i64>) = (row.try_get(6)?, row.try_get(8)?);
+    /// Reads a row of [`super::table::Table::read`], or says what in it cannot be read: SQLite takes anything in any
+    /// column.
+    pub(super) fn of(row: &AnyRow) -> Result<Row, String> {
+        let topic: Option<String> = cell(row, 2, "a text")?;
+        let (id, headers): (Option<String>, Option<String>) =
+            (cell(row, 1, "a text")?, cell(row, 5, "a text")?);
+        let (version, created): (Option<i64>, Option<i64>) =
+            (cell(row, 6, "a whole number")?, cell(row, 8, "a time")?);
+        let attempts: Option<i64> = cell(row, 7, "a whole number")?;
         let payload = bytes(row, 4)?;
         let body = move || {
             Ok(Body {
@@ -49,10 +57,10 @@ impl Row {
             })
         };
         Ok(Row {
-            seq: row.try_get(0)?,
+            seq: cell(row, 0, "a whole number")?,
             topic: topic.unwrap_or_default(),
             key: bytes(row, 3)?,
-            was_refused: row.try_get::<i64, _>(7)? > 0,
+            was_refused: attempts.is_some_and(|attempts| attempts > 0),
             body: body(),
         })
     }
@@ -77,6 +85,11 @@ impl Row {
         }))
     }
 
+    /// Its id, if it can be a message.
+    pub(super) fn id(&self) -> Option<&str> {
+        self.body.as_ref().ok().map(|body| body.id.as_str())
+    }
+
     /// True if a header's name is one that a broker may keep for itself.
     pub(super) fn has_reserved_header(&self) -> bool {
         let reserved = |name: &str| name.get(..8).is_some_and(|start| start.eq_ignore_ascii_case("keylane-"));
@@ -90,12 +103,28 @@ impl Row {
     }
 }
 
-/// Bytes, or text as bytes: a caller may have made the column, or SQLite's cell, either.
-fn bytes(row: &AnyRow, column: usize) -> Result<Option<Bytes>, sqlx::Error> {
-    match row.try_get::<Option<Vec<u8>>, _>(column) {
-        Ok(bytes) => Ok(bytes.map(Bytes::from)),
-        Err(_) => Ok(row.try_get::<Option<String>, _>(column)?.map(Bytes::from)),
+/// What a cell holds, or what is wrong with it.
+fn cell<'r, T>(row: &'r AnyRow, column: usize, wanted: &str) -> Result<T, String>
+where
+    T: Decode<'r, Any> + Type<Any>,
+{
+    row.try_get(column).map_err(|error| {
+        let held = row.try_get_raw(column).map(|value| value.type_info().name().to_owned());
+        let held = held.unwrap_or_else(|_| error.to_string());
+        format!("its column {} holds {held}; {wanted} is wanted", COLUMNS[column])
+    })
+}
+
+/// Bytes, or text as bytes: a caller may have made the column, or SQLite's cell, either. A whole number in a cell of
+/// SQLite's is read as MySQL keeps it, as its digits.
+fn bytes(row: &AnyRow, column: usize) -> Result<Option<Bytes>, String> {
+    if let Ok(bytes) = row.try_get::<Option<Vec<u8>>, _>(column) {
+        return Ok(bytes.map(Bytes::from));
     }
+    if let Ok(number) = row.try_get::<i64, _>(column) {
+        return Ok(Some(Bytes::from(number.to_string())));
+    }
+    Ok(cell::<Option<String>>(row, column, "bytes or a text")?.map(Bytes::from))
 }
 
 /// A JSON object of texts, in its order.

@@ -140,25 +140,56 @@ CREATE INDEX IF NOT EXISTS {index}_failed ON {name} (CAST(key AS BLOB), seq) WHE
     /// The lowest rows that may be sent: not failed, not behind a failed one of their key, not of a topic that has to
     /// wait. Binds the topics, then how many.
     pub(super) fn read(&self, waiting_topics: usize) -> String {
-        let (name, key) = (&self.name, self.key());
-        let (key_o, key_b) = (self.key_of("o"), self.key_of("b"));
+        format!("{} {}", self.whole_row(), self.lowest(waiting_topics))
+    }
+
+    /// The numbers of those rows alone. Binds the same.
+    pub(super) fn read_numbers(&self, waiting_topics: usize) -> String {
+        format!("SELECT o.seq FROM {} o {}", self.name, self.lowest(waiting_topics))
+    }
+
+    /// One row. Binds its number.
+    pub(super) fn read_one(&self) -> String {
+        format!("{} WHERE o.seq = {}", self.whole_row(), self.value(1))
+    }
+
+    fn whole_row(&self) -> String {
+        let (name, key, text) = (&self.name, self.key(), self.text());
         let created = match self.dialect {
             Dialect::Postgres => "CAST(EXTRACT(EPOCH FROM o.created_at) * 1000 AS BIGINT)",
             Dialect::MySql => "CAST(UNIX_TIMESTAMP(o.created_at) * 1000 AS SIGNED)",
             Dialect::Sqlite => "CAST((julianday(o.created_at) - 2440587.5) * 86400000 AS INTEGER)",
         };
-        let text = if self.dialect == Dialect::MySql { "CHAR" } else { "TEXT" };
+        format!(
+            "SELECT o.seq, CAST(o.id AS {text}), o.topic, o.{key}, o.payload, CAST(o.headers AS {text}), o.version, \
+             o.attempts, {created} FROM {name} o"
+        )
+    }
+
+    fn lowest(&self, waiting_topics: usize) -> String {
+        let name = &self.name;
+        let (key_o, key_b) = (self.key_of("o"), self.key_of("b"));
+        let (topic_o, topic_b) = (self.topic_of("o"), self.topic_of("b"));
         let waiting = match waiting_topics {
             0 => String::new(),
             count => format!("AND o.topic NOT IN ({}) ", self.list(1, count)),
         };
         let limit = self.value(waiting_topics + 1);
         format!(
-            "SELECT o.seq, CAST(o.id AS {text}), o.topic, o.{key}, o.payload, CAST(o.headers AS {text}), o.version, \
-             o.attempts, {created} FROM {name} o WHERE o.failed = 0 AND NOT EXISTS (SELECT 1 FROM {name} b WHERE \
-             b.failed <> 0 AND {key_b} = {key_o} AND b.topic = o.topic AND b.seq < o.seq) \
-             {waiting}ORDER BY o.seq LIMIT {limit}"
+            "WHERE o.failed = 0 AND NOT EXISTS (SELECT 1 FROM {name} b WHERE b.failed <> 0 AND {key_b} = {key_o} \
+             AND {topic_b} = {topic_o} AND b.seq < o.seq) {waiting}ORDER BY o.seq LIMIT {limit}"
         )
+    }
+
+    /// Removes nothing, and needs the right to remove.
+    pub(super) fn remove_none(&self) -> String {
+        format!("DELETE FROM {} WHERE 1 = 0", self.name)
+    }
+
+    /// Rows that are there, with their ids. Binds their numbers.
+    pub(super) fn ids(&self, count: usize) -> String {
+        let (name, text, numbers) = (&self.name, self.text(), self.list(1, count));
+        format!("SELECT seq, CAST(id AS {text}) FROM {name} WHERE seq IN ({numbers})")
     }
 
     /// Removes rows. Binds their numbers.
@@ -228,6 +259,19 @@ CREATE INDEX IF NOT EXISTS {index}_failed ON {name} (CAST(key AS BLOB), seq) WHE
             Dialect::Sqlite => format!("CAST({table}.key AS BLOB)"),
             _ => format!("{table}.{}", self.key()),
         }
+    }
+
+    /// The topic to compare, likewise.
+    fn topic_of(&self, table: &str) -> String {
+        match self.dialect {
+            Dialect::Sqlite => format!("CAST({table}.topic AS TEXT)"),
+            _ => format!("{table}.topic"),
+        }
+    }
+
+    /// What a text is cast to.
+    fn text(&self) -> &'static str {
+        if self.dialect == Dialect::MySql { "CHAR" } else { "TEXT" }
     }
 
     fn value(&self, number: usize) -> String {

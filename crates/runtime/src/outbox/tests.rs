@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use keylane_broker::ProduceError;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row as _};
 
+use super::relay::Refusal;
 use super::row::Row;
 use super::table::Table;
 use super::*;
@@ -80,4 +82,28 @@ async fn a_row_is_read_as_it_was_written() {
     let made =
         sqlx::query("INSERT INTO o (topic) VALUES ('t') RETURNING id").fetch_one(&mut connection).await;
     assert_eq!(made.expect("a row").get::<String, _>(0).len(), 32, "an id is made");
+}
+
+/// PRD-5: what the broker refuses for the message's own sake blocks its key; the rest is waited for.
+#[test]
+fn what_is_refused_for_good_is_told_from_what_passes() {
+    let topic = || "t".to_owned();
+    let for_good = [
+        ProduceError::TooLarge { topic: topic(), bytes: 2, bytes_max: 1 },
+        ProduceError::TooLargeThere(topic()),
+        ProduceError::UnknownTopic(topic()),
+        ProduceError::Invalid(topic()),
+    ];
+    for error in for_good {
+        assert!(Refusal::of(error.clone().into()).is_final(), "{error}");
+    }
+    let passing = [
+        ProduceError::Unavailable(topic()),
+        ProduceError::Denied(topic()),
+        ProduceError::Full { topic: topic(), bytes: 1, bytes_max: 1 },
+        ProduceError::SpillFull { bytes: 1, bytes_max: 1 },
+    ];
+    for error in passing {
+        assert!(!Refusal::of(error.clone().into()).is_final(), "{error}");
+    }
 }

@@ -12,7 +12,7 @@ use keylane_broker::ProduceError;
 use keylane_core::Frames;
 use tokio::sync::oneshot;
 
-use super::{Bells, Results, Spill, Stored, lock};
+use super::{Bells, Results, Spill, Stored, WhenAway, lock};
 use crate::call::Target;
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -108,6 +108,7 @@ impl Spill {
         cx: &mut Context<'_>,
         target: &Arc<Target>,
         mut frames: Frames,
+        when_away: WhenAway,
     ) -> oneshot::Receiver<Results> {
         frames.share();
         let (answer, answered) = Answer::of_all(frames.len());
@@ -126,7 +127,7 @@ impl Spill {
                 Poll::Ready(results) => results,
                 Poll::Pending => call.await,
             };
-            spill.ended(number, &target, &frames, results, answer);
+            spill.ended(number, &target, &frames, results, answer, when_away);
         });
         answered
     }
@@ -165,10 +166,13 @@ impl Spill {
         frames: &Frames,
         results: Vec<Result<u64, ProduceError>>,
         answer: Answer,
+        when_away: WhenAway,
     ) {
         let open: Vec<usize> = (0..results.len()).filter(|index| is_unknown(&results[*index])).collect();
         if let Some(Err(error)) = open.first().map(|index| &results[*index]) {
             self.away(&error.to_string());
+        }
+        if !open.is_empty() && when_away == WhenAway::Keep {
             let mut back = Frames::default();
             for ((partition, frame), result) in frames.iter().zip(&results) {
                 if is_unknown(result) {

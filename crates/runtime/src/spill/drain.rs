@@ -94,10 +94,13 @@ impl Spill {
     }
 
     async fn try_line(self: &Arc<Self>, line: &Arc<Line>) -> Result<(), Stuck> {
-        if self.is_released(line) {
+        let asked = self.ask(&line.topic, line.partition, line.partitions).await;
+        // With nothing kept it is enough that the broker answers. Not less: a call that is not to be kept would find
+        // out by itself, and with it all that is under way to other partitions is called back.
+        if !matches!(asked, Err(Stuck::Asking(_))) && self.is_released(line) {
             return Ok(());
         }
-        let topic = self.ask(&line.topic, line.partition, line.partitions).await?;
+        let topic = asked?;
         let mut reading = self.store.read(Kind::Waiting, &line.topic, line.partition, line.drained()).await?;
         while !line.is_empty() {
             let (messages, next) = reading.next(READ_BYTES).await?;

@@ -6,8 +6,8 @@
 //! within this process a partition's messages reach the broker in the order in which they were produced; what had
 //! landed though its answer was lost comes twice, and falls to dedup by id.
 //!
-//! `calls.rs` has what is under way, `lines.rs` which partitions wait, `write.rs` keeps, `drain.rs` brings,
-//! `refused.rs` has what the broker will never take as it is, and `store.rs` is the disk.
+//! `ways.rs` has where a message may go, `calls.rs` what is under way, `lines.rs` which partitions wait, `write.rs`
+//! keeps, `drain.rs` brings, `refused.rs` has what the broker will never take as it is, and `store.rs` is the disk.
 
 mod calls;
 mod drain;
@@ -16,6 +16,7 @@ mod lines;
 mod refused;
 mod status;
 mod store;
+mod ways;
 mod write;
 
 use std::future::poll_fn;
@@ -26,18 +27,21 @@ use std::time::Duration;
 
 use keylane_broker::{Broker, BrokerError, ProduceError, Topic, TopicSpec};
 use keylane_core::Frames;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
 use self::calls::{Answer, Calls, Job};
 use self::lines::Lines;
 use self::status::Recent;
 use self::store::Store;
+use self::ways::{BEHIND_KEPT, BEHIND_REFUSED, Begun, Way, answer_of};
 use crate::Error;
 use crate::call::Target;
 use crate::clock::Clock;
 use crate::spawn::Tasks;
 
 pub use self::status::{SpillEntry, SpillEntryState, SpillLine, SpillState, SpillStatus};
+pub(crate) use self::ways::Stored;
+pub use self::ways::WhenAway;
 
 /// How a broker's absence is bridged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,15 +63,6 @@ impl Default for SpillOptions {
             drain_every: Duration::from_secs(30),
         }
     }
-}
-
-/// Where a message is durable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stored {
-    /// At the broker, at this position.
-    At(u64),
-    /// Here, until the broker takes it.
-    Here,
 }
 
 type Results = Vec<Result<Stored, ProduceError>>;
@@ -166,12 +161,17 @@ impl Spill {
 
     /// Sends messages to the broker, or keeps them: a result each, in the order given. Its first poll takes their
     /// place.
-    pub(crate) async fn produce(self: &Arc<Self>, target: &Arc<Target>, frames: Frames) -> Results {
+    pub(crate) async fn produce(
+        self: &Arc<Self>,
+        target: &Arc<Target>,
+        frames: Frames,
+        when_away: WhenAway,
+    ) -> Results {
         let count = frames.len();
         let mut frames = Some(frames);
         let begun = poll_fn(|cx| {
             let frames = frames.take().expect("it is ready when it is first polled");
-            Poll::Ready(self.begin(cx, target, frames))
+            Poll::Ready(self.begin(cx, target, frames, when_away))
         });
         let Begun { direct, kept, ways } = begun.await;
         let (mut direct, mut kept) = (answer_of(direct).await, answer_of(kept).await);
@@ -184,17 +184,26 @@ impl Spill {
                 Way::Refused { bytes } => {
                     Err(ProduceError::TooLarge { topic: topic.to_owned(), bytes, bytes_max })
                 }
+                Way::Waits => Err(ProduceError::Unavailable(BEHIND_KEPT.to_owned())),
+                Way::Blocked => Err(ProduceError::Invalid(BEHIND_REFUSED.to_owned())),
             })
             .collect()
     }
 
-    fn begin(self: &Arc<Self>, cx: &mut Context<'_>, target: &Arc<Target>, frames: Frames) -> Begun {
+    fn begin(
+        self: &Arc<Self>,
+        cx: &mut Context<'_>,
+        target: &Arc<Target>,
+        frames: Frames,
+        when_away: WhenAway,
+    ) -> Begun {
         let lines = self.lines.read().expect("no holder panics");
         if lines.is_quiet() {
-            return Begun { direct: Some(self.hand_over(cx, target, frames)), kept: None, ways: Vec::new() };
+            let direct = Some(self.hand_over(cx, target, frames, when_away));
+            return Begun { direct, kept: None, ways: Vec::new() };
         }
-        if !lines.blocks_any(&target.name, &frames) {
-            return self.split(cx, &lines, target, &frames);
+        if when_away == WhenAway::Fail || !lines.blocks_any(&target.name, &frames) {
+            return self.split(cx, &lines, target, &frames, when_away);
         }
         drop(lines);
         // What follows a message that was refused for good waits behind it.
@@ -204,7 +213,7 @@ impl Spill {
                 lines.spill(&target.name, partition, target.partitions);
             }
         }
-        self.split(cx, &lines, target, &frames)
+        self.split(cx, &lines, target, &frames, when_away)
     }
 
     /// Hands over what may go to the broker, and puts aside what is to be kept.
@@ -214,9 +223,13 @@ impl Spill {
         lines: &Lines,
         target: &Arc<Target>,
         frames: &Frames,
+        when_away: WhenAway,
     ) -> Begun {
+        let may_keep = when_away == WhenAway::Keep;
         let way = |(partition, frame): (u32, &[u8])| match lines.spills(&target.name, partition) {
+            _ if !may_keep && lines.blocks(&target.name, frame) => Way::Blocked,
             false => Way::Direct,
+            true if !may_keep => Way::Waits,
             // Not kept if the broker would only refuse it later.
             true if frame.len() > target.message_bytes_max => Way::Refused { bytes: frame.len() },
             true => Way::Kept,
@@ -231,7 +244,7 @@ impl Spill {
             }
             Some(part).filter(|part| !part.is_empty())
         };
-        let direct = part(Way::Direct).map(|direct| self.hand_over(cx, target, direct));
+        let direct = part(Way::Direct).map(|direct| self.hand_over(cx, target, direct, when_away));
         let kept = part(Way::Kept).map(|kept| {
             let (answer, answered) = Answer::of_all(kept.len());
             lines.queued(&target.name, &kept);
@@ -265,31 +278,6 @@ impl Drop for Spill {
         for bell in [&self.bells.handed, &self.bells.ended, &self.bells.to_write, &self.bells.to_drain] {
             bell.notify_one();
         }
-    }
-}
-
-/// How a call began: what of it went to the broker, what is to be kept, and which is which.
-struct Begun {
-    direct: Option<oneshot::Receiver<Results>>,
-    kept: Option<oneshot::Receiver<Results>>,
-    /// For each message; empty if all went to the broker.
-    ways: Vec<Way>,
-}
-
-/// Where a message goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Direct,
-    Kept,
-    Refused { bytes: usize },
-}
-
-async fn answer_of(
-    answer: Option<oneshot::Receiver<Results>>,
-) -> std::vec::IntoIter<Result<Stored, ProduceError>> {
-    match answer {
-        Some(answer) => answer.await.unwrap_or_default().into_iter(),
-        None => Vec::new().into_iter(),
     }
 }
 
