@@ -16,6 +16,8 @@ mod lines;
 mod refused;
 mod status;
 mod store;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::future::poll_fn;

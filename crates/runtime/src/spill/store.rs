@@ -67,6 +67,7 @@ impl Store {
             for kind in [Kind::Waiting, Kind::Refused] {
                 let Some(name) = topic.name.strip_prefix(kind.prefix()) else { continue };
                 let ends = store.log.ends(&topic.name).await?;
+                store.protect(&topic.name, ends.first().map_or(0, |first| first.start)).await?;
                 for (partition, ends) in (0..).zip(ends) {
                     let commit = store.log.committed(GROUP, &topic.name, partition).await?;
                     let drained = commit.as_ref().map_or(Settled::below(ends.start), drained_of);
@@ -136,11 +137,21 @@ impl Store {
             ..TopicSpec::default()
         };
         let made = self.log.create_topic(name, &spec).await?;
-        // From its first commit on nothing is freed that is not drained.
-        let commit = Commit { position: 0, metadata: Bytes::new() };
-        self.log.commit(GROUP, name, 0, commit).await?;
+        self.protect(name, 0).await?;
         lock(&self.made).insert(name.to_owned(), made);
         Ok(())
+    }
+
+    /// From its first commit on nothing of a log is freed that is not drained. A process may have ended between making
+    /// the log and that commit.
+    async fn protect(&self, name: &str, start: u64) -> Result<(), BrokerError> {
+        match self.log.committed(GROUP, name, 0).await? {
+            Some(_) => Ok(()),
+            None => {
+                let commit = Commit { position: start, metadata: Bytes::new() };
+                self.log.commit(GROUP, name, 0, commit).await
+            }
+        }
     }
 
     /// Reads one log from a position on.
