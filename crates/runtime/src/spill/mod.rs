@@ -195,14 +195,17 @@ impl Spill {
         if lines.is_quiet() {
             return Begun { direct: Some(self.hand_over(cx, target, frames)), kept: None, ways: Vec::new() };
         }
-        if !lines.blocks_any(&target.name, &frames) {
+        if !lock(&self.calls).is_recalling() && !lines.blocks_any(&target.name, &frames) {
             return self.split(cx, &lines, target, &frames);
         }
         drop(lines);
-        // What follows a message that was refused for good waits behind it.
         let mut lines = self.lines.write().expect("no holder panics");
+        // What is handed over now may be called back with the rest, and what follows could overtake it before that is
+        // known.
+        let recalling = lock(&self.calls).is_recalling();
         for (partition, frame) in frames.iter() {
-            if lines.blocks(&target.name, frame) {
+            // What follows a message that was refused for good waits behind it.
+            if recalling || lines.blocks(&target.name, frame) {
                 lines.spill(&target.name, partition, target.partitions);
             }
         }

@@ -83,8 +83,21 @@ impl World {
 
     /// Sends a few messages of some key, one after another, without waiting for any.
     async fn send(&mut self, process: &Process) {
-        let key = self.dice.between(0, KEYS - 1);
         let count = self.dice.between(1, 8);
+        self.send_some(process, count).await;
+    }
+
+    /// Sends for longer than the broker may take to answer, so that it is found to be away amid all that.
+    async fn send_on(&mut self, process: &Process) {
+        let until = tokio::time::Instant::now() + self.options.after + Duration::from_millis(600);
+        while tokio::time::Instant::now() < until {
+            self.send_some(process, 1).await;
+            tokio::time::sleep(Duration::from_millis(self.dice.between(1, 20))).await;
+        }
+    }
+
+    async fn send_some(&mut self, process: &Process, count: u64) {
+        let key = self.dice.between(0, KEYS - 1);
         let first = self.numbers[&key];
         self.numbers.insert(key, first + count);
         for number in first..first + count {
@@ -186,6 +199,10 @@ async fn run(seed: u64) -> (u64, u64) {
                 process = world.start().await;
             }
             8..=10 => world.send_all(&process).await,
+            11 => {
+                world.cluster.leave(world.dice.between(0, u64::from(PARTITIONS) - 1) as u32);
+                world.send_on(&process).await;
+            }
             6 | 7 => tokio::time::sleep(Duration::from_millis(world.dice.between(0, 40_000))).await,
             _ => {
                 world.send(&process).await;

@@ -231,6 +231,9 @@ impl Broker for Remote {
     }
 
     async fn recall(&self) {
+        // It takes the client a while to get to it, and more may be handed over meanwhile.
+        let wait = lock(&self.inner).dice.between(0, 200);
+        tokio::time::sleep(Duration::from_millis(wait)).await;
         self.wire().await;
     }
 
