@@ -12,6 +12,7 @@ use keylane_broker::ProduceError;
 use keylane_core::Frames;
 use tokio::sync::oneshot;
 
+use super::store::Place;
 use super::{Bells, Results, Spill, Stored, lock};
 use crate::call::Target;
 
@@ -175,7 +176,7 @@ impl Spill {
                     back.push_frame(partition, frame);
                 }
             }
-            self.lines.read().expect("no holder panics").queued(&target.name, &back);
+            self.lines.read().expect("no holder panics").queued(target, &back);
             let answer = Answer { results: stored(results), open, ..answer };
             let job = Job { target: Arc::clone(target), frames: back, answer };
             lock(&self.calls).returned.insert(number, job);
@@ -201,7 +202,7 @@ impl Spill {
             open.called_back = true;
             any = true;
             for partition in &open.partitions {
-                lines.spill(&open.target.name, *partition, open.target.partitions);
+                lines.spill(&Place::of(&open.target, *partition));
             }
         }
         if !any {

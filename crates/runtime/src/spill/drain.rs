@@ -12,7 +12,7 @@ use keylane_broker::{BrokerError, ProduceError, Topic};
 use keylane_core::{Delivery, Frames, Settled};
 
 use super::lines::{Line, READ_BYTES};
-use super::store::Kind;
+use super::store::{Kind, Place};
 use super::{Bells, Spill, lock};
 use crate::call::Target;
 
@@ -87,7 +87,12 @@ impl Spill {
             Some(Stuck::Asking(error)) => (error, ASK_MS),
             Some(Stuck::Offering(error)) => (error, self.options.drain_every.as_millis() as u64),
         };
-        tracing::debug!(topic = &*line.topic, partition = line.partition, error, "the spill was not drained");
+        tracing::debug!(
+            topic = &*line.place.topic,
+            partition = line.place.partition,
+            error,
+            "the spill was not drained"
+        );
         tries.failed += 1;
         tries.error = Some(error);
         tries.again_ms = now_ms + wait_ms;
@@ -97,8 +102,8 @@ impl Spill {
         if self.is_released(line) {
             return Ok(());
         }
-        let topic = self.ask(&line.topic, line.partition, line.partitions).await?;
-        let mut reading = self.store.read(Kind::Waiting, &line.topic, line.partition, line.drained()).await?;
+        let topic = self.ask(&line.place).await?;
+        let mut reading = self.store.read(Kind::Waiting, &line.place, line.drained()).await?;
         while !line.is_empty() {
             let (messages, next) = reading.next(READ_BYTES).await?;
             lock(&line.tries).tried_to = next;
@@ -118,18 +123,19 @@ impl Spill {
     }
 
     /// Asks the broker whether it would take something, and what.
-    pub(super) async fn ask(&self, name: &str, partition: u32, partitions: u32) -> Result<Topic, Stuck> {
+    pub(super) async fn ask(&self, place: &Place) -> Result<Topic, Stuck> {
+        let Place { topic: name, partition, partitions } = place;
         let asked = async {
-            self.broker.takes(name, partition).await?;
-            self.broker.topic(name).await?.ok_or_else(|| BrokerError::UnknownTopic(name.to_owned()))
+            self.broker.takes(name, *partition).await?;
+            self.broker.topic(name).await?.ok_or_else(|| BrokerError::UnknownTopic(name.to_string()))
         };
         let topic = match tokio::time::timeout(self.options.after, asked).await {
             Err(_) => return Err(Stuck::Asking("the broker did not answer".to_owned())),
             Ok(answer) => answer.map_err(|error| Stuck::Asking(error.to_string()))?,
         };
-        if topic.partitions != partitions {
-            let (topic, there) = (name.to_owned(), topic.partitions);
-            let moved = BrokerError::Partitions { topic, there, asked: partitions };
+        if topic.partitions != *partitions {
+            let (topic, there) = (name.to_string(), topic.partitions);
+            let moved = BrokerError::Partitions { topic, there, asked: *partitions };
             return Err(Stuck::Offering(moved.to_string()));
         }
         Ok(topic)
@@ -147,7 +153,7 @@ impl Spill {
         let (mut frames, mut offered) = (Frames::default(), Vec::new());
         for (index, message) in messages.iter().enumerate() {
             if !refused.contains_key(&index) {
-                frames.push_frame(line.partition, message.frame());
+                frames.push_frame(line.place.partition, message.frame());
                 offered.push(index);
             }
         }
@@ -167,14 +173,14 @@ impl Spill {
             }
         }
         refused.retain(|index, _| *index < settled);
-        self.refuse(line, messages, &refused).await?;
+        self.refuse(&line.place, messages, &refused).await?;
         let position = messages.get(settled).map_or(next, Delivery::position);
-        self.store.drained(Kind::Waiting, &line.topic, line.partition, &Settled::below(position)).await?;
+        self.store.drained(Kind::Waiting, &line.place, &Settled::below(position)).await?;
         self.store.uncount(messages[..settled].iter().map(Delivery::size).sum());
         line.drain_to(position, settled as u64);
         self.counters.drained.fetch_add(taken, Ordering::Relaxed);
         let brought = (0..settled).filter(|index| !refused.contains_key(index));
-        lock(&self.recent).add(&line.topic, brought.map(|index| &messages[index]));
+        lock(&self.recent).add(&line.place.topic, brought.map(|index| &messages[index]));
         stuck.map_or(Ok(()), |error| Err(Stuck::Offering(error)))
     }
 

@@ -9,7 +9,8 @@ use keylane_broker::BrokerError;
 use keylane_core::{Delivery, Frames, Settled};
 
 use super::lock;
-use super::store::{Kept, Kind, Store};
+use super::store::{Kept, Kind, Place, Store};
+use crate::call::Target;
 
 /// Bytes read at a time.
 pub(super) const READ_BYTES: usize = 1 << 20;
@@ -17,20 +18,18 @@ pub(super) const READ_BYTES: usize = 1 << 20;
 /// All partitions that something was ever kept for.
 #[derive(Default)]
 pub(crate) struct Lines {
-    lines: HashMap<Arc<str>, BTreeMap<u32, Arc<Line>>>,
+    lines: HashMap<Arc<str>, BTreeMap<(u32, u32), Arc<Line>>>,
     /// Partitions that wait now.
     waiting: usize,
     /// What was refused for good, or stands behind it.
-    pub(super) refused: BTreeMap<(Arc<str>, u32), Refused>,
+    pub(super) refused: BTreeMap<Place, Refused>,
     /// Keys of it, and how many messages of each.
     blocked: HashMap<Arc<str>, HashMap<Bytes, u64>>,
 }
 
 /// One partition's messages that wait for the broker.
 pub(crate) struct Line {
-    pub(super) topic: Arc<str>,
-    pub(super) partition: u32,
-    pub(super) partitions: u32,
+    pub(super) place: Place,
     /// True while all that comes for the partition is kept.
     waits: AtomicBool,
     /// Messages that are to be kept and are not yet.
@@ -57,9 +56,8 @@ pub(super) struct Tries {
 }
 
 /// One partition's refused messages.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Refused {
-    pub(super) partitions: u32,
     pub(super) drained: Settled,
     pub(super) end: u64,
 }
@@ -107,10 +105,10 @@ impl Lines {
     pub(super) async fn restore(store: &Store, kept: Vec<Kept>) -> Result<Lines, BrokerError> {
         let mut lines = Lines::default();
         for kept in kept {
-            let topic: Arc<str> = kept.topic.as_str().into();
+            let place = kept.place.clone();
             match kept.kind {
                 Kind::Waiting => {
-                    let line = lines.line(&topic, kept.partition, kept.partitions);
+                    let line = lines.line(&place);
                     let low = kept.drained.low();
                     let mut messages = 0;
                     let mut count = |message: Delivery| {
@@ -122,7 +120,7 @@ impl Lines {
                     line.drained.store(low, Ordering::Release);
                     line.messages.store(messages, Ordering::Relaxed);
                     if messages > 0 {
-                        lines.spill(&topic, kept.partition, kept.partitions);
+                        lines.spill(&place);
                     }
                 }
                 Kind::Refused => {
@@ -130,25 +128,22 @@ impl Lines {
                     let mut block = |message: Delivery| {
                         if !drained.above().contains(message.position()) {
                             store.count(message.size());
-                            lines.block(&topic, message.key());
+                            lines.block(&place.topic, message.key());
                         }
                     };
                     scan(store, &kept, drained.low(), &mut block).await?;
-                    let refused = Refused { partitions: kept.partitions, drained, end: kept.end };
-                    lines.refused.insert((topic, kept.partition), refused);
+                    lines.refused.insert(place, Refused { drained, end: kept.end });
                 }
             }
         }
         Ok(lines)
     }
 
-    fn line(&mut self, topic: &Arc<str>, partition: u32, partitions: u32) -> Arc<Line> {
-        let lines = self.lines.entry(Arc::clone(topic)).or_default();
-        let line = lines.entry(partition).or_insert_with(|| {
+    fn line(&mut self, place: &Place) -> Arc<Line> {
+        let lines = self.lines.entry(Arc::clone(&place.topic)).or_default();
+        let line = lines.entry((place.partition, place.partitions)).or_insert_with(|| {
             Arc::new(Line {
-                topic: Arc::clone(topic),
-                partition,
-                partitions,
+                place: place.clone(),
                 waits: AtomicBool::new(false),
                 queued: AtomicU64::new(0),
                 messages: AtomicU64::new(0),
@@ -161,8 +156,8 @@ impl Lines {
     }
 
     /// From now on all that comes for the partition is kept.
-    pub(super) fn spill(&mut self, topic: &Arc<str>, partition: u32, partitions: u32) {
-        let line = self.line(topic, partition, partitions);
+    pub(super) fn spill(&mut self, place: &Place) {
+        let line = self.line(place);
         if !line.waits.swap(true, Ordering::Relaxed) {
             self.waiting += 1;
         }
@@ -183,18 +178,18 @@ impl Lines {
         self.waiting == 0 && self.blocked.is_empty()
     }
 
-    pub(super) fn spills(&self, topic: &str, partition: u32) -> bool {
-        self.get(topic, partition).is_some_and(|line| line.is_waiting())
+    pub(super) fn spills(&self, target: &Target, partition: u32) -> bool {
+        self.get(target, partition).is_some_and(|line| line.is_waiting())
     }
 
-    pub(super) fn get(&self, topic: &str, partition: u32) -> Option<&Arc<Line>> {
-        self.lines.get(topic)?.get(&partition)
+    pub(super) fn get(&self, target: &Target, partition: u32) -> Option<&Arc<Line>> {
+        self.lines.get(&target.name)?.get(&(partition, target.partitions))
     }
 
     /// Messages that are about to be kept.
-    pub(super) fn queued(&self, topic: &str, frames: &Frames) {
+    pub(super) fn queued(&self, target: &Target, frames: &Frames) {
         for (partition, _) in frames.iter() {
-            let line = self.get(topic, partition).expect("a partition waits before anything is kept for it");
+            let line = self.get(target, partition).expect("a partition waits before anything is kept for it");
             line.queued.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -265,7 +260,7 @@ async fn scan(
     if at >= kept.end {
         return Ok(());
     }
-    let mut reading = store.read(kept.kind, &kept.topic, kept.partition, at).await?;
+    let mut reading = store.read(kept.kind, &kept.place, at).await?;
     while at < kept.end {
         let (messages, next) = reading.next(READ_BYTES).await?;
         messages.into_iter().for_each(&mut *each);

@@ -33,7 +33,7 @@ use tokio::sync::{Notify, oneshot};
 use self::calls::{Answer, Calls, Job};
 use self::lines::Lines;
 use self::status::Recent;
-use self::store::Store;
+use self::store::{Place, Store};
 use crate::Error;
 use crate::call::Target;
 use crate::clock::Clock;
@@ -206,7 +206,7 @@ impl Spill {
         for (partition, frame) in frames.iter() {
             // What follows a message that was refused for good waits behind it.
             if recalling || lines.blocks(&target.name, frame) {
-                lines.spill(&target.name, partition, target.partitions);
+                lines.spill(&Place::of(target, partition));
             }
         }
         self.split(cx, &lines, target, &frames)
@@ -220,7 +220,7 @@ impl Spill {
         target: &Arc<Target>,
         frames: &Frames,
     ) -> Begun {
-        let way = |(partition, frame): (u32, &[u8])| match lines.spills(&target.name, partition) {
+        let way = |(partition, frame): (u32, &[u8])| match lines.spills(target, partition) {
             false => Way::Direct,
             // Not kept if the broker would only refuse it later.
             true if frame.len() > target.message_bytes_max => Way::Refused { bytes: frame.len() },
@@ -239,7 +239,7 @@ impl Spill {
         let direct = part(Way::Direct).map(|direct| self.hand_over(cx, target, direct));
         let kept = part(Way::Kept).map(|kept| {
             let (answer, answered) = Answer::of_all(kept.len());
-            lines.queued(&target.name, &kept);
+            lines.queued(target, &kept);
             lock(&self.calls).queue(Job { target: Arc::clone(target), frames: kept, answer });
             self.bells.to_write.notify_one();
             answered

@@ -10,8 +10,8 @@ use keylane_core::{Delivery, Draft, Frames};
 
 use super::Spill;
 use super::drain::{Stuck, is_for_good, target_of, too_large};
-use super::lines::{Line, READ_BYTES, Refused};
-use super::store::Kind;
+use super::lines::{READ_BYTES, Refused};
+use super::store::{Kind, Place};
 
 /// Says why a message was refused; only in the spill.
 const WHY: &str = "keylane-refused";
@@ -20,7 +20,7 @@ impl Spill {
     /// Puts messages aside, by their index and why.
     pub(super) async fn refuse(
         &self,
-        line: &Line,
+        place: &Place,
         messages: &[Delivery],
         refused: &BTreeMap<usize, String>,
     ) -> Result<(), Stuck> {
@@ -31,22 +31,19 @@ impl Spill {
         for (index, why) in refused {
             push(&mut frames, &messages[*index], Some(why.as_str()).filter(|why| !why.is_empty()));
         }
-        let stored = self.store.append(Kind::Refused, &line.topic, line.partitions, frames).await;
+        let stored = self.store.append(Kind::Refused, &place.topic, place.partitions, frames).await;
         let mut lines = self.lines.write().expect("no holder panics");
-        let aside = lines
-            .refused
-            .entry((Arc::clone(&line.topic), line.partition))
-            .or_insert_with(|| Refused { partitions: line.partitions, drained: Default::default(), end: 0 });
+        let aside = lines.refused.entry(place.clone()).or_default();
         for result in stored {
             aside.end = result.map_err(|error| Stuck::Offering(error.to_string()))? + 1;
         }
         for (index, why) in refused {
-            lines.block(&line.topic, messages[*index].key());
+            lines.block(&place.topic, messages[*index].key());
             if !why.is_empty() {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);
                 let id = messages[*index].id();
                 tracing::error!(
-                    topic = &*line.topic,
+                    topic = &*place.topic,
                     id,
                     why,
                     "the broker refuses a message for good; its key waits in the spill"
@@ -59,13 +56,13 @@ impl Spill {
     /// Tries everything that was refused once more.
     pub(super) async fn drain_refused(self: &Arc<Self>) {
         let aside = self.lines.read().expect("no holder panics").refused.clone();
-        for ((topic, partition), refused) in aside {
+        for (place, refused) in aside {
             if let Err(Stuck::Asking(error) | Stuck::Offering(error)) =
-                self.drain_aside(&topic, partition, refused).await
+                self.drain_aside(&place, refused).await
             {
                 tracing::warn!(
-                    topic = &*topic,
-                    partition,
+                    topic = &*place.topic,
+                    partition = place.partition,
                     error,
                     "refused messages could not be tried again"
                 );
@@ -73,17 +70,12 @@ impl Spill {
         }
     }
 
-    async fn drain_aside(
-        self: &Arc<Self>,
-        name: &Arc<str>,
-        partition: u32,
-        mut aside: Refused,
-    ) -> Result<(), Stuck> {
+    async fn drain_aside(self: &Arc<Self>, place: &Place, mut aside: Refused) -> Result<(), Stuck> {
         if aside.drained.low() >= aside.end {
             return Ok(());
         }
-        let topic = self.ask(name, partition, aside.partitions).await?;
-        let mut reading = self.store.read(Kind::Refused, name, partition, aside.drained.low()).await?;
+        let topic = self.ask(place).await?;
+        let mut reading = self.store.read(Kind::Refused, place, aside.drained.low()).await?;
         let mut still: HashSet<Bytes> = HashSet::new();
         let mut at = aside.drained.low();
         while at < aside.end {
@@ -109,12 +101,12 @@ impl Spill {
                     None => return Err(Stuck::Offering("the producer ended".to_owned())),
                 }
                 aside.drained.settle(message.position()..message.position() + 1);
-                self.store.drained(Kind::Refused, name, partition, &aside.drained).await?;
+                self.store.drained(Kind::Refused, place, &aside.drained).await?;
                 self.store.uncount(message.size());
                 self.counters.drained.fetch_add(1, Ordering::Relaxed);
                 let mut lines = self.lines.write().expect("no holder panics");
-                lines.unblock(name, message.key());
-                if let Some(kept) = lines.refused.get_mut(&(Arc::clone(name), partition)) {
+                lines.unblock(&place.topic, message.key());
+                if let Some(kept) = lines.refused.get_mut(place) {
                     kept.drained = aside.drained.clone();
                 }
             }

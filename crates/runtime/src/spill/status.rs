@@ -180,8 +180,8 @@ impl Spill {
             .map(|line| {
                 let Tries { failed, error, .. } = lock(&line.tries).clone();
                 SpillLine {
-                    topic: line.topic.to_string(),
-                    partition: line.partition,
+                    topic: line.place.topic.to_string(),
+                    partition: line.place.partition,
                     messages: line.messages(),
                     retries: failed,
                     last_error: error,

@@ -1,20 +1,22 @@
 //! What waits for a broker that is away, on this machine's disk.
 //!
-//! A log of our own beside the broker's: for each topic one of what waits (`wait.`), with the same partitions, and one
-//! of what the broker refused for good, with all that came behind it of the same keys (`refused.`). How far each is
-//! drained is the log's commit. Bytes are counted here, over both.
+//! A log of our own beside the broker's: for each topic one of what waits (`w4.TOPIC`), with the same number of
+//! partitions, and one of what the broker refused for good, with all that came behind it of the same keys
+//! (`r4.TOPIC`). A topic that got more partitions meanwhile has logs of its own for each number. How far each is drained
+//! is the log's commit. Bytes are counted here, over all.
 
-use std::collections::HashMap;
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use keylane_broker::{Broker, BrokerError, Commit, ProduceError, Reader, Topic, TopicSpec};
+use keylane_broker::{Broker, BrokerError, Commit, ProduceError, Reader, TopicSpec};
 use keylane_core::{Batch, Delivery, Frames, Settled};
 
 use super::lock;
 use crate::Error;
+use crate::call::Target;
 
 /// The name under which it is kept how far a log is drained.
 const GROUP: &str = "drain";
@@ -31,12 +33,25 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    fn prefix(self) -> &'static str {
+    /// Short: a topic's name may be as long as a folder's can be, but for six characters.
+    fn letter(self) -> char {
         match self {
-            Kind::Waiting => "wait.",
-            Kind::Refused => "refused.",
+            Kind::Waiting => 'w',
+            Kind::Refused => 'r',
         }
     }
+
+    /// The log of a topic with so many partitions.
+    fn log_of(self, topic: &str, partitions: u32) -> String {
+        format!("{}{partitions}.{topic}", self.letter())
+    }
+}
+
+/// Which log of which topic it is, by its name.
+fn kind_of(log: &str) -> Option<(Kind, &str)> {
+    let (head, topic) = log.split_once('.')?;
+    let of = |kind: Kind| head.strip_prefix(kind.letter()).is_some_and(|count| count.parse::<u32>().is_ok());
+    [Kind::Waiting, Kind::Refused].into_iter().find(|kind| of(*kind)).map(|kind| (kind, topic))
 }
 
 /// The logs.
@@ -44,14 +59,28 @@ pub(crate) struct Store {
     log: Arc<dyn Broker>,
     bytes: AtomicU64,
     bytes_max: u64,
-    made: Mutex<HashMap<String, Topic>>,
+    /// Logs that are there.
+    made: Mutex<BTreeSet<String>>,
 }
 
-/// A partition of a topic that something is kept of.
-pub(crate) struct Kept {
-    pub(crate) topic: String,
+/// A partition of a topic, as it was when something was kept of it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) topic: Arc<str>,
     pub(crate) partition: u32,
+    /// How many the topic had: with another number its keys lie elsewhere.
     pub(crate) partitions: u32,
+}
+
+impl Place {
+    pub(crate) fn of(target: &Target, partition: u32) -> Place {
+        Place { topic: Arc::clone(&target.name), partition, partitions: target.partitions }
+    }
+}
+
+/// What of a place is kept in one of its logs.
+pub(crate) struct Kept {
+    pub(crate) place: Place,
     pub(crate) kind: Kind,
     /// How far it is drained.
     pub(crate) drained: Settled,
@@ -63,19 +92,20 @@ impl Store {
     pub(crate) async fn open(log: Arc<dyn Broker>, bytes_max: u64) -> Result<(Store, Vec<Kept>), Error> {
         let store = Store { log, bytes: AtomicU64::new(0), bytes_max, made: Mutex::default() };
         let mut kept = Vec::new();
-        for topic in store.log.topics().await? {
-            for kind in [Kind::Waiting, Kind::Refused] {
-                let Some(name) = topic.name.strip_prefix(kind.prefix()) else { continue };
-                let ends = store.log.ends(&topic.name).await?;
-                store.protect(&topic.name, ends.first().map_or(0, |first| first.start)).await?;
-                for (partition, ends) in (0..).zip(ends) {
-                    let commit = store.log.committed(GROUP, &topic.name, partition).await?;
-                    let drained = commit.as_ref().map_or(Settled::below(ends.start), drained_of);
-                    let (topic, partitions) = (name.to_owned(), topic.partitions);
-                    kept.push(Kept { topic, partition, partitions, kind, drained, end: ends.end });
-                }
+        for log in store.log.topics().await? {
+            let Some((kind, topic)) = kind_of(&log.name) else {
+                tracing::warn!(log = log.name, "the spill's folder has a log that is not of the spill");
+                continue;
+            };
+            let ends = store.log.ends(&log.name).await?;
+            store.protect(&log.name, ends.first().map_or(0, |first| first.start)).await?;
+            for (partition, ends) in (0..).zip(ends) {
+                let commit = store.log.committed(GROUP, &log.name, partition).await?;
+                let drained = commit.as_ref().map_or(Settled::below(ends.start), drained_of);
+                let place = Place { topic: topic.into(), partition, partitions: log.partitions };
+                kept.push(Kept { place, kind, drained, end: ends.end });
             }
-            lock(&store.made).insert(topic.name.clone(), topic);
+            lock(&store.made).insert(log.name);
         }
         Ok((store, kept))
     }
@@ -93,9 +123,11 @@ impl Store {
         self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Partitions of a topic as something of it is kept, if so.
+    /// Partitions of a topic as something of it was kept last, if ever: their number only grows.
     pub(crate) fn partitions(&self, topic: &str) -> Option<u32> {
-        lock(&self.made).get(&format!("{}{topic}", Kind::Waiting.prefix())).map(|made| made.partitions)
+        let made = lock(&self.made);
+        let counts = made.iter().filter(|log| kind_of(log) == Some((Kind::Waiting, topic)));
+        counts.filter_map(|log| log.split_once('.')?.0[1..].parse().ok()).max()
     }
 
     /// Keeps messages, durably: a position each, or why not. Bytes are counted.
@@ -107,7 +139,7 @@ impl Store {
         frames: Frames,
     ) -> Vec<Result<u64, ProduceError>> {
         let count = frames.len();
-        let name = format!("{}{topic}", kind.prefix());
+        let name = kind.log_of(topic, partitions);
         if let Err(error) = self.ensure(&name, partitions).await {
             let why = format!("the spill cannot be written: {error}");
             return vec![Err(ProduceError::Unavailable(why)); count];
@@ -121,12 +153,8 @@ impl Store {
     }
 
     async fn ensure(&self, name: &str, partitions: u32) -> Result<(), BrokerError> {
-        if let Some(made) = lock(&self.made).get(name) {
-            let (topic, there) = (name.to_owned(), made.partitions);
-            return match there == partitions {
-                true => Ok(()),
-                false => Err(BrokerError::Partitions { topic, there, asked: partitions }),
-            };
+        if lock(&self.made).contains(name) {
+            return Ok(());
         }
         let spec = TopicSpec {
             partitions,
@@ -136,9 +164,9 @@ impl Store {
             message_bytes_max: MESSAGE_BYTES_MAX,
             ..TopicSpec::default()
         };
-        let made = self.log.create_topic(name, &spec).await?;
+        self.log.create_topic(name, &spec).await?;
         self.protect(name, 0).await?;
-        lock(&self.made).insert(name.to_owned(), made);
+        lock(&self.made).insert(name.to_owned());
         Ok(())
     }
 
@@ -155,14 +183,9 @@ impl Store {
     }
 
     /// Reads one log from a position on.
-    pub(crate) async fn read(
-        &self,
-        kind: Kind,
-        topic: &str,
-        partition: u32,
-        from: u64,
-    ) -> Result<Reading, BrokerError> {
-        let reader = self.log.reader(&format!("{}{topic}", kind.prefix()), partition, from).await?;
+    pub(crate) async fn read(&self, kind: Kind, place: &Place, from: u64) -> Result<Reading, BrokerError> {
+        let log = kind.log_of(&place.topic, place.partitions);
+        let reader = self.log.reader(&log, place.partition, from).await?;
         Ok(Reading { reader, from })
     }
 
@@ -170,14 +193,13 @@ impl Store {
     pub(crate) async fn drained(
         &self,
         kind: Kind,
-        topic: &str,
-        partition: u32,
+        place: &Place,
         drained: &Settled,
     ) -> Result<(), BrokerError> {
         let above: Vec<String> =
             drained.above().iter().map(|range| format!("{}-{}", range.start, range.end)).collect();
         let commit = Commit { position: drained.low(), metadata: above.join(",").into() };
-        self.log.commit(GROUP, &format!("{}{topic}", kind.prefix()), partition, commit).await
+        self.log.commit(GROUP, &kind.log_of(&place.topic, place.partitions), place.partition, commit).await
     }
 }
 

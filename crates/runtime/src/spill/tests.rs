@@ -9,7 +9,7 @@ use keylane_broker::embedded::disk::RealDisk;
 use keylane_broker::{Broker, Embedded, TopicSpec};
 use keylane_core::{Draft, Frames};
 
-use super::store::{Kind, Store};
+use super::store::{Kind, Place, Store};
 
 const BYTES_MAX: u64 = 1 << 30;
 
@@ -22,11 +22,11 @@ fn log(folder: &Path) -> Arc<dyn Broker> {
     Arc::new(Embedded::open(folder, options).expect("the folder is free"))
 }
 
-async fn append(store: &Store, partitions: u32, id: &str) {
+async fn append(store: &Store, place: &Place, id: &str) {
     let mut frames = Frames::default();
     let draft = Draft { id, key: Some(b"k"), payload: Some(&[b'x'; 1_000]), ..Draft::default() };
     frames.push(0, &draft).expect("it is small");
-    let results = store.append(Kind::Waiting, "orders", partitions, frames).await;
+    let results = store.append(Kind::Waiting, &place.topic, place.partitions, frames).await;
     assert!(results.iter().all(Result::is_ok), "{id}: {results:?}");
 }
 
@@ -42,17 +42,40 @@ async fn a_log_that_was_made_and_no_more_keeps_what_is_put_into_it() {
         message_bytes_max: 128 << 20,
         ..TopicSpec::default()
     };
-    log(folder.path()).create_topic("wait.orders", &spec).await.expect("a topic is made");
+    log(folder.path()).create_topic("w1.orders", &spec).await.expect("a topic is made");
     let (store, _) = Store::open(log(folder.path()), BYTES_MAX).await.expect("it opens");
     let kept: Vec<String> = (0..30).map(|number| number.to_string()).collect();
+    let place = Place { topic: "orders".into(), partition: 0, partitions: 1 };
     for id in &kept {
-        append(&store, 1, id).await;
+        append(&store, &place, id).await;
     }
     let mut found = Vec::new();
-    let mut reading = store.read(Kind::Waiting, "orders", 0, 0).await.expect("nothing was freed");
+    let mut reading = store.read(Kind::Waiting, &place, 0).await.expect("nothing was freed");
     while found.len() < kept.len() {
         let (messages, _) = reading.next(1 << 20).await.expect("it is read");
         found.extend(messages.iter().map(|message| message.id().to_owned()));
     }
     assert_eq!(found, kept);
+}
+
+/// PRD-3: every topic can be spilled, also one whose name is as long as Kafka takes it and one that is called like a
+/// log of the spill; and what is kept is found again under its name.
+#[tokio::test]
+async fn every_name_of_a_topic_can_be_spilled() {
+    let folder = tempfile::tempdir().expect("a folder is made");
+    let long = "x".repeat(249);
+    let names = ["w3.orders", "12.orders", "orders", "r.orders", &long];
+    let (store, _) = Store::open(log(folder.path()), BYTES_MAX).await.expect("it opens");
+    for (name, partitions) in names.into_iter().flat_map(|name| [(name, 1), (name, 9_999)]) {
+        append(&store, &Place { topic: name.into(), partition: 0, partitions }, "a").await;
+    }
+    drop(store);
+    let (store, kept) = Store::open(log(folder.path()), BYTES_MAX).await.expect("it opens");
+    for name in names {
+        let found = kept.iter().filter(|kept| &*kept.place.topic == name && kept.end == 1);
+        let mut partitions: Vec<u32> = found.map(|kept| kept.place.partitions).collect();
+        partitions.sort_unstable();
+        assert_eq!(partitions, [1, 9_999], "{name}");
+        assert_eq!(store.partitions(name), Some(9_999));
+    }
 }

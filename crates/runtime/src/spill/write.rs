@@ -59,7 +59,8 @@ impl Spill {
                 continue;
             }
             kept += bytes;
-            let same = topics.iter_mut().find(|together| together.jobs[0].target.name == job.target.name);
+            let log = |job: &Job| (Arc::clone(&job.target.name), job.target.partitions);
+            let same = topics.iter_mut().find(|together| log(&together.jobs[0]) == log(&job));
             match same {
                 Some(together) => {
                     job.frames
@@ -89,7 +90,7 @@ impl Spill {
         let lines = self.lines.read().expect("no holder panics");
         let mut results: Results = Vec::with_capacity(positions.len());
         for ((partition, _), position) in job.frames.iter().zip(positions) {
-            let line = lines.get(&job.target.name, partition).expect("it waits");
+            let line = lines.get(&job.target, partition).expect("it waits");
             line.unqueue(position.as_ref().ok().copied());
             results.push(position.map(|_| Stored::Here));
         }

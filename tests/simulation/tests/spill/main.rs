@@ -40,6 +40,7 @@ struct World {
     /// The next number of each key.
     numbers: BTreeMap<u64, u64>,
     options: SpillOptions,
+    partitions: u32,
 }
 
 struct Process {
@@ -51,9 +52,7 @@ struct Process {
 impl World {
     async fn new(seed: u64) -> World {
         let mut dice = Dice::new(seed);
-        let log = MemoryBroker::new(dice.number(), || 0).node("log");
-        let spec = TopicSpec { partitions: PARTITIONS, ..TopicSpec::default() };
-        log.create_topic(TOPIC, &spec).await.expect("a topic is made");
+        let log = log_of(dice.number(), PARTITIONS).await;
         let disk = MemoryBroker::new(dice.number(), || 0);
         disk.set_latency(Duration::ZERO, Duration::from_millis(dice.between(0, 100)));
         let mut options = SpillOptions::default();
@@ -64,6 +63,7 @@ impl World {
             acked: Arc::default(),
             numbers: (0..KEYS).map(|key| (key, 0)).collect(),
             options,
+            partitions: PARTITIONS,
             dice,
         }
     }
@@ -77,8 +77,22 @@ impl World {
         let log = self.disk.node("disk");
         let opened = Keylane::with_spill(broker, log, self.options.clone(), clock, tasks, false).await;
         let keylane = opened.expect("the spill opens");
-        keylane.declare_topic(TOPIC, &TopicSpec { partitions: PARTITIONS, ..TopicSpec::default() });
+        keylane.declare_topic(TOPIC, &TopicSpec { partitions: self.partitions, ..TopicSpec::default() });
         Process { gate, remote, keylane }
+    }
+
+    /// The topic has so many partitions from now on, and nothing in it.
+    async fn grow(&mut self, partitions: u32) {
+        self.cluster = Cluster::new(log_of(self.dice.number(), partitions).await);
+        self.partitions = partitions;
+    }
+
+    fn leave(&self) {
+        (0..self.partitions).for_each(|partition| self.cluster.leave(partition));
+    }
+
+    fn come_back(&self) {
+        (0..self.partitions).for_each(|partition| self.cluster.come_back(partition));
     }
 
     /// Sends a few messages of some key, one after another, without waiting for any.
@@ -168,6 +182,13 @@ impl World {
     }
 }
 
+async fn log_of(seed: u64, partitions: u32) -> Arc<dyn Broker> {
+    let log = MemoryBroker::new(seed, || 0).node("log");
+    let spec = TopicSpec { partitions, ..TopicSpec::default() };
+    log.create_topic(TOPIC, &spec).await.expect("a topic is made");
+    log
+}
+
 /// PRD-3, P1, P2: whatever comes and goes, what was acknowledged reaches the broker, each key's messages first in the
 /// order in which they were produced.
 #[test]
@@ -191,9 +212,9 @@ async fn run(seed: u64) -> (u64, u64) {
     for _ in 0..world.dice.between(20, 120) {
         match world.dice.between(0, 19) {
             0 => world.cluster.leave(world.dice.between(0, u64::from(PARTITIONS) - 1) as u32),
-            1 => (0..PARTITIONS).for_each(|partition| world.cluster.leave(partition)),
+            1 => world.leave(),
             2 | 3 => world.cluster.come_back(world.dice.between(0, u64::from(PARTITIONS) - 1) as u32),
-            4 => (0..PARTITIONS).for_each(|partition| world.cluster.come_back(partition)),
+            4 => world.come_back(),
             5 => {
                 world.kill(process).await;
                 process = world.start().await;
@@ -210,7 +231,7 @@ async fn run(seed: u64) -> (u64, u64) {
             }
         }
     }
-    (0..PARTITIONS).for_each(|partition| world.cluster.come_back(partition));
+    world.come_back();
     tokio::time::sleep(LONG).await;
     let status = process.keylane.spill();
     assert_eq!(status.state, SpillState::Healthy, "seed {seed}: {status:?}");
@@ -246,14 +267,14 @@ async fn what_is_refused_for_good_blocks_only_its_key() {
         let message = Message::new(TOPIC).id(id).key(key).payload(vec![b'x'; bytes]);
         process.keylane.produce(message).await.expect("it is taken")
     };
-    (0..PARTITIONS).for_each(|partition| world.cluster.leave(partition));
+    world.leave();
     for (id, key, bytes) in [("a-0", "a", 10), ("a-1", "a", 5_000), ("a-2", "a", 10), ("b-0", "b", 10)] {
         assert!(send(&process, id, key, bytes).await.is_spilled(), "{id} is kept");
     }
     let limit =
         |bytes| TopicSpec { partitions: PARTITIONS, message_bytes_max: bytes, ..TopicSpec::default() };
     world.cluster.log.create_topic(TOPIC, &limit(1_000)).await.expect("the limit is lowered");
-    (0..PARTITIONS).for_each(|partition| world.cluster.come_back(partition));
+    world.come_back();
     tokio::time::sleep(LONG).await;
     assert_eq!(ids(&world).await, ["a-0", "b-0"]);
     world.kill(process).await;
@@ -279,7 +300,7 @@ async fn ids(world: &World) -> Vec<String> {
     let keylane =
         Keylane::with_broker(Arc::clone(&world.cluster.log), Clock::simulated(0), Tasks::default(), false);
     let mut ids = Vec::new();
-    for partition in 0..PARTITIONS {
+    for partition in 0..world.partitions {
         let found = keylane.peek(TOPIC, partition, 0, usize::MAX).await.expect("the log is read");
         ids.extend(
             found.iter().map(|message| (message.key().expect("a key").to_vec(), message.id().to_owned())),
@@ -290,13 +311,56 @@ async fn ids(world: &World) -> Vec<String> {
     ids.into_iter().map(|(_, id)| id).filter(|id| seen.insert(id.clone())).collect()
 }
 
+/// PRD-3, BRK-10: a topic that was spilled, and has more partitions since, can be spilled again; what waits since before
+/// that stays, says why, and is in nobody's way.
+#[tokio::test(start_paused = true)]
+async fn a_topic_that_grew_can_be_spilled_again() {
+    let mut world = World::new(11).await;
+    let mut process = world.start().await;
+    let send = async |process: &Process, id: &str| {
+        let message = Message::new(TOPIC).id(id).key(&id[..1]).payload("x");
+        process.keylane.produce(message).await.expect("it is taken").is_spilled()
+    };
+    world.leave();
+    assert!(send(&process, "a-0").await);
+    world.come_back();
+    tokio::time::sleep(LONG).await;
+    assert_eq!(process.keylane.spill().state, SpillState::Healthy);
+    world.kill(process).await;
+    world.grow(PARTITIONS + 2).await;
+    process = world.start().await;
+    world.leave();
+    for id in ["a-1", "b-0", "c-0"] {
+        assert!(send(&process, id).await, "{id}");
+    }
+    world.kill(process).await;
+    process = world.start().await;
+    assert!(send(&process, "a-2").await);
+    world.come_back();
+    tokio::time::sleep(LONG).await;
+    assert_eq!(ids(&world).await, ["a-1", "a-2", "b-0", "c-0"]);
+    assert_eq!(process.keylane.spill().state, SpillState::Healthy);
+    world.leave();
+    assert!(send(&process, "a-3").await);
+    world.kill(process).await;
+    world.grow(PARTITIONS + 4).await;
+    process = world.start().await;
+    assert!(!send(&process, "a-4").await, "it goes straight to the broker");
+    tokio::time::sleep(LONG).await;
+    assert_eq!(ids(&world).await, ["a-4"]);
+    let status = process.keylane.spill();
+    assert_eq!((status.messages, status.lines.len()), (1, 1), "{status:?}");
+    let error = status.lines[0].last_error.as_deref().unwrap_or_default();
+    assert!(error.contains("partitions"), "{error}");
+}
+
 /// PRD-3, P5: past its bound the spill refuses, and says so; it takes more when it was drained.
 #[tokio::test(start_paused = true)]
 async fn a_full_spill_refuses() {
     let mut world = World::new(8).await;
     world.options.bytes_max = 2_000;
     let process = world.start().await;
-    (0..PARTITIONS).for_each(|partition| world.cluster.leave(partition));
+    world.leave();
     let send = async |id: String| {
         process.keylane.produce(Message::new(TOPIC).id(id).key("a").payload(vec![b'x'; 500])).await
     };
@@ -310,7 +374,7 @@ async fn a_full_spill_refuses() {
     };
     assert_eq!((taken, refused.code()), (3, "KL-1220"), "{refused}");
     assert_eq!(process.keylane.spill().state, SpillState::Refusing);
-    (0..PARTITIONS).for_each(|partition| world.cluster.come_back(partition));
+    world.come_back();
     tokio::time::sleep(LONG).await;
     assert_eq!(process.keylane.spill().state, SpillState::Healthy);
     assert!(!send("a-last".to_owned()).await.expect("it is taken").is_spilled());
@@ -326,7 +390,7 @@ async fn a_growing_backlog_is_told_by_levels() {
     let tell = Arc::clone(&told);
     let producer = process.keylane.producer();
     producer.on_backlog(move |backlog| tell.lock().expect("no holder panics").push(*backlog));
-    (0..PARTITIONS).for_each(|partition| world.cluster.leave(partition));
+    world.leave();
     for number in 0..950 {
         let message = Message::new(TOPIC).id(format!("0-{number}")).key("0").payload("x");
         drop(producer.send(message).await.expect("there is room"));
@@ -335,7 +399,7 @@ async fn a_growing_backlog_is_told_by_levels() {
     let backlog = producer.backlog();
     assert_eq!((backlog.calls, backlog.severity), (950, Severity::Critical));
     assert!(backlog.oldest_ms.is_some_and(|ms| ms >= 3_000), "{backlog:?}");
-    (0..PARTITIONS).for_each(|partition| world.cluster.come_back(partition));
+    world.come_back();
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(producer.backlog().rate > 1.0, "{:?}", producer.backlog());
     let told = told.lock().expect("no holder panics");
@@ -359,7 +423,7 @@ async fn closing_waits_for_what_is_on_its_way() {
     assert!(world.log().await.get(&0).map_or(0, Vec::len) < 50, "not all has landed yet");
     assert!(process.keylane.close().await);
     assert_eq!(world.log().await[&0], (0..50).collect::<Vec<_>>());
-    (0..PARTITIONS).for_each(|partition| world.cluster.leave(partition));
+    world.leave();
     world.options.after = LONG;
     let patient = world.start().await;
     let message = Message::new(TOPIC).id("0-50").key("0").payload("x");
