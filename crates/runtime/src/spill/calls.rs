@@ -13,7 +13,7 @@ use keylane_core::Frames;
 use tokio::sync::oneshot;
 
 use super::store::Place;
-use super::{Bells, Results, Spill, Stored, lock};
+use super::{Bells, Results, Spill, Stored, Way, lock};
 use crate::call::Target;
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -46,6 +46,7 @@ pub(crate) struct Job {
     pub(crate) target: Arc<Target>,
     pub(crate) frames: Frames,
     pub(crate) answer: Answer,
+    pub(super) way: Way,
 }
 
 /// What a caller waits for: results, of which some are still open.
@@ -178,7 +179,7 @@ impl Spill {
             }
             self.lines.read().expect("no holder panics").queued(target, &back);
             let answer = Answer { results: stored(results), open, ..answer };
-            let job = Job { target: Arc::clone(target), frames: back, answer };
+            let job = Job { target: Arc::clone(target), frames: back, answer, way: Way::Kept };
             lock(&self.calls).returned.insert(number, job);
         } else {
             answer.answer(stored(results));

@@ -176,7 +176,7 @@ impl Spill {
         self.refuse(&line.place, messages, &refused).await?;
         let position = messages.get(settled).map_or(next, Delivery::position);
         self.store.drained(Kind::Waiting, &line.place, &Settled::below(position)).await?;
-        self.store.uncount(messages[..settled].iter().map(Delivery::size).sum());
+        self.store.uncount(Kind::Waiting, messages[..settled].iter().map(Delivery::size).sum());
         line.drain_to(position, settled as u64);
         self.counters.drained.fetch_add(taken, Ordering::Relaxed);
         let brought = (0..settled).filter(|index| !refused.contains_key(index));

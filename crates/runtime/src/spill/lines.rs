@@ -8,8 +8,8 @@ use bytes::Bytes;
 use keylane_broker::BrokerError;
 use keylane_core::{Delivery, Frames, Settled};
 
-use super::lock;
 use super::store::{Kept, Kind, Place, Store};
+use super::{Way, lock};
 use crate::call::Target;
 
 /// Bytes read at a time.
@@ -34,8 +34,11 @@ pub(crate) struct Line {
     waits: AtomicBool,
     /// Messages that are to be kept and are not yet.
     queued: AtomicU64,
-    /// Messages kept.
+    /// Messages kept, less those drained, which may be counted first.
     messages: AtomicU64,
+    /// Bytes of keys that were blocked when they were kept here, since the partition began to wait: they will be put
+    /// aside.
+    behind: AtomicU64,
     /// The next position to be given out.
     end: AtomicU64,
     /// Up to where it was brought to the broker.
@@ -60,6 +63,8 @@ pub(super) struct Tries {
 pub(super) struct Refused {
     pub(super) drained: Settled,
     pub(super) end: u64,
+    /// Messages that are to be put here and are not yet.
+    pub(super) queued: u64,
 }
 
 impl Line {
@@ -72,7 +77,7 @@ impl Line {
     }
 
     pub(super) fn messages(&self) -> u64 {
-        self.messages.load(Ordering::Relaxed)
+        self.messages.load(Ordering::Relaxed).cast_signed().max(0).cast_unsigned()
     }
 
     pub(super) fn end(&self) -> u64 {
@@ -93,6 +98,11 @@ impl Line {
         self.queued.fetch_sub(1, Ordering::AcqRel);
     }
 
+    /// A message was kept here whose key is blocked.
+    pub(super) fn add_behind(&self, bytes: usize) {
+        self.behind.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
     /// So many messages, up to `position`, are with the broker or were refused.
     pub(super) fn drain_to(&self, position: u64, messages: u64) {
         self.drained.store(position, Ordering::Release);
@@ -104,7 +114,9 @@ impl Lines {
     /// What an earlier process left.
     pub(super) async fn restore(store: &Store, kept: Vec<Kept>) -> Result<Lines, BrokerError> {
         let mut lines = Lines::default();
-        for kept in kept {
+        // Which keys are blocked is asked of what waits.
+        let (refused, waiting): (Vec<_>, _) = kept.into_iter().partition(|kept| kept.kind == Kind::Refused);
+        for kept in refused.into_iter().chain(waiting) {
             let place = kept.place.clone();
             match kept.kind {
                 Kind::Waiting => {
@@ -113,7 +125,10 @@ impl Lines {
                     let mut messages = 0;
                     let mut count = |message: Delivery| {
                         messages += 1;
-                        store.count(message.size());
+                        store.count(Kind::Waiting, message.size());
+                        if lines.blocks_key(&place.topic, message.key()) {
+                            line.add_behind(message.size());
+                        }
                     };
                     scan(store, &kept, low, &mut count).await?;
                     line.end.store(kept.end, Ordering::Release);
@@ -127,12 +142,12 @@ impl Lines {
                     let drained = kept.drained.clone();
                     let mut block = |message: Delivery| {
                         if !drained.above().contains(message.position()) {
-                            store.count(message.size());
+                            store.count(Kind::Refused, message.size());
                             lines.block(&place.topic, message.key());
                         }
                     };
                     scan(store, &kept, drained.low(), &mut block).await?;
-                    lines.refused.insert(place, Refused { drained, end: kept.end });
+                    lines.refused.insert(place, Refused { drained, end: kept.end, queued: 0 });
                 }
             }
         }
@@ -147,6 +162,7 @@ impl Lines {
                 waits: AtomicBool::new(false),
                 queued: AtomicU64::new(0),
                 messages: AtomicU64::new(0),
+                behind: AtomicU64::new(0),
                 end: AtomicU64::new(0),
                 drained: AtomicU64::new(0),
                 tries: Mutex::default(),
@@ -168,6 +184,7 @@ impl Lines {
         let done = line.queued.load(Ordering::Acquire) == 0 && line.is_empty();
         if done && line.waits.swap(false, Ordering::Relaxed) {
             *lock(&line.tries) = Tries::default();
+            line.behind.store(0, Ordering::Relaxed);
             self.waiting -= 1;
         }
         done
@@ -180,6 +197,49 @@ impl Lines {
 
     pub(super) fn spills(&self, target: &Target, partition: u32) -> bool {
         self.get(target, partition).is_some_and(|line| line.is_waiting())
+    }
+
+    /// Where each message goes.
+    pub(super) fn ways(&self, target: &Target, frames: &Frames) -> Vec<Way> {
+        let way = |(partition, frame): (u32, &[u8])| {
+            match (self.spills(target, partition), self.blocks(&target.name, frame)) {
+                (false, false) => Way::Direct,
+                _ if frame.len() > target.message_bytes_max => Way::Refused { bytes: frame.len() },
+                (true, false) => Way::Kept,
+                // Something of its key may wait, which has to be put aside before it.
+                (true, true) => Way::Behind,
+                (false, true) => Way::Aside,
+            }
+        };
+        frames.iter().map(way).collect()
+    }
+
+    /// A message is about to go to what was refused; it blocks its key from now on, so that none overtakes it.
+    pub(super) fn put_aside(&mut self, place: &Place, frame: &[u8]) {
+        self.refused.entry(place.clone()).or_default().queued += 1;
+        if let Some(message) = parsed(frame) {
+            self.block(&place.topic, message.key());
+        }
+    }
+
+    /// It is there now, at that position, or it is not.
+    pub(super) fn is_aside(&mut self, place: &Place, frame: &[u8], kept: Option<u64>) {
+        let aside = self.refused.entry(place.clone()).or_default();
+        aside.queued -= 1;
+        match kept {
+            Some(position) => aside.end = aside.end.max(position + 1),
+            None => {
+                if let Some(message) = parsed(frame) {
+                    self.unblock(&place.topic, message.key());
+                }
+            }
+        }
+    }
+
+    /// Bytes of blocked keys in partitions that wait.
+    pub(super) fn behind_bytes(&self) -> u64 {
+        let all = self.lines.values().flat_map(BTreeMap::values);
+        all.map(|line| line.behind.load(Ordering::Relaxed)).sum()
     }
 
     pub(super) fn get(&self, target: &Target, partition: u32) -> Option<&Arc<Line>> {
@@ -231,12 +291,9 @@ impl Lines {
         key.is_some_and(|key| self.blocked.get(topic).is_some_and(|keys| keys.contains_key(key)))
     }
 
-    pub(super) fn blocks(&self, topic: &str, frame: &[u8]) -> bool {
-        if !self.blocked.contains_key(topic) {
-            return false;
-        }
-        let message = Delivery::parse(Bytes::copy_from_slice(frame), 0, 0, 0, 0);
-        message.is_ok_and(|message| self.blocks_key(topic, message.key()))
+    fn blocks(&self, topic: &str, frame: &[u8]) -> bool {
+        self.blocked.contains_key(topic)
+            && parsed(frame).is_some_and(|message| self.blocks_key(topic, message.key()))
     }
 
     pub(super) fn blocks_any(&self, topic: &str, frames: &Frames) -> bool {
@@ -247,6 +304,10 @@ impl Lines {
     pub(super) fn blocked_keys(&self) -> usize {
         self.blocked.values().map(HashMap::len).sum()
     }
+}
+
+fn parsed(frame: &[u8]) -> Option<Delivery> {
+    Delivery::parse(Bytes::copy_from_slice(frame), 0, 0, 0, 0).ok()
 }
 
 /// Shows every message from `low` on.

@@ -20,6 +20,7 @@ mod store;
 mod tests;
 mod write;
 
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
@@ -175,17 +176,19 @@ impl Spill {
             let frames = frames.take().expect("it is ready when it is first polled");
             Poll::Ready(self.begin(cx, target, frames))
         });
-        let Begun { direct, kept, ways } = begun.await;
-        let (mut direct, mut kept) = (answer_of(direct).await, answer_of(kept).await);
+        let Begun { answers, ways } = begun.await;
+        let mut answered = HashMap::new();
+        for (way, answer) in answers {
+            answered.insert(way, answer.await.unwrap_or_default().into_iter());
+        }
         let not_answered = || Err(ProduceError::Unavailable("the producer ended".to_owned()));
         let (topic, bytes_max) = (&*target.name, target.message_bytes_max);
         (0..count)
             .map(|index| match ways.get(index).copied().unwrap_or(Way::Direct) {
-                Way::Direct => direct.next().unwrap_or_else(not_answered),
-                Way::Kept => kept.next().unwrap_or_else(not_answered),
                 Way::Refused { bytes } => {
                     Err(ProduceError::TooLarge { topic: topic.to_owned(), bytes, bytes_max })
                 }
+                way => answered.get_mut(&way).and_then(Iterator::next).unwrap_or_else(not_answered),
             })
             .collect()
     }
@@ -193,58 +196,72 @@ impl Spill {
     fn begin(self: &Arc<Self>, cx: &mut Context<'_>, target: &Arc<Target>, frames: Frames) -> Begun {
         let lines = self.lines.read().expect("no holder panics");
         if lines.is_quiet() {
-            return Begun { direct: Some(self.hand_over(cx, target, frames)), kept: None, ways: Vec::new() };
+            let answers = vec![(Way::Direct, self.hand_over(cx, target, frames))];
+            return Begun { answers, ways: Vec::new() };
         }
         if !lock(&self.calls).is_recalling() && !lines.blocks_any(&target.name, &frames) {
-            return self.split(cx, &lines, target, &frames);
+            let ways = lines.ways(target, &frames);
+            return self.split(cx, &lines, target, &frames, ways);
         }
         drop(lines);
         let mut lines = self.lines.write().expect("no holder panics");
         // What is handed over now may be called back with the rest, and what follows could overtake it before that is
         // known.
-        let recalling = lock(&self.calls).is_recalling();
-        for (partition, frame) in frames.iter() {
-            // What follows a message that was refused for good waits behind it.
-            if recalling || lines.blocks(&target.name, frame) {
-                lines.spill(&Place::of(target, partition));
+        if lock(&self.calls).is_recalling() {
+            frames.iter().for_each(|(partition, _)| lines.spill(&Place::of(target, partition)));
+        }
+        let ways = lines.ways(target, &frames);
+        for ((partition, frame), way) in frames.iter().zip(&ways) {
+            if *way == Way::Aside {
+                lines.put_aside(&Place::of(target, partition), frame);
             }
         }
-        self.split(cx, &lines, target, &frames)
+        self.split(cx, &lines, target, &frames, ways)
     }
 
-    /// Hands over what may go to the broker, and puts aside what is to be kept.
+    /// Hands over what may go to the broker, and queues what is to be kept.
     fn split(
         self: &Arc<Self>,
         cx: &mut Context<'_>,
         lines: &Lines,
         target: &Arc<Target>,
         frames: &Frames,
+        ways: Vec<Way>,
     ) -> Begun {
-        let way = |(partition, frame): (u32, &[u8])| match lines.spills(target, partition) {
-            false => Way::Direct,
-            // Not kept if the broker would only refuse it later.
-            true if frame.len() > target.message_bytes_max => Way::Refused { bytes: frame.len() },
-            true => Way::Kept,
-        };
-        let ways: Vec<Way> = frames.iter().map(way).collect();
-        let part = |which: Way| {
+        let mut answers = Vec::new();
+        for which in [Way::Direct, Way::Kept, Way::Behind, Way::Aside] {
             let mut part = Frames::default();
             for ((partition, frame), way) in frames.iter().zip(&ways) {
                 if *way == which {
                     part.push_frame(partition, frame);
                 }
             }
-            Some(part).filter(|part| !part.is_empty())
-        };
-        let direct = part(Way::Direct).map(|direct| self.hand_over(cx, target, direct));
-        let kept = part(Way::Kept).map(|kept| {
-            let (answer, answered) = Answer::of_all(kept.len());
-            lines.queued(target, &kept);
-            lock(&self.calls).queue(Job { target: Arc::clone(target), frames: kept, answer });
-            self.bells.to_write.notify_one();
-            answered
-        });
-        Begun { direct, kept, ways }
+            if part.is_empty() {
+                continue;
+            }
+            let answered = match which {
+                Way::Direct => self.hand_over(cx, target, part),
+                way => self.queue(lines, target, part, way),
+            };
+            answers.push((which, answered));
+        }
+        Begun { answers, ways }
+    }
+
+    fn queue(
+        &self,
+        lines: &Lines,
+        target: &Arc<Target>,
+        frames: Frames,
+        way: Way,
+    ) -> oneshot::Receiver<Results> {
+        let (answer, answered) = Answer::of_all(frames.len());
+        if way != Way::Aside {
+            lines.queued(target, &frames);
+        }
+        lock(&self.calls).queue(Job { target: Arc::clone(target), frames, answer, way });
+        self.bells.to_write.notify_one();
+        answered
     }
 
     /// Messages that wait.
@@ -273,29 +290,26 @@ impl Drop for Spill {
     }
 }
 
-/// How a call began: what of it went to the broker, what is to be kept, and which is which.
+/// How a call began: what of it went which way, and where its answers come from.
 struct Begun {
-    direct: Option<oneshot::Receiver<Results>>,
-    kept: Option<oneshot::Receiver<Results>>,
+    answers: Vec<(Way, oneshot::Receiver<Results>)>,
     /// For each message; empty if all went to the broker.
     ways: Vec<Way>,
 }
 
 /// Where a message goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Way {
+    /// To the broker.
     Direct,
+    /// Its partition waits: it does, too.
     Kept,
+    /// As kept, and its key is blocked by a message that was refused for good: it will be put aside in its turn.
+    Behind,
+    /// To what was refused for good, of which one blocks its key. Its partition does not wait.
+    Aside,
+    /// Nowhere: it would be kept, and only refused later.
     Refused { bytes: usize },
-}
-
-async fn answer_of(
-    answer: Option<oneshot::Receiver<Results>>,
-) -> std::vec::IntoIter<Result<Stored, ProduceError>> {
-    match answer {
-        Some(answer) => answer.await.unwrap_or_default().into_iter(),
-        None => Vec::new().into_iter(),
-    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -33,11 +33,17 @@ impl Spill {
         }
         let stored = self.store.append(Kind::Refused, &place.topic, place.partitions, frames).await;
         let mut lines = self.lines.write().expect("no holder panics");
-        let aside = lines.refused.entry(place.clone()).or_default();
-        for result in stored {
-            aside.end = result.map_err(|error| Stuck::Offering(error.to_string()))? + 1;
-        }
-        for (index, why) in refused {
+        let mut failed = None;
+        for ((index, why), result) in refused.iter().zip(stored) {
+            let position = match result {
+                Ok(position) => position,
+                Err(error) => {
+                    failed.get_or_insert(error.to_string());
+                    continue;
+                }
+            };
+            let aside = lines.refused.entry(place.clone()).or_default();
+            aside.end = aside.end.max(position + 1);
             lines.block(&place.topic, messages[*index].key());
             if !why.is_empty() {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);
@@ -50,7 +56,8 @@ impl Spill {
                 );
             }
         }
-        Ok(())
+        // What is there already blocks its key, and will be there twice after the next try.
+        failed.map_or(Ok(()), |error| Err(Stuck::Offering(error)))
     }
 
     /// Tries everything that was refused once more.
@@ -102,7 +109,7 @@ impl Spill {
                 }
                 aside.drained.settle(message.position()..message.position() + 1);
                 self.store.drained(Kind::Refused, place, &aside.drained).await?;
-                self.store.uncount(message.size());
+                self.store.uncount(Kind::Refused, message.size());
                 self.counters.drained.fetch_add(1, Ordering::Relaxed);
                 let mut lines = self.lines.write().expect("no holder panics");
                 lines.unblock(&place.topic, message.key());

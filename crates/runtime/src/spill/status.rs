@@ -172,7 +172,7 @@ impl Spill {
         let lines = self.lines.read().expect("no holder panics");
         let (bytes, bytes_max) = self.store.bytes();
         let waiting = lines.waiting();
-        let refusing = self.counters.refusing.load(Ordering::Relaxed) && !waiting.is_empty();
+        let refusing = self.counters.refusing.load(Ordering::Relaxed) && !lines.is_quiet();
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let aside = lines.refused.values();
         let mut shown: Vec<SpillLine> = waiting

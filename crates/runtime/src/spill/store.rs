@@ -57,7 +57,9 @@ fn kind_of(log: &str) -> Option<(Kind, &str)> {
 /// The logs.
 pub(crate) struct Store {
     log: Arc<dyn Broker>,
-    bytes: AtomicU64,
+    /// Bytes of what waits, and of what was refused.
+    waiting: AtomicU64,
+    refused: AtomicU64,
     bytes_max: u64,
     /// Logs that are there.
     made: Mutex<BTreeSet<String>>,
@@ -90,7 +92,13 @@ pub(crate) struct Kept {
 
 impl Store {
     pub(crate) async fn open(log: Arc<dyn Broker>, bytes_max: u64) -> Result<(Store, Vec<Kept>), Error> {
-        let store = Store { log, bytes: AtomicU64::new(0), bytes_max, made: Mutex::default() };
+        let store = Store {
+            log,
+            waiting: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            bytes_max,
+            made: Mutex::default(),
+        };
         let mut kept = Vec::new();
         for log in store.log.topics().await? {
             let Some((kind, topic)) = kind_of(&log.name) else {
@@ -110,17 +118,28 @@ impl Store {
         Ok((store, kept))
     }
 
-    /// Bytes that wait, and those allowed.
+    /// Bytes of all that is kept, and those allowed.
     pub(crate) fn bytes(&self) -> (u64, u64) {
-        (self.bytes.load(Ordering::Relaxed), self.bytes_max)
+        (self.bytes_of(Kind::Waiting) + self.bytes_of(Kind::Refused), self.bytes_max)
     }
 
-    pub(crate) fn count(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    pub(crate) fn bytes_of(&self, kind: Kind) -> u64 {
+        self.counter(kind).load(Ordering::Relaxed)
     }
 
-    pub(crate) fn uncount(&self, bytes: usize) {
-        self.bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+    pub(crate) fn count(&self, kind: Kind, bytes: usize) {
+        self.counter(kind).fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn uncount(&self, kind: Kind, bytes: usize) {
+        self.counter(kind).fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn counter(&self, kind: Kind) -> &AtomicU64 {
+        match kind {
+            Kind::Waiting => &self.waiting,
+            Kind::Refused => &self.refused,
+        }
     }
 
     /// Partitions of a topic as something of it was kept last, if ever: their number only grows.
@@ -145,10 +164,11 @@ impl Store {
             return vec![Err(ProduceError::Unavailable(why)); count];
         }
         let sizes: Vec<usize> = frames.iter().map(|(_, frame)| frame.len()).collect();
+        // Before it is there: it may be drained before this call returns.
+        self.count(kind, sizes.iter().sum());
         let results = self.log.produce(&name, frames).await;
-        let stored: usize =
-            sizes.iter().zip(&results).filter(|(_, result)| result.is_ok()).map(|(size, _)| size).sum();
-        self.count(stored);
+        let failed = sizes.iter().zip(&results).filter(|(_, result)| result.is_err());
+        self.uncount(kind, failed.map(|(size, _)| size).sum());
         results.into_iter().map(|result| result.map_err(|error| not_kept(&error))).collect()
     }
 

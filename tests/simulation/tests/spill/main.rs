@@ -14,6 +14,7 @@ use keylane::spawn::{Gate, Tasks};
 use keylane::spill::{SpillEntryState, SpillState};
 use keylane::{Draft, Keylane, Message, Severity, SpillOptions};
 use keylane_broker::{Broker, MemoryBroker, TopicSpec};
+use keylane_core::partition_of;
 use keylane_simulation::Dice;
 
 use self::remote::{Cluster, Remote};
@@ -291,6 +292,73 @@ async fn what_is_refused_for_good_blocks_only_its_key() {
     tokio::time::sleep(LONG).await;
     assert_eq!(ids(&world).await, ["a-0", "a-1", "a-2", "a-3", "b-0", "b-1"]);
     assert!(!send(&process, "a-4", "a", 10).await.is_spilled(), "its key is free again");
+    let status = process.keylane.spill();
+    assert_eq!((status.state, status.failed, status.bytes), (SpillState::Healthy, 0, 0));
+}
+
+/// PRD-3, P5: a key that is blocked for long takes neither its partition nor the spill from the others: past half of the
+/// spill only its own messages are refused, and all that were taken reach the broker in order at last.
+#[tokio::test(start_paused = true)]
+async fn a_busy_blocked_key_leaves_room_to_others() {
+    let mut world = World::new(12).await;
+    world.options.bytes_max = 20_000;
+    let mut process = world.start().await;
+    let other = (b'b'..=b'z').find(|key| partition_of(&[*key], PARTITIONS) == partition_of(b"a", PARTITIONS));
+    let other = char::from(other.expect("one of them")).to_string();
+    let send = async |process: &Process, id: String, bytes: usize| {
+        let message = Message::new(TOPIC).id(&id).key(&id[..1]).payload(vec![b'x'; bytes]);
+        process.keylane.produce(message).await
+    };
+    let limit =
+        |bytes| TopicSpec { partitions: PARTITIONS, message_bytes_max: bytes, ..TopicSpec::default() };
+    world.leave();
+    for (id, bytes) in [("a-0", 10), ("a-1", 3_000)] {
+        send(&process, id.to_owned(), bytes).await.expect("it is kept");
+    }
+    world.cluster.log.create_topic(TOPIC, &limit(1_000)).await.expect("the limit is lowered");
+    world.come_back();
+    tokio::time::sleep(LONG).await;
+    let (mut taken, mut landed) = (vec!["a-0".to_owned(), "a-1".to_owned()], vec!["a-0".to_owned()]);
+    for round in 0..4 {
+        if round == 1 {
+            world.kill(process).await;
+            process = world.start().await;
+        }
+        let away = round > 1;
+        if away {
+            world.leave();
+        }
+        for number in 0..20 {
+            let id = format!("a-{}", 2 + 20 * round + number);
+            match send(&process, id.clone(), 500).await {
+                Ok(receipt) => {
+                    assert!(receipt.is_spilled(), "{id} stands behind what was refused");
+                    taken.push(id);
+                }
+                Err(error) => {
+                    assert_eq!(error.code(), "KL-1220", "{error}");
+                    assert!(error.to_string().contains("keylane spill drain"), "{error}");
+                }
+            }
+        }
+        for number in 0..3 {
+            let id = format!("{other}-{}", 3 * round + number);
+            let receipt = send(&process, id.clone(), 500).await.expect("there is room for others");
+            assert_eq!(receipt.is_spilled(), away, "{id}, in round {round}");
+            landed.push(id);
+        }
+        world.come_back();
+        tokio::time::sleep(LONG).await;
+        assert_eq!(ids(&world).await, landed, "in round {round}");
+    }
+    assert!(taken.len() > 10, "{taken:?}");
+    let status = process.keylane.spill();
+    assert!(status.bytes <= world.options.bytes_max / 2, "{status:?}");
+    world.cluster.log.create_topic(TOPIC, &limit(1 << 20)).await.expect("the limit is raised");
+    process.keylane.drain_spill();
+    tokio::time::sleep(LONG).await;
+    taken.extend(landed.split_off(1));
+    assert_eq!(ids(&world).await, taken);
     let status = process.keylane.spill();
     assert_eq!((status.state, status.failed, status.bytes), (SpillState::Healthy, 0, 0));
 }
