@@ -65,7 +65,7 @@ struct Inner {
     next: u64,
     queues: HashMap<u32, VecDeque<Entry>>,
     /// Landed, and its answer is on its way.
-    landed: HashMap<u32, VecDeque<(u64, usize, u64)>>,
+    landed: HashMap<u32, VecDeque<(u64, usize, Result<u64, ProduceError>)>>,
     pumped: HashSet<u32>,
 }
 
@@ -120,7 +120,7 @@ impl Remote {
             (landing, ended)
         };
         for (partition, entry) in landing {
-            land(&self.cluster, partition, &entry).await;
+            let _nobody_hears = land(&self.cluster, partition, &entry).await;
         }
         // They hear of it one by one, as a client's thread gets to it.
         for (_, open) in ended {
@@ -152,12 +152,8 @@ impl Remote {
                 cluster.there(partition).await;
                 let entry = lock(&here).queues.get_mut(&partition).and_then(VecDeque::pop_front);
                 let Some(entry) = entry else { continue };
-                let position = land(&cluster, partition, &entry).await;
-                lock(&here).landed.entry(partition).or_default().push_back((
-                    entry.call,
-                    entry.index,
-                    position,
-                ));
+                let landed = land(&cluster, partition, &entry).await;
+                lock(&here).landed.entry(partition).or_default().push_back((entry.call, entry.index, landed));
                 let (here, cluster, back) =
                     (Arc::clone(&here), Arc::clone(&cluster), lock(&here).dice.between(0, 20));
                 tokio::spawn(async move {
@@ -171,20 +167,23 @@ impl Remote {
     }
 }
 
-async fn land(cluster: &Cluster, partition: u32, entry: &Entry) -> u64 {
+/// It lands, unless it is too large for the topic.
+async fn land(cluster: &Cluster, partition: u32, entry: &Entry) -> Result<u64, ProduceError> {
     let mut frames = Frames::default();
     frames.push_frame(partition, &entry.frame);
-    cluster.log.produce(&entry.topic, frames).await.pop().expect("a result each").expect("it lands")
+    let landed = cluster.log.produce(&entry.topic, frames).await.pop().expect("a result each");
+    assert!(matches!(landed, Ok(_) | Err(ProduceError::TooLarge { .. })), "{landed:?}");
+    landed
 }
 
 /// The next answer of a partition comes: answers keep their order.
 fn answer(inner: &Mutex<Inner>, partition: u32) {
     let mut inner = lock(inner);
-    let Some((call, index, position)) = inner.landed.get_mut(&partition).and_then(VecDeque::pop_front) else {
+    let Some((call, index, landed)) = inner.landed.get_mut(&partition).and_then(VecDeque::pop_front) else {
         return;
     };
     let Some(open) = inner.calls.get_mut(&call) else { return };
-    open.results[index] = Ok(position);
+    open.results[index] = landed;
     open.left -= 1;
     if open.left == 0 {
         let open = inner.calls.remove(&call).expect("it is there");
