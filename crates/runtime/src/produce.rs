@@ -228,9 +228,10 @@ impl Producer {
         &self,
         target: &Arc<Target>,
         frames: Frames,
+        room: Room,
     ) -> Vec<Result<Stored, ProduceError>> {
         match self.spill() {
-            Some(spill) => spill.produce(target, frames).await,
+            Some(spill) => spill.produce(target, frames, room).await,
             None => {
                 let results = self.broker().produce(&target.name, frames).await;
                 results.into_iter().map(|result| result.map(Stored::At)).collect()

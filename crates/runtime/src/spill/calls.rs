@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 
 use super::store::Place;
 use super::{Bells, Results, Spill, Stored, Way, lock};
-use crate::call::Target;
+use crate::call::{Room, Target};
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -54,13 +54,16 @@ pub(crate) struct Answer {
     results: Results,
     open: Vec<usize>,
     done: oneshot::Sender<Results>,
+    /// What the call takes of what may be in flight: for as long as its messages are here.
+    room: Arc<Room>,
 }
 
 impl Answer {
     /// Nothing is known of any of `count` messages.
-    pub(crate) fn of_all(count: usize) -> (Answer, oneshot::Receiver<Results>) {
+    pub(crate) fn of_all(count: usize, room: &Arc<Room>) -> (Answer, oneshot::Receiver<Results>) {
         let (done, answered) = oneshot::channel();
-        (Answer { results: vec![Ok(Stored::Here); count], open: (0..count).collect(), done }, answered)
+        let (results, open) = (vec![Ok(Stored::Here); count], (0..count).collect());
+        (Answer { results, open, done, room: Arc::clone(room) }, answered)
     }
 
     /// Fills in what was open, and answers.
@@ -68,6 +71,8 @@ impl Answer {
         for (index, result) in self.open.into_iter().zip(kept) {
             self.results[index] = result;
         }
+        // First, so that who hears of it finds room.
+        drop(self.room);
         let _nobody_waits = self.done.send(self.results);
     }
 }
@@ -110,9 +115,10 @@ impl Spill {
         cx: &mut Context<'_>,
         target: &Arc<Target>,
         mut frames: Frames,
+        room: &Arc<Room>,
     ) -> oneshot::Receiver<Results> {
         frames.share();
-        let (answer, answered) = Answer::of_all(frames.len());
+        let (answer, answered) = Answer::of_all(frames.len(), room);
         let (number, mut call) = self.call(target, frames.clone());
         let first = call.as_mut().poll(cx);
         if let Poll::Ready(results) = &first

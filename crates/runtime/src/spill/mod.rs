@@ -36,7 +36,7 @@ use self::lines::Lines;
 use self::status::Recent;
 use self::store::{Place, Store};
 use crate::Error;
-use crate::call::Target;
+use crate::call::{Room, Target};
 use crate::clock::Clock;
 use crate::spawn::Tasks;
 
@@ -168,13 +168,18 @@ impl Spill {
     }
 
     /// Sends messages to the broker, or keeps them: a result each, in the order given. Its first poll takes their
-    /// place.
-    pub(crate) async fn produce(self: &Arc<Self>, target: &Arc<Target>, frames: Frames) -> Results {
+    /// place, and from then on they are sent or kept, and take their room, also if nobody waits for it any more.
+    pub(crate) async fn produce(
+        self: &Arc<Self>,
+        target: &Arc<Target>,
+        frames: Frames,
+        room: Room,
+    ) -> Results {
         let count = frames.len();
-        let mut frames = Some(frames);
+        let mut call = Some((frames, Arc::new(room)));
         let begun = poll_fn(|cx| {
-            let frames = frames.take().expect("it is ready when it is first polled");
-            Poll::Ready(self.begin(cx, target, frames))
+            let (frames, room) = call.take().expect("it is ready when it is first polled");
+            Poll::Ready(self.begin(cx, target, frames, &room))
         });
         let Begun { answers, ways } = begun.await;
         let mut answered = HashMap::new();
@@ -193,15 +198,21 @@ impl Spill {
             .collect()
     }
 
-    fn begin(self: &Arc<Self>, cx: &mut Context<'_>, target: &Arc<Target>, frames: Frames) -> Begun {
+    fn begin(
+        self: &Arc<Self>,
+        cx: &mut Context<'_>,
+        target: &Arc<Target>,
+        frames: Frames,
+        room: &Arc<Room>,
+    ) -> Begun {
         let lines = self.lines.read().expect("no holder panics");
         if lines.is_quiet() {
-            let answers = vec![(Way::Direct, self.hand_over(cx, target, frames))];
+            let answers = vec![(Way::Direct, self.hand_over(cx, target, frames, room))];
             return Begun { answers, ways: Vec::new() };
         }
         if !lock(&self.calls).is_recalling() && !lines.blocks_any(&target.name, &frames) {
             let ways = lines.ways(target, &frames);
-            return self.split(cx, &lines, target, &frames, ways);
+            return self.split(cx, &lines, target, &frames, ways, room);
         }
         drop(lines);
         let mut lines = self.lines.write().expect("no holder panics");
@@ -216,7 +227,7 @@ impl Spill {
                 lines.put_aside(&Place::of(target, partition), frame);
             }
         }
-        self.split(cx, &lines, target, &frames, ways)
+        self.split(cx, &lines, target, &frames, ways, room)
     }
 
     /// Hands over what may go to the broker, and queues what is to be kept.
@@ -227,6 +238,7 @@ impl Spill {
         target: &Arc<Target>,
         frames: &Frames,
         ways: Vec<Way>,
+        room: &Arc<Room>,
     ) -> Begun {
         let mut answers = Vec::new();
         for which in [Way::Direct, Way::Kept, Way::Behind, Way::Aside] {
@@ -240,8 +252,8 @@ impl Spill {
                 continue;
             }
             let answered = match which {
-                Way::Direct => self.hand_over(cx, target, part),
-                way => self.queue(lines, target, part, way),
+                Way::Direct => self.hand_over(cx, target, part, room),
+                way => self.queue(lines, target, part, way, room),
             };
             answers.push((which, answered));
         }
@@ -254,8 +266,9 @@ impl Spill {
         target: &Arc<Target>,
         frames: Frames,
         way: Way,
+        room: &Arc<Room>,
     ) -> oneshot::Receiver<Results> {
-        let (answer, answered) = Answer::of_all(frames.len());
+        let (answer, answered) = Answer::of_all(frames.len(), room);
         if way != Way::Aside {
             lines.queued(target, &frames);
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use keylane::clock::Clock;
 use keylane::spawn::{Gate, Tasks};
 use keylane::spill::{SpillEntryState, SpillState};
-use keylane::{Draft, Keylane, Message, Severity, SpillOptions};
+use keylane::{Draft, Keylane, Message, Severity, SpillOptions, WhenFull};
 use keylane_broker::{Broker, MemoryBroker, TopicSpec};
 use keylane_core::partition_of;
 use keylane_simulation::Dice;
@@ -25,6 +25,8 @@ const KEYS: u64 = 6;
 const SEEDS: u64 = 300;
 /// A limit that some messages are over.
 const SMALL: usize = 1_000;
+/// Calls that may be in flight.
+const CALLS_MAX: usize = 1_000;
 /// Longer than any outage lasts and any drain waits.
 const LONG: Duration = Duration::from_secs(600);
 
@@ -525,4 +527,33 @@ async fn closing_waits_for_what_is_on_its_way() {
     let message = Message::new(TOPIC).id("0-50").key("0").payload("x");
     drop(patient.keylane.producer().send(message).await.expect("there is room"));
     assert!(!patient.keylane.close().await, "the cluster is away for longer than that");
+}
+
+/// PRD-2, P5: what is in flight is bounded also if nobody waits for it any more, be it with the broker or on its way to
+/// the disk.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_waits_for_is_in_flight_all_the_same() {
+    let mut world = World::new(13).await;
+    world.disk.set_latency(Duration::from_secs(10), Duration::from_secs(10));
+    world.options.after = LONG;
+    let process = world.start().await;
+    let producer = process.keylane.producer().when_full(WhenFull::Fail);
+    let forgotten = async || {
+        for _ in 0..CALLS_MAX {
+            let message = Message::new(TOPIC).key("a").payload("x");
+            let mut sending = Box::pin(producer.produce(message));
+            let first = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
+            assert!(first.is_pending(), "{first:?}");
+        }
+        let refused = producer.produce(Message::new(TOPIC).key("a").payload("x")).await;
+        assert_eq!(refused.expect_err("too much is in flight").code(), "KL-1205");
+    };
+    world.leave();
+    forgotten().await;
+    // All of it is called back and kept, and its room is free again: what comes now goes to the disk at once.
+    tokio::time::sleep(4 * LONG).await;
+    assert_eq!((producer.backlog().calls, process.keylane.spill().messages), (0, CALLS_MAX as u64));
+    forgotten().await;
+    tokio::time::sleep(4 * LONG).await;
+    assert_eq!((producer.backlog().calls, process.keylane.spill().messages), (0, 2 * CALLS_MAX as u64));
 }
