@@ -56,6 +56,10 @@ pub(super) struct Tries {
     pub(super) again_ms: u64,
     /// What was tried last ends here.
     pub(super) tried_to: u64,
+    /// A try is under way.
+    pub(super) trying: bool,
+    /// Tries of which nothing was heard, since the last that went well.
+    pub(super) silent: u32,
 }
 
 /// One partition's refused messages.
@@ -65,6 +69,12 @@ pub(super) struct Refused {
     pub(super) end: u64,
     /// Messages that are to be put here and are not yet.
     pub(super) queued: u64,
+    /// They are being tried again.
+    pub(super) trying: bool,
+    /// Somebody asked for it meanwhile.
+    pub(super) once_more: bool,
+    /// To be tried again when those that are queued are there.
+    pub(super) again: bool,
 }
 
 impl Line {
@@ -147,7 +157,7 @@ impl Lines {
                         }
                     };
                     scan(store, &kept, drained.low(), &mut block).await?;
-                    lines.refused.insert(place, Refused { drained, end: kept.end, queued: 0 });
+                    lines.refused.insert(place, Refused { drained, end: kept.end, ..Refused::default() });
                 }
             }
         }
@@ -183,7 +193,8 @@ impl Lines {
     pub(super) fn release(&mut self, line: &Line) -> bool {
         let done = line.queued.load(Ordering::Acquire) == 0 && line.is_empty();
         if done && line.waits.swap(false, Ordering::Relaxed) {
-            *lock(&line.tries) = Tries::default();
+            let mut tries = lock(&line.tries);
+            *tries = Tries { trying: tries.trying, ..Tries::default() };
             line.behind.store(0, Ordering::Relaxed);
             self.waiting -= 1;
         }
@@ -222,10 +233,11 @@ impl Lines {
         }
     }
 
-    /// It is there now, at that position, or it is not.
-    pub(super) fn is_aside(&mut self, place: &Place, frame: &[u8], kept: Option<u64>) {
+    /// It is there now, at that position, or it is not. True if all that was refused is to be tried again.
+    pub(super) fn is_aside(&mut self, place: &Place, frame: &[u8], kept: Option<u64>) -> bool {
         let aside = self.refused.entry(place.clone()).or_default();
         aside.queued -= 1;
+        let again = aside.queued == 0 && std::mem::take(&mut aside.again);
         match kept {
             Some(position) => aside.end = aside.end.max(position + 1),
             None => {
@@ -234,6 +246,7 @@ impl Lines {
                 }
             }
         }
+        again
     }
 
     /// Bytes of blocked keys in partitions that wait.

@@ -164,7 +164,10 @@ impl Spill {
     fn put_aside(&self, job: &Job, positions: &[Result<u64, ProduceError>]) {
         let mut lines = self.lines.write().expect("no holder panics");
         for ((partition, frame), position) in job.frames.iter().zip(positions) {
-            lines.is_aside(&Place::of(&job.target, partition), frame, position.as_ref().ok().copied());
+            let place = Place::of(&job.target, partition);
+            if lines.is_aside(&place, frame, position.as_ref().ok().copied()) {
+                self.counters.asked.store(true, Ordering::Relaxed);
+            }
         }
     }
 }

@@ -409,6 +409,46 @@ async fn ids(world: &World) -> Vec<String> {
     ids.into_iter().map(|(_, id)| id).filter(|id| seen.insert(id.clone())).collect()
 }
 
+/// PRD-3: a partition that answers and takes nothing, as one with too few replicas, leaves the others alone: they are
+/// called back seldom, and drained while it hangs. What waits for it lands when it can.
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_takes_nothing_disturbs_no_other() {
+    let mut world = World::new(14).await;
+    world.options.after = Duration::from_secs(5);
+    let process = world.start().await;
+    let short = partition_of(b"a", PARTITIONS);
+    let other = (b'b'..=b'z').find(|key| partition_of(&[*key], PARTITIONS) != short).expect("one of them");
+    let away = partition_of(&[other], PARTITIONS);
+    let send = async |key: u8, number: u64| {
+        let key = char::from(key).to_string();
+        let message = Message::new(TOPIC).id(format!("{key}-{number:04}")).key(key).payload("x");
+        process.keylane.produce(message).await.expect("it is taken").is_spilled()
+    };
+    world.cluster.fall_short(short);
+    assert!(send(b'a', 0).await);
+    let mut spilled = 0;
+    for number in 0..1_800 {
+        spilled += u64::from(send(other, number).await);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let recalls = process.remote.recalls();
+    assert!(recalls < 10 && spilled < 20, "{recalls} recalls, {spilled} spilled");
+    let line = &process.keylane.spill().lines[0];
+    assert!(line.last_error.as_deref().is_some_and(|error| error.contains("acknowledge")), "{line:?}");
+    world.cluster.leave(away);
+    assert!(send(other, 1_800).await);
+    world.cluster.come_back(away);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!send(other, 1_801).await, "it was drained while the first still hangs");
+    assert_eq!(process.keylane.spill().messages, 1);
+    world.cluster.come_back(short);
+    tokio::time::sleep(LONG).await;
+    let expected = (0..=1_801).map(|number| format!("{}-{number:04}", char::from(other)));
+    let expected: Vec<_> = std::iter::once("a-0000".to_owned()).chain(expected).collect();
+    assert_eq!(ids(&world).await, expected);
+    assert_eq!(process.keylane.spill().state, SpillState::Healthy);
+}
+
 /// PRD-3, BRK-10: a topic that was spilled, and has more partitions since, can be spilled again; what waits since before
 /// that stays, says why, and is in nobody's way.
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 //! what was not answered can be called back, though it may have landed or may still land.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -20,20 +21,27 @@ type Results = Vec<Result<u64, ProduceError>>;
 pub struct Cluster {
     pub log: Arc<dyn Broker>,
     away: Mutex<HashSet<u32>>,
+    /// Answer, and take nothing, as partitions with too few replicas.
+    short: Mutex<HashSet<u32>>,
     back: Notify,
 }
 
 impl Cluster {
     pub fn new(log: Arc<dyn Broker>) -> Arc<Cluster> {
-        Arc::new(Cluster { log, away: Mutex::default(), back: Notify::new() })
+        Arc::new(Cluster { log, away: Mutex::default(), short: Mutex::default(), back: Notify::new() })
     }
 
     pub fn leave(&self, partition: u32) {
         lock(&self.away).insert(partition);
     }
 
+    pub fn fall_short(&self, partition: u32) {
+        lock(&self.short).insert(partition);
+    }
+
     pub fn come_back(&self, partition: u32) {
         lock(&self.away).remove(&partition);
+        lock(&self.short).remove(&partition);
         self.back.notify_waiters();
     }
 
@@ -44,7 +52,7 @@ impl Cluster {
     async fn there(&self, partition: u32) {
         loop {
             let back = self.back.notified();
-            if !self.is_away(partition) {
+            if !self.is_away(partition) && !lock(&self.short).contains(&partition) {
                 return;
             }
             back.await;
@@ -57,6 +65,7 @@ pub struct Remote {
     cluster: Arc<Cluster>,
     inner: Arc<Mutex<Inner>>,
     more: Arc<Notify>,
+    recalls: AtomicU64,
 }
 
 struct Inner {
@@ -92,7 +101,17 @@ impl Remote {
             landed: HashMap::new(),
             pumped: HashSet::new(),
         };
-        Remote { cluster: Arc::clone(cluster), inner: Arc::new(Mutex::new(inner)), more: Arc::default() }
+        Remote {
+            cluster: Arc::clone(cluster),
+            inner: Arc::new(Mutex::new(inner)),
+            more: Arc::default(),
+            recalls: AtomicU64::default(),
+        }
+    }
+
+    /// How often all was called back.
+    pub fn recalls(&self) -> u64 {
+        self.recalls.load(Ordering::Relaxed)
     }
 
     /// The process is gone: what was on the wire lands or does not.
@@ -230,6 +249,7 @@ impl Broker for Remote {
     }
 
     async fn recall(&self) {
+        self.recalls.fetch_add(1, Ordering::Relaxed);
         // It takes the client a while to get to it, and more may be handed over meanwhile.
         let wait = lock(&self.inner).dice.between(0, 200);
         tokio::time::sleep(Duration::from_millis(wait)).await;
