@@ -4,7 +4,7 @@
 //! answer in time, everything that it has not acknowledged is called back and kept, in the order in which it was
 //! produced, and so is all that follows for those partitions, until a drain has brought all of it to the broker. So
 //! within this process a partition's messages reach the broker in the order in which they were produced; what had
-//! landed though its answer was lost comes twice, and falls to dedup by id.
+//! landed though its answer was lost comes twice, which handlers tell by its id.
 //!
 //! `calls.rs` has what is under way, `lines.rs` which partitions wait, `write.rs` keeps, `drain.rs` brings,
 //! `refused.rs` has what the broker will never take as it is, and `store.rs` is the disk.
