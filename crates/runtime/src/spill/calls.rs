@@ -12,8 +12,10 @@ use keylane_broker::ProduceError;
 use keylane_core::Frames;
 use tokio::sync::oneshot;
 
+use super::begin::Way;
+use super::job::{Answer, Job};
 use super::store::Place;
-use super::{Bells, Results, Spill, Stored, Way, lock};
+use super::{Bells, Results, Spill, Stored, lock};
 use crate::call::{Room, Target};
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -42,42 +44,6 @@ struct Open {
     called_back: bool,
     /// It was called back because it took too long itself.
     overdue: bool,
-}
-
-/// Messages that are to be kept.
-pub(crate) struct Job {
-    pub(crate) target: Arc<Target>,
-    pub(crate) frames: Frames,
-    pub(crate) answer: Answer,
-    pub(super) way: Way,
-}
-
-/// What a caller waits for: results, of which some are still open.
-pub(crate) struct Answer {
-    results: Results,
-    open: Vec<usize>,
-    done: oneshot::Sender<Results>,
-    /// What the call takes of what may be in flight: for as long as its messages are here.
-    room: Arc<Room>,
-}
-
-impl Answer {
-    /// Nothing is known of any of `count` messages.
-    pub(crate) fn of_all(count: usize, room: &Arc<Room>) -> (Answer, oneshot::Receiver<Results>) {
-        let (done, answered) = oneshot::channel();
-        let (results, open) = (vec![Ok(Stored::Here); count], (0..count).collect());
-        (Answer { results, open, done, room: Arc::clone(room) }, answered)
-    }
-
-    /// Fills in what was open, and answers.
-    pub(crate) fn answer(mut self, kept: Results) {
-        for (index, result) in self.open.into_iter().zip(kept) {
-            self.results[index] = result;
-        }
-        // First, so that who hears of it finds room.
-        drop(self.room);
-        let _nobody_waits = self.done.send(self.results);
-    }
 }
 
 impl Calls {
@@ -196,7 +162,7 @@ impl Spill {
                 }
             }
             self.lines.read().expect("no holder panics").queued(target, &back);
-            let answer = Answer { results: stored(results), open, ..answer };
+            let answer = answer.of_some(stored(results), open);
             let job = Job { target: Arc::clone(target), frames: back, answer, way: Way::Kept };
             lock(&self.calls).returned.insert(number, job);
         } else {

@@ -15,7 +15,8 @@ use std::sync::{Arc, Weak};
 use keylane_broker::{BrokerError, ProduceError, Topic};
 use keylane_core::{Delivery, Frames, Settled};
 
-use super::lines::{Line, READ_BYTES};
+use super::line::Line;
+use super::lines::READ_BYTES;
 use super::store::{Kind, Place};
 use super::{Bells, Spill, lock};
 use crate::call::Target;

@@ -6,12 +6,15 @@
 //! within this process a partition's messages reach the broker in the order in which they were produced; what had
 //! landed though its answer was lost comes twice, which handlers tell by its id.
 //!
-//! `calls.rs` has what is under way, `lines.rs` which partitions wait, `write.rs` keeps, `drain.rs` brings,
+//! `begin.rs` says which way a message goes, `calls.rs` has what is under way, `lines.rs` which partitions wait, `write.rs` keeps, `drain.rs` brings,
 //! `refused.rs` has what the broker will never take as it is, and `store.rs` is the disk.
 
+mod begin;
 mod calls;
 mod drain;
 mod entries;
+mod job;
+mod line;
 mod lines;
 mod refused;
 mod status;
@@ -20,23 +23,18 @@ mod store;
 mod tests;
 mod write;
 
-use std::collections::HashMap;
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use keylane_broker::{Broker, BrokerError, ProduceError, Topic, TopicSpec};
-use keylane_core::Frames;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 
-use self::calls::{Answer, Calls, Job};
+use self::calls::Calls;
 use self::lines::Lines;
 use self::status::Recent;
-use self::store::{Place, Store};
+use self::store::Store;
 use crate::Error;
-use crate::call::{Room, Target};
 use crate::clock::Clock;
 use crate::spawn::Tasks;
 
@@ -167,116 +165,6 @@ impl Spill {
         Ok((known, TopicSpec::default().message_bytes_max))
     }
 
-    /// Sends messages to the broker, or keeps them: a result each, in the order given. Its first poll takes their
-    /// place, and from then on they are sent or kept, and take their room, also if nobody waits for it any more.
-    pub(crate) async fn produce(
-        self: &Arc<Self>,
-        target: &Arc<Target>,
-        frames: Frames,
-        room: Room,
-    ) -> Results {
-        let count = frames.len();
-        let mut call = Some((frames, Arc::new(room)));
-        let begun = poll_fn(|cx| {
-            let (frames, room) = call.take().expect("it is ready when it is first polled");
-            Poll::Ready(self.begin(cx, target, frames, &room))
-        });
-        let Begun { answers, ways } = begun.await;
-        let mut answered = HashMap::new();
-        for (way, answer) in answers {
-            answered.insert(way, answer.await.unwrap_or_default().into_iter());
-        }
-        let not_answered = || Err(ProduceError::Unavailable("the producer ended".to_owned()));
-        let (topic, bytes_max) = (&*target.name, target.message_bytes_max);
-        (0..count)
-            .map(|index| match ways.get(index).copied().unwrap_or(Way::Direct) {
-                Way::Refused { bytes } => {
-                    Err(ProduceError::TooLarge { topic: topic.to_owned(), bytes, bytes_max })
-                }
-                way => answered.get_mut(&way).and_then(Iterator::next).unwrap_or_else(not_answered),
-            })
-            .collect()
-    }
-
-    fn begin(
-        self: &Arc<Self>,
-        cx: &mut Context<'_>,
-        target: &Arc<Target>,
-        frames: Frames,
-        room: &Arc<Room>,
-    ) -> Begun {
-        let lines = self.lines.read().expect("no holder panics");
-        if lines.is_quiet() {
-            let answers = vec![(Way::Direct, self.hand_over(cx, target, frames, room))];
-            return Begun { answers, ways: Vec::new() };
-        }
-        if !lock(&self.calls).is_recalling() && !lines.blocks_any(&target.name, &frames) {
-            let ways = lines.ways(target, &frames);
-            return self.split(cx, &lines, target, &frames, ways, room);
-        }
-        drop(lines);
-        let mut lines = self.lines.write().expect("no holder panics");
-        // What is handed over now may be called back with the rest, and what follows could overtake it before that is
-        // known.
-        if lock(&self.calls).is_recalling() {
-            frames.iter().for_each(|(partition, _)| lines.spill(&Place::of(target, partition)));
-        }
-        let ways = lines.ways(target, &frames);
-        for ((partition, frame), way) in frames.iter().zip(&ways) {
-            if *way == Way::Aside {
-                lines.put_aside(&Place::of(target, partition), frame);
-            }
-        }
-        self.split(cx, &lines, target, &frames, ways, room)
-    }
-
-    /// Hands over what may go to the broker, and queues what is to be kept.
-    fn split(
-        self: &Arc<Self>,
-        cx: &mut Context<'_>,
-        lines: &Lines,
-        target: &Arc<Target>,
-        frames: &Frames,
-        ways: Vec<Way>,
-        room: &Arc<Room>,
-    ) -> Begun {
-        let mut answers = Vec::new();
-        for which in [Way::Direct, Way::Kept, Way::Behind, Way::Aside] {
-            let mut part = Frames::default();
-            for ((partition, frame), way) in frames.iter().zip(&ways) {
-                if *way == which {
-                    part.push_frame(partition, frame);
-                }
-            }
-            if part.is_empty() {
-                continue;
-            }
-            let answered = match which {
-                Way::Direct => self.hand_over(cx, target, part, room),
-                way => self.queue(lines, target, part, way, room),
-            };
-            answers.push((which, answered));
-        }
-        Begun { answers, ways }
-    }
-
-    fn queue(
-        &self,
-        lines: &Lines,
-        target: &Arc<Target>,
-        frames: Frames,
-        way: Way,
-        room: &Arc<Room>,
-    ) -> oneshot::Receiver<Results> {
-        let (answer, answered) = Answer::of_all(frames.len(), room);
-        if way != Way::Aside {
-            lines.queued(target, &frames);
-        }
-        lock(&self.calls).queue(Job { target: Arc::clone(target), frames, answer, way });
-        self.bells.to_write.notify_one();
-        answered
-    }
-
     /// Messages that wait.
     pub(crate) fn messages(&self) -> u64 {
         self.lines.read().expect("no holder panics").messages()
@@ -301,28 +189,6 @@ impl Drop for Spill {
             bell.notify_one();
         }
     }
-}
-
-/// How a call began: what of it went which way, and where its answers come from.
-struct Begun {
-    answers: Vec<(Way, oneshot::Receiver<Results>)>,
-    /// For each message; empty if all went to the broker.
-    ways: Vec<Way>,
-}
-
-/// Where a message goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Way {
-    /// To the broker.
-    Direct,
-    /// Its partition waits: it does, too.
-    Kept,
-    /// As kept, and its key is blocked by a message that was refused for good: it will be put aside in its turn.
-    Behind,
-    /// To what was refused for good, of which one blocks its key. Its partition does not wait.
-    Aside,
-    /// Nowhere: it would be kept, and only refused later.
-    Refused { bytes: usize },
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

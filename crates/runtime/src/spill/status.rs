@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use keylane_core::Delivery;
 use serde::{Deserialize, Serialize};
 
-use super::lines::Tries;
+use super::line::Tries;
 use super::{Spill, lock};
 
 /// Drained messages that are remembered, for who looks.

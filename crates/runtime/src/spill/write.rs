@@ -7,9 +7,10 @@ use futures_util::future::join_all;
 use keylane_broker::ProduceError;
 use keylane_core::Frames;
 
-use super::calls::Job;
+use super::begin::Way;
+use super::job::Job;
 use super::store::{Kind, Place};
-use super::{Bells, Results, Spill, Stored, Way, lock};
+use super::{Bells, Results, Spill, Stored, lock};
 
 /// Bytes that are written at once: enough to make a sync cheap, little beside what may be in flight.
 const WRITE_BYTES: usize = 4 << 20;

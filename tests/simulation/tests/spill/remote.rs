@@ -15,6 +15,8 @@ use keylane_core::Frames;
 use keylane_simulation::Dice;
 use tokio::sync::{Notify, oneshot};
 
+/// A call, an index in it, and what became of that message.
+type Landed = (u64, usize, Result<u64, ProduceError>);
 type Results = Vec<Result<u64, ProduceError>>;
 
 /// What all processes see.
@@ -74,7 +76,7 @@ struct Inner {
     next: u64,
     queues: HashMap<u32, VecDeque<Entry>>,
     /// Landed, and its answer is on its way.
-    landed: HashMap<u32, VecDeque<(u64, usize, Result<u64, ProduceError>)>>,
+    landed: HashMap<u32, VecDeque<Landed>>,
     pumped: HashSet<u32>,
 }
 
