@@ -62,6 +62,16 @@ pub enum ProduceError {
         /// Bytes allowed.
         bytes_max: u64,
     },
+    /// The message stands behind one of its key that the broker refused for good, and no more such are kept (PRD-3).
+    #[error(
+        "the broker refused an earlier message of this key for good, and what waits behind such messages has {bytes} bytes, of which {bytes_max} are allowed; `keylane spill ls --state failed` says why: raise the topic's limit and run `keylane spill drain`, or raise spill.bytes"
+    )]
+    BehindFull {
+        /// Bytes that were refused or stand behind what was.
+        bytes: u64,
+        /// Bytes allowed.
+        bytes_max: u64,
+    },
     /// The broker cannot be reached or has stopped; whether the message was taken is not known.
     #[error("the broker did not take the message: {0}")]
     Unavailable(String),

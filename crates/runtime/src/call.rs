@@ -106,12 +106,12 @@ impl Call {
     }
 
     /// Sends all; its first poll takes the messages' place.
-    pub(crate) async fn send_within(self, _room: Room) -> Vec<Result<Receipt, ProduceError>> {
+    pub(crate) async fn send_within(self, room: Room) -> Vec<Result<Receipt, ProduceError>> {
         let Call { producer, target, frames, placed, refused } = self;
         let count = placed.len() + refused.len();
         let answers = match placed.is_empty() {
             true => Vec::new(),
-            false => producer.hand_over(&target, frames).await,
+            false => producer.hand_over(&target, frames, room).await,
         };
         let sent = placed.into_iter().zip(answers).map(|((id, partition), answer)| {
             answer.map(|stored| match stored {
@@ -170,7 +170,7 @@ impl Target {
     }
 }
 
-/// A call's share of what may be in flight, until it is acknowledged.
+/// A call's share of what may be in flight. It is with the call's messages, whether somebody still waits for them or not.
 pub(crate) struct Room {
     producer: Producer,
     number: u64,

@@ -19,7 +19,7 @@ use crate::backlog::{Backlog, Severity, Watch};
 use crate::call::{Call, InFlight, Room, Target};
 use crate::clock::{Clock, Ids};
 use crate::spawn::Tasks;
-use crate::spill::{Spill, Stored, WhenAway};
+use crate::spill::{Caller, Spill, Stored, WhenAway};
 use crate::ticket::Ticket;
 use crate::{Error, Message};
 
@@ -229,9 +229,12 @@ impl Producer {
         &self,
         target: &Arc<Target>,
         frames: Frames,
+        room: Room,
     ) -> Vec<Result<Stored, ProduceError>> {
         match self.spill() {
-            Some(spill) => spill.produce(target, frames, self.when_away).await,
+            Some(spill) => {
+                spill.produce(target, frames, Caller { _room: room, when_away: self.when_away }).await
+            }
             None => {
                 let results = self.broker().produce(&target.name, frames).await;
                 results.into_iter().map(|result| result.map(Stored::At)).collect()

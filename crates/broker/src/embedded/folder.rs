@@ -174,7 +174,7 @@ impl Folder {
     /// Makes a topic, or finds the one that is there.
     pub fn create_topic(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
         if !meta::is_topic_name(name) {
-            let text = format!("'{name}' is no topic name: 1 to 249 of A-Z a-z 0-9 . _ -, and not . or ..");
+            let text = format!("'{name}' is no topic name: 1 to 255 of A-Z a-z 0-9 . _ -, and not . or ..");
             return Err(BrokerError::Invalid(text));
         }
         if spec.partitions == 0 {

@@ -21,10 +21,11 @@ use crate::contract::{Compression, Topic, TopicSpec};
 const TOPIC: &str = "keylane topic 1";
 const BROKER: &str = "keylane embedded 1";
 
-/// A topic's name becomes that of a folder.
+/// A topic's name becomes that of a folder, and may be as long: the spill's logs have the names of topics, and a little
+/// before them.
 pub(crate) fn is_topic_name(name: &str) -> bool {
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    (1..=249).contains(&name.len()) && name != "." && name != ".." && name.bytes().all(valid)
+    (1..=255).contains(&name.len()) && name != "." && name != ".." && name.bytes().all(valid)
 }
 
 /// Writes a topic's file.

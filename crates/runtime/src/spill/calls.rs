@@ -12,7 +12,10 @@ use keylane_broker::ProduceError;
 use keylane_core::Frames;
 use tokio::sync::oneshot;
 
-use super::{Bells, Results, Spill, Stored, WhenAway, lock};
+use super::begin::Way;
+use super::job::{Answer, Caller, Job};
+use super::store::Place;
+use super::{Bells, Results, Spill, Stored, lock};
 use crate::call::Target;
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -36,51 +39,30 @@ pub(crate) struct Calls {
 struct Open {
     target: Arc<Target>,
     partitions: BTreeSet<u32>,
-    since_ms: u64,
+    /// When the broker counts as away if it has not answered.
+    due_ms: u64,
     called_back: bool,
-}
-
-/// Messages that are to be kept.
-pub(crate) struct Job {
-    pub(crate) target: Arc<Target>,
-    pub(crate) frames: Frames,
-    pub(crate) answer: Answer,
-}
-
-/// What a caller waits for: results, of which some are still open.
-pub(crate) struct Answer {
-    results: Results,
-    open: Vec<usize>,
-    done: oneshot::Sender<Results>,
-}
-
-impl Answer {
-    /// Nothing is known of any of `count` messages.
-    pub(crate) fn of_all(count: usize) -> (Answer, oneshot::Receiver<Results>) {
-        let (done, answered) = oneshot::channel();
-        (Answer { results: vec![Ok(Stored::Here); count], open: (0..count).collect(), done }, answered)
-    }
-
-    /// Fills in what was open, and answers.
-    pub(crate) fn answer(mut self, kept: Results) {
-        for (index, result) in self.open.into_iter().zip(kept) {
-            self.results[index] = result;
-        }
-        let _nobody_waits = self.done.send(self.results);
-    }
+    /// It was called back because it took too long itself.
+    overdue: bool,
 }
 
 impl Calls {
-    fn begin(&mut self, target: &Arc<Target>, frames: &Frames, since_ms: u64) -> u64 {
+    fn begin(&mut self, target: &Arc<Target>, frames: &Frames, due_ms: u64) -> u64 {
         let partitions = frames.iter().map(|(partition, _)| partition).collect();
         self.next += 1;
-        let open = Open { target: Arc::clone(target), partitions, since_ms, called_back: false };
+        let open =
+            Open { target: Arc::clone(target), partitions, due_ms, called_back: false, overdue: false };
         self.open.insert(self.next, open);
         self.next
     }
 
-    fn oldest_ms(&self) -> Option<u64> {
-        self.open.values().find(|open| !open.called_back).map(|open| open.since_ms)
+    fn due_ms(&self) -> Option<u64> {
+        self.open.values().filter(|open| !open.called_back).map(|open| open.due_ms).min()
+    }
+
+    fn note_overdue(&mut self, now_ms: u64) {
+        let overdue = self.open.values_mut().filter(|open| !open.called_back && open.due_ms <= now_ms);
+        overdue.for_each(|open| open.overdue = true);
     }
 
     pub(crate) fn queue(&mut self, job: Job) {
@@ -108,11 +90,11 @@ impl Spill {
         cx: &mut Context<'_>,
         target: &Arc<Target>,
         mut frames: Frames,
-        when_away: WhenAway,
+        caller: &Arc<Caller>,
     ) -> oneshot::Receiver<Results> {
         frames.share();
-        let (answer, answered) = Answer::of_all(frames.len());
-        let (number, mut call) = self.call(target, frames.clone());
+        let (answer, answered) = Answer::of_all(frames.len(), caller);
+        let (number, mut call) = self.call(target, frames.clone(), self.options.after.as_millis() as u64);
         let first = call.as_mut().poll(cx);
         if let Poll::Ready(results) = &first
             && !results.iter().any(is_unknown)
@@ -127,7 +109,7 @@ impl Spill {
                 Poll::Ready(results) => results,
                 Poll::Pending => call.await,
             };
-            spill.ended(number, &target, &frames, results, answer, when_away);
+            spill.ended(number, &target, &frames, results, answer);
         });
         answered
     }
@@ -136,27 +118,30 @@ impl Spill {
         self: &Arc<Self>,
         target: &Arc<Target>,
         frames: Frames,
+        patience_ms: u64,
     ) -> (u64, Boxed<Vec<Result<u64, ProduceError>>>) {
-        let number = lock(&self.calls).begin(target, &frames, self.clock.now_ms());
+        let number = lock(&self.calls).begin(target, &frames, self.clock.now_ms() + patience_ms);
         self.bells.handed.notify_one();
         let (broker, topic) = (Arc::clone(&self.broker), Arc::clone(&target.name));
         (number, Box::pin(async move { broker.produce(&topic, frames).await }))
     }
 
-    /// Offers what waits to the broker; nothing of it is kept anew.
+    /// Offers what waits to the broker; nothing of it is kept anew. Says whether it was called back for taking longer
+    /// than `patience_ms`.
     pub(super) async fn offer(
         self: &Arc<Self>,
         target: &Arc<Target>,
         frames: Frames,
-    ) -> Vec<Result<u64, ProduceError>> {
-        let (number, call) = self.call(target, frames);
+        patience_ms: u64,
+    ) -> (Vec<Result<u64, ProduceError>>, bool) {
+        let (number, call) = self.call(target, frames, patience_ms);
         let results = call.await;
+        let ended = self.close(number);
         let unknown = results.iter().find(|result| is_unknown(result)).cloned();
-        if let Some(Err(error)) = unknown {
+        if let (Some(Err(error)), false) = (unknown, ended.called_back) {
             self.away(&error.to_string());
         }
-        self.close(number);
-        results
+        (results, ended.overdue)
     }
 
     fn ended(
@@ -166,22 +151,21 @@ impl Spill {
         frames: &Frames,
         results: Vec<Result<u64, ProduceError>>,
         answer: Answer,
-        when_away: WhenAway,
     ) {
         let open: Vec<usize> = (0..results.len()).filter(|index| is_unknown(&results[*index])).collect();
         if let Some(Err(error)) = open.first().map(|index| &results[*index]) {
             self.away(&error.to_string());
         }
-        if !open.is_empty() && when_away == WhenAway::Keep {
+        if !open.is_empty() && answer.may_be_kept() {
             let mut back = Frames::default();
             for ((partition, frame), result) in frames.iter().zip(&results) {
                 if is_unknown(result) {
                     back.push_frame(partition, frame);
                 }
             }
-            self.lines.read().expect("no holder panics").queued(&target.name, &back);
-            let answer = Answer { results: stored(results), open, ..answer };
-            let job = Job { target: Arc::clone(target), frames: back, answer };
+            self.lines.read().expect("no holder panics").queued(target, &back);
+            let answer = answer.of_some(stored(results), open);
+            let job = Job { target: Arc::clone(target), frames: back, answer, way: Way::Kept };
             lock(&self.calls).returned.insert(number, job);
         } else {
             answer.answer(stored(results));
@@ -189,10 +173,13 @@ impl Spill {
         self.close(number);
     }
 
-    fn close(&self, number: u64) {
-        if lock(&self.calls).open.remove(&number).is_some_and(|open| open.called_back) {
+    /// A call has ended.
+    fn close(&self, number: u64) -> Open {
+        let open = lock(&self.calls).open.remove(&number).expect("a call ends once");
+        if open.called_back {
             self.bells.ended.notify_one();
         }
+        open
     }
 
     /// The broker is away: all that is under way is called back, and its partitions wait from now on.
@@ -205,7 +192,7 @@ impl Spill {
             open.called_back = true;
             any = true;
             for partition in &open.partitions {
-                lines.spill(&open.target.name, *partition, open.target.partitions);
+                lines.spill(&Place::of(&open.target, *partition));
             }
         }
         if !any {
@@ -254,22 +241,25 @@ pub(super) async fn watch(spill: Weak<Spill>, bells: Arc<Bells>) {
     loop {
         let Some(here) = spill.upgrade() else { return };
         let (clock, after_ms) = (here.clock, here.options.after.as_millis() as u64);
-        let oldest = lock(&here.calls).oldest_ms();
-        match oldest {
+        let (due, now_ms) = (lock(&here.calls).due_ms(), clock.now_ms());
+        match due {
             None => {
                 drop(here);
                 bells.handed.notified().await;
             }
-            Some(since_ms) if clock.now_ms() >= since_ms + after_ms => {
+            Some(due_ms) if now_ms >= due_ms => {
                 let why = match here.broker.health().await {
-                    Ok(()) => format!("no answer for {after_ms} ms"),
+                    Ok(()) => "no answer for too long".to_owned(),
                     Err(error) => error.to_string(),
                 };
+                lock(&here.calls).note_overdue(clock.now_ms());
                 here.away(&why);
             }
-            Some(since_ms) => {
+            Some(due_ms) => {
                 drop(here);
-                tokio::time::sleep_until(clock.instant(since_ms + after_ms)).await;
+                // What is handed over meanwhile is not due before that.
+                let at_ms = due_ms.min(now_ms + after_ms);
+                tokio::time::sleep_until(clock.instant(at_ms)).await;
             }
         }
     }

@@ -4,7 +4,7 @@ use keylane_core::Delivery;
 
 use super::lines::READ_BYTES;
 use super::status::{SpillEntry, SpillEntryState, entry};
-use super::store::Kind;
+use super::store::{Kind, Place};
 use super::{Spill, lock, refused};
 use crate::Error;
 
@@ -22,21 +22,13 @@ impl Spill {
         let wanted = |is: SpillEntryState| state.is_none_or(|state| state == is);
         let mut entries = Vec::new();
         if wanted(SpillEntryState::Failed) {
-            for ((topic, partition), refused) in aside {
+            for (place, refused) in aside {
                 let (low, end) = (refused.drained.low(), refused.end);
-                self.read_entries(
-                    Kind::Refused,
-                    &topic,
-                    partition,
-                    low..end,
-                    limit,
-                    &mut entries,
-                    |message| {
-                        let gone = refused.drained.above().contains(message.position());
-                        let failed = entry(&topic, message, SpillEntryState::Failed);
-                        (!gone).then(|| SpillEntry { last_error: refused::why(message), ..failed })
-                    },
-                )
+                self.read_entries(Kind::Refused, &place, low..end, limit, &mut entries, |message| {
+                    let gone = refused.drained.above().contains(message.position());
+                    let failed = entry(&place.topic, message, SpillEntryState::Failed);
+                    (!gone).then(|| SpillEntry { last_error: refused::why(message), ..failed })
+                })
                 .await?;
             }
         }
@@ -44,22 +36,14 @@ impl Spill {
             for line in waiting {
                 let tries = lock(&line.tries).clone();
                 let range = line.drained()..line.end();
-                let topic = &line.topic;
-                self.read_entries(
-                    Kind::Waiting,
-                    topic,
-                    line.partition,
-                    range,
-                    limit,
-                    &mut entries,
-                    |message| {
-                        let tried = tries.failed > 0 && message.position() < tries.tried_to;
-                        let is = if tried { SpillEntryState::Retrying } else { SpillEntryState::Pending };
-                        let retries = if tried { tries.failed } else { 0 };
-                        let last_error = tries.error.clone();
-                        wanted(is).then(|| SpillEntry { retries, last_error, ..entry(topic, message, is) })
-                    },
-                )
+                let topic = &line.place.topic;
+                self.read_entries(Kind::Waiting, &line.place, range, limit, &mut entries, |message| {
+                    let tried = tries.failed > 0 && message.position() < tries.tried_to;
+                    let is = if tried { SpillEntryState::Retrying } else { SpillEntryState::Pending };
+                    let retries = if tried { tries.failed } else { 0 };
+                    let last_error = tries.error.clone();
+                    wanted(is).then(|| SpillEntry { retries, last_error, ..entry(topic, message, is) })
+                })
                 .await?;
             }
         }
@@ -74,8 +58,7 @@ impl Spill {
     async fn read_entries(
         &self,
         kind: Kind,
-        topic: &str,
-        partition: u32,
+        place: &Place,
         range: std::ops::Range<u64>,
         limit: usize,
         entries: &mut Vec<SpillEntry>,
@@ -84,7 +67,7 @@ impl Spill {
         if range.is_empty() || entries.len() >= limit {
             return Ok(());
         }
-        let mut reading = self.store.read(kind, topic, partition, range.start).await?;
+        let mut reading = self.store.read(kind, place, range.start).await?;
         let mut at = range.start;
         while at < range.end && entries.len() < limit {
             let (messages, next) = reading.next(READ_BYTES).await?;

@@ -4,44 +4,44 @@
 //! answer in time, everything that it has not acknowledged is called back and kept, in the order in which it was
 //! produced, and so is all that follows for those partitions, until a drain has brought all of it to the broker. So
 //! within this process a partition's messages reach the broker in the order in which they were produced; what had
-//! landed though its answer was lost comes twice, and falls to dedup by id.
+//! landed though its answer was lost comes twice, which handlers tell by its id.
 //!
-//! `ways.rs` has where a message may go, `calls.rs` what is under way, `lines.rs` which partitions wait, `write.rs`
-//! keeps, `drain.rs` brings, `refused.rs` has what the broker will never take as it is, and `store.rs` is the disk.
+//! `begin.rs` says which way a message goes, `calls.rs` has what is under way, `lines.rs` which partitions wait,
+//! `write.rs` keeps, `drain.rs` brings, `refused.rs` has what the broker will never take as it is, and `store.rs` is the
+//! disk.
 
+mod begin;
 mod calls;
 mod drain;
 mod entries;
+mod job;
+mod line;
 mod lines;
 mod refused;
 mod status;
 mod store;
-mod ways;
+#[cfg(test)]
+mod tests;
 mod write;
 
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use keylane_broker::{Broker, BrokerError, ProduceError, Topic, TopicSpec};
-use keylane_core::Frames;
 use tokio::sync::Notify;
 
-use self::calls::{Answer, Calls, Job};
+use self::calls::Calls;
 use self::lines::Lines;
 use self::status::Recent;
 use self::store::Store;
-use self::ways::{BEHIND_KEPT, BEHIND_REFUSED, Begun, Way, answer_of};
 use crate::Error;
-use crate::call::Target;
 use crate::clock::Clock;
 use crate::spawn::Tasks;
 
+pub use self::begin::WhenAway;
+pub(crate) use self::job::Caller;
 pub use self::status::{SpillEntry, SpillEntryState, SpillLine, SpillState, SpillStatus};
-pub(crate) use self::ways::Stored;
-pub use self::ways::WhenAway;
 
 /// How a broker's absence is bridged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +63,15 @@ impl Default for SpillOptions {
             drain_every: Duration::from_secs(30),
         }
     }
+}
+
+/// Where a message is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stored {
+    /// At the broker, at this position.
+    At(u64),
+    /// Here, until the broker takes it.
+    Here,
 }
 
 type Results = Vec<Result<Stored, ProduceError>>;
@@ -157,102 +166,6 @@ impl Spill {
         };
         let known = self.store.partitions(topic).ok_or(Error::Broker(away))?;
         Ok((known, TopicSpec::default().message_bytes_max))
-    }
-
-    /// Sends messages to the broker, or keeps them: a result each, in the order given. Its first poll takes their
-    /// place.
-    pub(crate) async fn produce(
-        self: &Arc<Self>,
-        target: &Arc<Target>,
-        frames: Frames,
-        when_away: WhenAway,
-    ) -> Results {
-        let count = frames.len();
-        let mut frames = Some(frames);
-        let begun = poll_fn(|cx| {
-            let frames = frames.take().expect("it is ready when it is first polled");
-            Poll::Ready(self.begin(cx, target, frames, when_away))
-        });
-        let Begun { direct, kept, ways } = begun.await;
-        let (mut direct, mut kept) = (answer_of(direct).await, answer_of(kept).await);
-        let not_answered = || Err(ProduceError::Unavailable("the producer ended".to_owned()));
-        let (topic, bytes_max) = (&*target.name, target.message_bytes_max);
-        (0..count)
-            .map(|index| match ways.get(index).copied().unwrap_or(Way::Direct) {
-                Way::Direct => direct.next().unwrap_or_else(not_answered),
-                Way::Kept => kept.next().unwrap_or_else(not_answered),
-                Way::Refused { bytes } => {
-                    Err(ProduceError::TooLarge { topic: topic.to_owned(), bytes, bytes_max })
-                }
-                Way::Waits => Err(ProduceError::Unavailable(BEHIND_KEPT.to_owned())),
-                Way::Blocked => Err(ProduceError::Invalid(BEHIND_REFUSED.to_owned())),
-            })
-            .collect()
-    }
-
-    fn begin(
-        self: &Arc<Self>,
-        cx: &mut Context<'_>,
-        target: &Arc<Target>,
-        frames: Frames,
-        when_away: WhenAway,
-    ) -> Begun {
-        let lines = self.lines.read().expect("no holder panics");
-        if lines.is_quiet() {
-            let direct = Some(self.hand_over(cx, target, frames, when_away));
-            return Begun { direct, kept: None, ways: Vec::new() };
-        }
-        if when_away == WhenAway::Fail || !lines.blocks_any(&target.name, &frames) {
-            return self.split(cx, &lines, target, &frames, when_away);
-        }
-        drop(lines);
-        // What follows a message that was refused for good waits behind it.
-        let mut lines = self.lines.write().expect("no holder panics");
-        for (partition, frame) in frames.iter() {
-            if lines.blocks(&target.name, frame) {
-                lines.spill(&target.name, partition, target.partitions);
-            }
-        }
-        self.split(cx, &lines, target, &frames, when_away)
-    }
-
-    /// Hands over what may go to the broker, and puts aside what is to be kept.
-    fn split(
-        self: &Arc<Self>,
-        cx: &mut Context<'_>,
-        lines: &Lines,
-        target: &Arc<Target>,
-        frames: &Frames,
-        when_away: WhenAway,
-    ) -> Begun {
-        let may_keep = when_away == WhenAway::Keep;
-        let way = |(partition, frame): (u32, &[u8])| match lines.spills(&target.name, partition) {
-            _ if !may_keep && lines.blocks(&target.name, frame) => Way::Blocked,
-            false => Way::Direct,
-            true if !may_keep => Way::Waits,
-            // Not kept if the broker would only refuse it later.
-            true if frame.len() > target.message_bytes_max => Way::Refused { bytes: frame.len() },
-            true => Way::Kept,
-        };
-        let ways: Vec<Way> = frames.iter().map(way).collect();
-        let part = |which: Way| {
-            let mut part = Frames::default();
-            for ((partition, frame), way) in frames.iter().zip(&ways) {
-                if *way == which {
-                    part.push_frame(partition, frame);
-                }
-            }
-            Some(part).filter(|part| !part.is_empty())
-        };
-        let direct = part(Way::Direct).map(|direct| self.hand_over(cx, target, direct, when_away));
-        let kept = part(Way::Kept).map(|kept| {
-            let (answer, answered) = Answer::of_all(kept.len());
-            lines.queued(&target.name, &kept);
-            lock(&self.calls).queue(Job { target: Arc::clone(target), frames: kept, answer });
-            self.bells.to_write.notify_one();
-            answered
-        });
-        Begun { direct, kept, ways }
     }
 
     /// Messages that wait.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use keylane_broker::Topic;
 use keylane_core::{Delivery, Draft, Frames};
 
 use super::Spill;
 use super::drain::{Stuck, is_for_good, target_of, too_large};
-use super::lines::{Line, READ_BYTES, Refused};
-use super::store::Kind;
+use super::lines::READ_BYTES;
+use super::store::{Kind, Place};
 
 /// Says why a message was refused; only in the spill.
 const WHY: &str = "keylane-refused";
@@ -20,7 +21,7 @@ impl Spill {
     /// Puts messages aside, by their index and why.
     pub(super) async fn refuse(
         &self,
-        line: &Line,
+        place: &Place,
         messages: &[Delivery],
         refused: &BTreeMap<usize, String>,
     ) -> Result<(), Stuck> {
@@ -31,95 +32,158 @@ impl Spill {
         for (index, why) in refused {
             push(&mut frames, &messages[*index], Some(why.as_str()).filter(|why| !why.is_empty()));
         }
-        let stored = self.store.append(Kind::Refused, &line.topic, line.partitions, frames).await;
+        let stored = self.store.append(Kind::Refused, &place.topic, place.partitions, frames).await;
         let mut lines = self.lines.write().expect("no holder panics");
-        let aside = lines
-            .refused
-            .entry((Arc::clone(&line.topic), line.partition))
-            .or_insert_with(|| Refused { partitions: line.partitions, drained: Default::default(), end: 0 });
-        for result in stored {
-            aside.end = result.map_err(|error| Stuck::Offering(error.to_string()))? + 1;
-        }
-        for (index, why) in refused {
-            lines.block(&line.topic, messages[*index].key());
+        let mut failed = None;
+        for ((index, why), result) in refused.iter().zip(stored) {
+            let position = match result {
+                Ok(position) => position,
+                Err(error) => {
+                    failed.get_or_insert(error.to_string());
+                    continue;
+                }
+            };
+            let aside = lines.refused.entry(place.clone()).or_default();
+            aside.end = aside.end.max(position + 1);
+            lines.block(&place.topic, messages[*index].key());
             if !why.is_empty() {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);
                 let id = messages[*index].id();
                 tracing::error!(
-                    topic = &*line.topic,
+                    topic = &*place.topic,
                     id,
                     why,
                     "the broker refuses a message for good; its key waits in the spill"
                 );
             }
         }
-        Ok(())
+        // What is there already blocks its key, and will be there twice after the next try.
+        failed.map_or(Ok(()), |error| Err(Stuck::Offering(error)))
     }
 
-    /// Tries everything that was refused once more.
-    pub(super) async fn drain_refused(self: &Arc<Self>) {
-        let aside = self.lines.read().expect("no holder panics").refused.clone();
-        for ((topic, partition), refused) in aside {
-            if let Err(Stuck::Asking(error) | Stuck::Offering(error)) =
-                self.drain_aside(&topic, partition, refused).await
-            {
+    /// Tries everything that was refused once more, each partition in a task of its own.
+    pub(super) fn drain_refused(self: &Arc<Self>) {
+        let mut lines = self.lines.write().expect("no holder panics");
+        for (place, aside) in &mut lines.refused {
+            if aside.trying {
+                // It may be past what is asked for.
+                aside.once_more = true;
+            } else if aside.drained.low() < aside.end {
+                aside.trying = true;
+                let (spill, place) = (Arc::clone(self), place.clone());
+                self.tasks.spawn(async move { spill.drain_place(&place).await });
+            }
+        }
+    }
+
+    async fn drain_place(self: &Arc<Self>, place: &Place) {
+        loop {
+            let tried = self.drain_aside(place).await;
+            let once_more = {
+                let mut lines = self.lines.write().expect("no holder panics");
+                let aside = lines.refused.entry(place.clone()).or_default();
+                // What was on its way here meanwhile belongs to what was asked for: a busy key would never be free.
+                aside.again = matches!(tried, Ok(brought) if brought > 0) && aside.queued > 0;
+                aside.trying = std::mem::take(&mut aside.once_more);
+                aside.trying
+            };
+            if let Err(stuck) = tried {
+                let (error, Place { topic, partition, .. }) = (stuck.why(), place);
                 tracing::warn!(
-                    topic = &*topic,
+                    topic = &**topic,
                     partition,
                     error,
                     "refused messages could not be tried again"
                 );
             }
+            if !once_more {
+                return;
+            }
         }
     }
 
-    async fn drain_aside(
-        self: &Arc<Self>,
-        name: &Arc<str>,
-        partition: u32,
-        mut aside: Refused,
-    ) -> Result<(), Stuck> {
-        if aside.drained.low() >= aside.end {
-            return Ok(());
-        }
-        let topic = self.ask(name, partition, aside.partitions).await?;
-        let mut reading = self.store.read(Kind::Refused, name, partition, aside.drained.low()).await?;
+    /// Brings what the broker takes now; says how much.
+    async fn drain_aside(self: &Arc<Self>, place: &Place) -> Result<usize, Stuck> {
+        let topic = self.ask(place).await?;
+        let (mut at, _) = self.aside(place);
+        let mut reading = self.store.read(Kind::Refused, place, at).await?;
         let mut still: HashSet<Bytes> = HashSet::new();
-        let mut at = aside.drained.low();
-        while at < aside.end {
+        let mut brought = 0;
+        while at < self.aside(place).1 {
             let (messages, next) = reading.next(READ_BYTES).await?;
-            for message in &messages {
-                if aside.drained.above().contains(message.position()) {
-                    continue;
+            let (mut lot, mut keys) = (Vec::new(), HashSet::new());
+            for message in self.not_drained(place, &messages) {
+                // One of a key at a time: if it is refused, the next must not go before it.
+                if message.key().is_some_and(|key| keys.contains(key)) {
+                    brought += self.bring_aside(place, &topic, &lot, &mut still).await?;
+                    (lot, keys) = (Vec::new(), HashSet::new());
                 }
                 let blocked = message.key().is_some_and(|key| still.contains(key));
                 if blocked || too_large(&topic, message).is_some() {
                     still.extend(message.key().map(Bytes::copy_from_slice));
                     continue;
                 }
-                let mut frames = Frames::default();
-                push(&mut frames, message, None);
-                match self.offer(&target_of(&topic), frames).await.pop() {
-                    Some(Ok(_)) => {}
-                    Some(Err(error)) if is_for_good(&error) => {
-                        still.extend(message.key().map(Bytes::copy_from_slice));
-                        continue;
-                    }
-                    Some(Err(error)) => return Err(Stuck::Offering(error.to_string())),
-                    None => return Err(Stuck::Offering("the producer ended".to_owned())),
-                }
-                aside.drained.settle(message.position()..message.position() + 1);
-                self.store.drained(Kind::Refused, name, partition, &aside.drained).await?;
-                self.store.uncount(message.size());
-                self.counters.drained.fetch_add(1, Ordering::Relaxed);
-                let mut lines = self.lines.write().expect("no holder panics");
-                lines.unblock(name, message.key());
-                if let Some(kept) = lines.refused.get_mut(&(Arc::clone(name), partition)) {
-                    kept.drained = aside.drained.clone();
-                }
+                keys.extend(message.key());
+                lot.push(message);
             }
+            brought += self.bring_aside(place, &topic, &lot, &mut still).await?;
             at = next;
         }
+        Ok(brought)
+    }
+
+    /// From where to where there is something.
+    fn aside(&self, place: &Place) -> (u64, u64) {
+        let lines = self.lines.read().expect("no holder panics");
+        lines.refused.get(place).map_or((0, 0), |aside| (aside.drained.low(), aside.end))
+    }
+
+    fn not_drained<'a>(&self, place: &Place, messages: &'a [Delivery]) -> Vec<&'a Delivery> {
+        let lines = self.lines.read().expect("no holder panics");
+        let drained = lines.refused.get(place).map(|aside| &aside.drained);
+        let is_drained = |at: u64| drained.is_some_and(|drained| drained.above().contains(at));
+        messages.iter().filter(|message| !is_drained(message.position())).collect()
+    }
+
+    /// Offers messages of different keys; those that are refused again keep their keys blocked.
+    async fn bring_aside(
+        self: &Arc<Self>,
+        place: &Place,
+        topic: &Topic,
+        lot: &[&Delivery],
+        still: &mut HashSet<Bytes>,
+    ) -> Result<usize, Stuck> {
+        if lot.is_empty() {
+            return Ok(0);
+        }
+        let mut frames = Frames::default();
+        lot.iter().for_each(|message| push(&mut frames, message, None));
+        let (results, _) = self.offer(&target_of(topic), frames, self.patience_ms(0)).await;
+        let (mut taken, mut stuck) = (Vec::new(), None);
+        for (message, result) in lot.iter().zip(results) {
+            match result {
+                Ok(_) => taken.push(*message),
+                Err(error) if is_for_good(&error) => still.extend(message.key().map(Bytes::copy_from_slice)),
+                Err(error) => stuck = Some(Stuck::Offering(error.to_string())),
+            }
+        }
+        self.settle_aside(place, &taken).await?;
+        stuck.map_or(Ok(taken.len()), Err)
+    }
+
+    async fn settle_aside(&self, place: &Place, taken: &[&Delivery]) -> Result<(), Stuck> {
+        let drained = {
+            let lines = self.lines.read().expect("no holder panics");
+            let mut drained = lines.refused.get(place).map(|aside| aside.drained.clone()).unwrap_or_default();
+            taken.iter().for_each(|message| drained.settle(message.position()..message.position() + 1));
+            drained
+        };
+        self.store.drained(Kind::Refused, place, &drained).await?;
+        self.store.uncount(Kind::Refused, taken.iter().map(|message| message.size()).sum());
+        self.counters.drained.fetch_add(taken.len() as u64, Ordering::Relaxed);
+        let mut lines = self.lines.write().expect("no holder panics");
+        taken.iter().for_each(|message| lines.unblock(&place.topic, message.key()));
+        lines.refused.entry(place.clone()).or_default().drained = drained;
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use keylane_core::Delivery;
 use serde::{Deserialize, Serialize};
 
-use super::lines::Tries;
+use super::line::Tries;
 use super::{Spill, lock};
 
 /// Drained messages that are remembered, for who looks.
@@ -172,7 +172,7 @@ impl Spill {
         let lines = self.lines.read().expect("no holder panics");
         let (bytes, bytes_max) = self.store.bytes();
         let waiting = lines.waiting();
-        let refusing = self.counters.refusing.load(Ordering::Relaxed) && !waiting.is_empty();
+        let refusing = self.counters.refusing.load(Ordering::Relaxed) && !lines.is_quiet();
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let aside = lines.refused.values();
         let mut shown: Vec<SpillLine> = waiting
@@ -180,8 +180,8 @@ impl Spill {
             .map(|line| {
                 let Tries { failed, error, .. } = lock(&line.tries).clone();
                 SpillLine {
-                    topic: line.topic.to_string(),
-                    partition: line.partition,
+                    topic: line.place.topic.to_string(),
+                    partition: line.place.partition,
                     messages: line.messages(),
                     retries: failed,
                     last_error: error,

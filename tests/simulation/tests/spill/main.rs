@@ -12,8 +12,9 @@ use std::time::Duration;
 use keylane::clock::Clock;
 use keylane::spawn::{Gate, Tasks};
 use keylane::spill::{SpillEntryState, SpillState};
-use keylane::{Draft, Keylane, Message, Severity, SpillOptions};
+use keylane::{Draft, Keylane, Message, Severity, SpillOptions, WhenFull};
 use keylane_broker::{Broker, MemoryBroker, TopicSpec};
+use keylane_core::partition_of;
 use keylane_simulation::Dice;
 
 use self::remote::{Cluster, Remote};
@@ -22,6 +23,10 @@ const TOPIC: &str = "orders";
 const PARTITIONS: u32 = 3;
 const KEYS: u64 = 6;
 const SEEDS: u64 = 300;
+/// A limit that some messages are over.
+const SMALL: usize = 1_000;
+/// Calls that may be in flight.
+const CALLS_MAX: usize = 1_000;
 /// Longer than any outage lasts and any drain waits.
 const LONG: Duration = Duration::from_secs(600);
 
@@ -40,6 +45,9 @@ struct World {
     /// The next number of each key.
     numbers: BTreeMap<u64, u64>,
     options: SpillOptions,
+    partitions: u32,
+    /// The largest message that the topic takes.
+    bytes_max: usize,
 }
 
 struct Process {
@@ -51,9 +59,7 @@ struct Process {
 impl World {
     async fn new(seed: u64) -> World {
         let mut dice = Dice::new(seed);
-        let log = MemoryBroker::new(dice.number(), || 0).node("log");
-        let spec = TopicSpec { partitions: PARTITIONS, ..TopicSpec::default() };
-        log.create_topic(TOPIC, &spec).await.expect("a topic is made");
+        let log = log_of(dice.number(), PARTITIONS).await;
         let disk = MemoryBroker::new(dice.number(), || 0);
         disk.set_latency(Duration::ZERO, Duration::from_millis(dice.between(0, 100)));
         let mut options = SpillOptions::default();
@@ -64,6 +70,8 @@ impl World {
             acked: Arc::default(),
             numbers: (0..KEYS).map(|key| (key, 0)).collect(),
             options,
+            partitions: PARTITIONS,
+            bytes_max: 1 << 20,
             dice,
         }
     }
@@ -77,19 +85,56 @@ impl World {
         let log = self.disk.node("disk");
         let opened = Keylane::with_spill(broker, log, self.options.clone(), clock, tasks, false).await;
         let keylane = opened.expect("the spill opens");
-        keylane.declare_topic(TOPIC, &TopicSpec { partitions: PARTITIONS, ..TopicSpec::default() });
+        keylane.declare_topic(TOPIC, &TopicSpec { partitions: self.partitions, ..TopicSpec::default() });
         Process { gate, remote, keylane }
+    }
+
+    /// The topic has so many partitions from now on, and nothing in it.
+    async fn grow(&mut self, partitions: u32) {
+        self.cluster = Cluster::new(log_of(self.dice.number(), partitions).await);
+        self.partitions = partitions;
+    }
+
+    fn leave(&self) {
+        (0..self.partitions).for_each(|partition| self.cluster.leave(partition));
+    }
+
+    fn come_back(&self) {
+        (0..self.partitions).for_each(|partition| self.cluster.come_back(partition));
+    }
+
+    /// The largest message that the topic takes from now on.
+    async fn limit(&mut self, bytes: usize) {
+        self.bytes_max = bytes;
+        let partitions = self.partitions;
+        let spec = TopicSpec { partitions, message_bytes_max: bytes, ..TopicSpec::default() };
+        self.cluster.log.create_topic(TOPIC, &spec).await.expect("the limit is set");
     }
 
     /// Sends a few messages of some key, one after another, without waiting for any.
     async fn send(&mut self, process: &Process) {
-        let key = self.dice.between(0, KEYS - 1);
         let count = self.dice.between(1, 8);
+        self.send_some(process, count).await;
+    }
+
+    /// Sends for longer than the broker may take to answer, so that it is found to be away amid all that.
+    async fn send_on(&mut self, process: &Process) {
+        let until = tokio::time::Instant::now() + self.options.after + Duration::from_millis(600);
+        while tokio::time::Instant::now() < until {
+            self.send_some(process, 1).await;
+            tokio::time::sleep(Duration::from_millis(self.dice.between(1, 20))).await;
+        }
+    }
+
+    async fn send_some(&mut self, process: &Process, count: u64) {
+        let key = self.dice.between(0, KEYS - 1);
         let first = self.numbers[&key];
         self.numbers.insert(key, first + count);
         for number in first..first + count {
             let id = format!("{key}-{number}");
-            let message = Message::new(TOPIC).id(&id).key(key.to_string()).payload(number.to_string());
+            // Not over the limit that is known: whoever is refused for that and does not hear of it is overtaken.
+            let bytes = if self.bytes_max > SMALL && self.dice.between(0, 9) == 0 { 2 * SMALL } else { 1 };
+            let message = Message::new(TOPIC).id(&id).key(key.to_string()).payload(vec![b'x'; bytes]);
             let ticket = process.keylane.producer().send(message).await.expect("there is room");
             let acked = Arc::clone(&self.acked);
             let answered = async move {
@@ -155,37 +200,61 @@ impl World {
     }
 }
 
+async fn log_of(seed: u64, partitions: u32) -> Arc<dyn Broker> {
+    let log = MemoryBroker::new(seed, || 0).node("log");
+    let spec = TopicSpec { partitions, ..TopicSpec::default() };
+    log.create_topic(TOPIC, &spec).await.expect("a topic is made");
+    log
+}
+
 /// PRD-3, P1, P2: whatever comes and goes, what was acknowledged reaches the broker, each key's messages first in the
 /// order in which they were produced.
 #[test]
 fn a_spilled_key_keeps_its_order_and_loses_nothing() {
-    let (mut spilled, mut repeated) = (0, 0);
+    let (mut spilled, mut repeated, mut aside) = (0, 0, 0);
     for seed in 1..=SEEDS {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-        let (more, again) = runtime.expect("a runtime is made").block_on(run(seed));
+        let (more, again, refused) = runtime.expect("a runtime is made").block_on(run(seed));
         spilled += more;
         repeated += again;
+        aside += refused;
     }
     assert!(
-        spilled > 1_000 && repeated > 100,
-        "{spilled} spilled and {repeated} repeated: nothing was tested"
+        spilled > 1_000 && repeated > 100 && aside > 100,
+        "{spilled} spilled, {repeated} repeated, {aside} refused: nothing was tested"
     );
 }
 
-async fn run(seed: u64) -> (u64, u64) {
+async fn run(seed: u64) -> (u64, u64, u64) {
     let mut world = World::new(seed).await;
     let mut process = world.start().await;
+    let mut aside = 0;
     for _ in 0..world.dice.between(20, 120) {
         match world.dice.between(0, 19) {
             0 => world.cluster.leave(world.dice.between(0, u64::from(PARTITIONS) - 1) as u32),
-            1 => (0..PARTITIONS).for_each(|partition| world.cluster.leave(partition)),
+            1 => world.leave(),
             2 | 3 => world.cluster.come_back(world.dice.between(0, u64::from(PARTITIONS) - 1) as u32),
-            4 => (0..PARTITIONS).for_each(|partition| world.cluster.come_back(partition)),
+            4 => world.come_back(),
             5 => {
                 world.kill(process).await;
                 process = world.start().await;
             }
             8..=10 => world.send_all(&process).await,
+            11 => {
+                world.cluster.leave(world.dice.between(0, u64::from(PARTITIONS) - 1) as u32);
+                world.send_on(&process).await;
+            }
+            12 => process.keylane.drain_spill(),
+            13 if world.dice.between(0, 2) == 0 => world.limit(1 << 20).await,
+            13 => {
+                world.leave();
+                world.send_all(&process).await;
+                // Nothing is offered when it comes: what is refused then has been overtaken in its batch.
+                tokio::time::sleep(LONG).await;
+                world.send(&process).await;
+                world.limit(SMALL).await;
+                world.come_back();
+            }
             6 | 7 => tokio::time::sleep(Duration::from_millis(world.dice.between(0, 40_000))).await,
             _ => {
                 world.send(&process).await;
@@ -193,7 +262,11 @@ async fn run(seed: u64) -> (u64, u64) {
             }
         }
     }
-    (0..PARTITIONS).for_each(|partition| world.cluster.come_back(partition));
+    world.limit(1 << 20).await;
+    world.come_back();
+    tokio::time::sleep(LONG).await;
+    aside += process.keylane.spill().failed;
+    process.keylane.drain_spill();
     tokio::time::sleep(LONG).await;
     let status = process.keylane.spill();
     assert_eq!(status.state, SpillState::Healthy, "seed {seed}: {status:?}");
@@ -216,7 +289,7 @@ async fn run(seed: u64) -> (u64, u64) {
     }
     let lost: Vec<_> = acked.ids.difference(&there).collect();
     assert!(lost.is_empty(), "seed {seed}: {} acknowledged messages are lost: {lost:?}", lost.len());
-    (acked.spilled, repeated)
+    (acked.spilled, repeated, aside)
 }
 
 /// PRD-3: a message that the broker refuses for good stays, and blocks its key and no other, across a restart, until
@@ -229,14 +302,12 @@ async fn what_is_refused_for_good_blocks_only_its_key() {
         let message = Message::new(TOPIC).id(id).key(key).payload(vec![b'x'; bytes]);
         process.keylane.produce(message).await.expect("it is taken")
     };
-    (0..PARTITIONS).for_each(|partition| world.cluster.leave(partition));
+    world.leave();
     for (id, key, bytes) in [("a-0", "a", 10), ("a-1", "a", 5_000), ("a-2", "a", 10), ("b-0", "b", 10)] {
         assert!(send(&process, id, key, bytes).await.is_spilled(), "{id} is kept");
     }
-    let limit =
-        |bytes| TopicSpec { partitions: PARTITIONS, message_bytes_max: bytes, ..TopicSpec::default() };
-    world.cluster.log.create_topic(TOPIC, &limit(1_000)).await.expect("the limit is lowered");
-    (0..PARTITIONS).for_each(|partition| world.cluster.come_back(partition));
+    world.limit(1_000).await;
+    world.come_back();
     tokio::time::sleep(LONG).await;
     assert_eq!(ids(&world).await, ["a-0", "b-0"]);
     world.kill(process).await;
@@ -248,11 +319,76 @@ async fn what_is_refused_for_good_blocks_only_its_key() {
     let failed = process.keylane.spill_entries(Some(SpillEntryState::Failed), 10).await.expect("it is read");
     let shown: Vec<_> = failed.iter().map(|entry| (entry.id.as_str(), entry.last_error.is_some())).collect();
     assert_eq!(shown, [("a-1", true), ("a-2", false), ("a-3", false)]);
-    world.cluster.log.create_topic(TOPIC, &limit(1 << 20)).await.expect("the limit is raised");
+    world.limit(1 << 20).await;
     process.keylane.drain_spill();
     tokio::time::sleep(LONG).await;
     assert_eq!(ids(&world).await, ["a-0", "a-1", "a-2", "a-3", "b-0", "b-1"]);
     assert!(!send(&process, "a-4", "a", 10).await.is_spilled(), "its key is free again");
+    let status = process.keylane.spill();
+    assert_eq!((status.state, status.failed, status.bytes), (SpillState::Healthy, 0, 0));
+}
+
+/// PRD-3, P5: a key that is blocked for long takes neither its partition nor the spill from the others: past half of the
+/// spill only its own messages are refused, and all that were taken reach the broker in order at last.
+#[tokio::test(start_paused = true)]
+async fn a_busy_blocked_key_leaves_room_to_others() {
+    let mut world = World::new(12).await;
+    world.options.bytes_max = 20_000;
+    let mut process = world.start().await;
+    let other = (b'b'..=b'z').find(|key| partition_of(&[*key], PARTITIONS) == partition_of(b"a", PARTITIONS));
+    let other = char::from(other.expect("one of them")).to_string();
+    let send = async |process: &Process, id: String, bytes: usize| {
+        let message = Message::new(TOPIC).id(&id).key(&id[..1]).payload(vec![b'x'; bytes]);
+        process.keylane.produce(message).await
+    };
+    world.leave();
+    for (id, bytes) in [("a-0", 10), ("a-1", 3_000)] {
+        send(&process, id.to_owned(), bytes).await.expect("it is kept");
+    }
+    world.limit(1_000).await;
+    world.come_back();
+    tokio::time::sleep(LONG).await;
+    let (mut taken, mut landed) = (vec!["a-0".to_owned(), "a-1".to_owned()], vec!["a-0".to_owned()]);
+    for round in 0..4 {
+        if round == 1 {
+            world.kill(process).await;
+            process = world.start().await;
+        }
+        let away = round > 1;
+        if away {
+            world.leave();
+        }
+        for number in 0..20 {
+            let id = format!("a-{}", 2 + 20 * round + number);
+            match send(&process, id.clone(), 500).await {
+                Ok(receipt) => {
+                    assert!(receipt.is_spilled(), "{id} stands behind what was refused");
+                    taken.push(id);
+                }
+                Err(error) => {
+                    assert_eq!(error.code(), "KL-1220", "{error}");
+                    assert!(error.to_string().contains("keylane spill drain"), "{error}");
+                }
+            }
+        }
+        for number in 0..3 {
+            let id = format!("{other}-{}", 3 * round + number);
+            let receipt = send(&process, id.clone(), 500).await.expect("there is room for others");
+            assert_eq!(receipt.is_spilled(), away, "{id}, in round {round}");
+            landed.push(id);
+        }
+        world.come_back();
+        tokio::time::sleep(LONG).await;
+        assert_eq!(ids(&world).await, landed, "in round {round}");
+    }
+    assert!(taken.len() > 10, "{taken:?}");
+    let status = process.keylane.spill();
+    assert!(status.bytes <= world.options.bytes_max / 2, "{status:?}");
+    world.limit(1 << 20).await;
+    process.keylane.drain_spill();
+    tokio::time::sleep(LONG).await;
+    taken.extend(landed.split_off(1));
+    assert_eq!(ids(&world).await, taken);
     let status = process.keylane.spill();
     assert_eq!((status.state, status.failed, status.bytes), (SpillState::Healthy, 0, 0));
 }
@@ -262,7 +398,7 @@ async fn ids(world: &World) -> Vec<String> {
     let keylane =
         Keylane::with_broker(Arc::clone(&world.cluster.log), Clock::simulated(0), Tasks::default(), false);
     let mut ids = Vec::new();
-    for partition in 0..PARTITIONS {
+    for partition in 0..world.partitions {
         let found = keylane.peek(TOPIC, partition, 0, usize::MAX).await.expect("the log is read");
         ids.extend(
             found.iter().map(|message| (message.key().expect("a key").to_vec(), message.id().to_owned())),
@@ -273,13 +409,96 @@ async fn ids(world: &World) -> Vec<String> {
     ids.into_iter().map(|(_, id)| id).filter(|id| seen.insert(id.clone())).collect()
 }
 
+/// PRD-3: a partition that answers and takes nothing, as one with too few replicas, leaves the others alone: they are
+/// called back seldom, and drained while it hangs. What waits for it lands when it can.
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_takes_nothing_disturbs_no_other() {
+    let mut world = World::new(14).await;
+    world.options.after = Duration::from_secs(5);
+    let process = world.start().await;
+    let short = partition_of(b"a", PARTITIONS);
+    let other = (b'b'..=b'z').find(|key| partition_of(&[*key], PARTITIONS) != short).expect("one of them");
+    let away = partition_of(&[other], PARTITIONS);
+    let send = async |key: u8, number: u64| {
+        let key = char::from(key).to_string();
+        let message = Message::new(TOPIC).id(format!("{key}-{number:04}")).key(key).payload("x");
+        process.keylane.produce(message).await.expect("it is taken").is_spilled()
+    };
+    world.cluster.fall_short(short);
+    assert!(send(b'a', 0).await);
+    let mut spilled = 0;
+    for number in 0..1_800 {
+        spilled += u64::from(send(other, number).await);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let recalls = process.remote.recalls();
+    assert!(recalls < 10 && spilled < 20, "{recalls} recalls, {spilled} spilled");
+    let line = &process.keylane.spill().lines[0];
+    assert!(line.last_error.as_deref().is_some_and(|error| error.contains("acknowledge")), "{line:?}");
+    world.cluster.leave(away);
+    assert!(send(other, 1_800).await);
+    world.cluster.come_back(away);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!send(other, 1_801).await, "it was drained while the first still hangs");
+    assert_eq!(process.keylane.spill().messages, 1);
+    world.cluster.come_back(short);
+    tokio::time::sleep(LONG).await;
+    let expected = (0..=1_801).map(|number| format!("{}-{number:04}", char::from(other)));
+    let expected: Vec<_> = std::iter::once("a-0000".to_owned()).chain(expected).collect();
+    assert_eq!(ids(&world).await, expected);
+    assert_eq!(process.keylane.spill().state, SpillState::Healthy);
+}
+
+/// PRD-3, BRK-10: a topic that was spilled, and has more partitions since, can be spilled again; what waits since before
+/// that stays, says why, and is in nobody's way.
+#[tokio::test(start_paused = true)]
+async fn a_topic_that_grew_can_be_spilled_again() {
+    let mut world = World::new(11).await;
+    let mut process = world.start().await;
+    let send = async |process: &Process, id: &str| {
+        let message = Message::new(TOPIC).id(id).key(&id[..1]).payload("x");
+        process.keylane.produce(message).await.expect("it is taken").is_spilled()
+    };
+    world.leave();
+    assert!(send(&process, "a-0").await);
+    world.come_back();
+    tokio::time::sleep(LONG).await;
+    assert_eq!(process.keylane.spill().state, SpillState::Healthy);
+    world.kill(process).await;
+    world.grow(PARTITIONS + 2).await;
+    process = world.start().await;
+    world.leave();
+    for id in ["a-1", "b-0", "c-0"] {
+        assert!(send(&process, id).await, "{id}");
+    }
+    world.kill(process).await;
+    process = world.start().await;
+    assert!(send(&process, "a-2").await);
+    world.come_back();
+    tokio::time::sleep(LONG).await;
+    assert_eq!(ids(&world).await, ["a-1", "a-2", "b-0", "c-0"]);
+    assert_eq!(process.keylane.spill().state, SpillState::Healthy);
+    world.leave();
+    assert!(send(&process, "a-3").await);
+    world.kill(process).await;
+    world.grow(PARTITIONS + 4).await;
+    process = world.start().await;
+    assert!(!send(&process, "a-4").await, "it goes straight to the broker");
+    tokio::time::sleep(LONG).await;
+    assert_eq!(ids(&world).await, ["a-4"]);
+    let status = process.keylane.spill();
+    assert_eq!((status.messages, status.lines.len()), (1, 1), "{status:?}");
+    let error = status.lines[0].last_error.as_deref().unwrap_or_default();
+    assert!(error.contains("partitions"), "{error}");
+}
+
 /// PRD-3, P5: past its bound the spill refuses, and says so; it takes more when it was drained.
 #[tokio::test(start_paused = true)]
 async fn a_full_spill_refuses() {
     let mut world = World::new(8).await;
     world.options.bytes_max = 2_000;
     let process = world.start().await;
-    (0..PARTITIONS).for_each(|partition| world.cluster.leave(partition));
+    world.leave();
     let send = async |id: String| {
         process.keylane.produce(Message::new(TOPIC).id(id).key("a").payload(vec![b'x'; 500])).await
     };
@@ -293,7 +512,7 @@ async fn a_full_spill_refuses() {
     };
     assert_eq!((taken, refused.code()), (3, "KL-1220"), "{refused}");
     assert_eq!(process.keylane.spill().state, SpillState::Refusing);
-    (0..PARTITIONS).for_each(|partition| world.cluster.come_back(partition));
+    world.come_back();
     tokio::time::sleep(LONG).await;
     assert_eq!(process.keylane.spill().state, SpillState::Healthy);
     assert!(!send("a-last".to_owned()).await.expect("it is taken").is_spilled());
@@ -309,7 +528,7 @@ async fn a_growing_backlog_is_told_by_levels() {
     let tell = Arc::clone(&told);
     let producer = process.keylane.producer();
     producer.on_backlog(move |backlog| tell.lock().expect("no holder panics").push(*backlog));
-    (0..PARTITIONS).for_each(|partition| world.cluster.leave(partition));
+    world.leave();
     for number in 0..950 {
         let message = Message::new(TOPIC).id(format!("0-{number}")).key("0").payload("x");
         drop(producer.send(message).await.expect("there is room"));
@@ -318,7 +537,7 @@ async fn a_growing_backlog_is_told_by_levels() {
     let backlog = producer.backlog();
     assert_eq!((backlog.calls, backlog.severity), (950, Severity::Critical));
     assert!(backlog.oldest_ms.is_some_and(|ms| ms >= 3_000), "{backlog:?}");
-    (0..PARTITIONS).for_each(|partition| world.cluster.come_back(partition));
+    world.come_back();
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert!(producer.backlog().rate > 1.0, "{:?}", producer.backlog());
     let told = told.lock().expect("no holder panics");
@@ -342,10 +561,39 @@ async fn closing_waits_for_what_is_on_its_way() {
     assert!(world.log().await.get(&0).map_or(0, Vec::len) < 50, "not all has landed yet");
     assert!(process.keylane.close().await);
     assert_eq!(world.log().await[&0], (0..50).collect::<Vec<_>>());
-    (0..PARTITIONS).for_each(|partition| world.cluster.leave(partition));
+    world.leave();
     world.options.after = LONG;
     let patient = world.start().await;
     let message = Message::new(TOPIC).id("0-50").key("0").payload("x");
     drop(patient.keylane.producer().send(message).await.expect("there is room"));
     assert!(!patient.keylane.close().await, "the cluster is away for longer than that");
+}
+
+/// PRD-2, P5: what is in flight is bounded also if nobody waits for it any more, be it with the broker or on its way to
+/// the disk.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_waits_for_is_in_flight_all_the_same() {
+    let mut world = World::new(13).await;
+    world.disk.set_latency(Duration::from_secs(10), Duration::from_secs(10));
+    world.options.after = LONG;
+    let process = world.start().await;
+    let producer = process.keylane.producer().when_full(WhenFull::Fail);
+    let forgotten = async || {
+        for _ in 0..CALLS_MAX {
+            let message = Message::new(TOPIC).key("a").payload("x");
+            let mut sending = Box::pin(producer.produce(message));
+            let first = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
+            assert!(first.is_pending(), "{first:?}");
+        }
+        let refused = producer.produce(Message::new(TOPIC).key("a").payload("x")).await;
+        assert_eq!(refused.expect_err("too much is in flight").code(), "KL-1205");
+    };
+    world.leave();
+    forgotten().await;
+    // All of it is called back and kept, and its room is free again: what comes now goes to the disk at once.
+    tokio::time::sleep(4 * LONG).await;
+    assert_eq!((producer.backlog().calls, process.keylane.spill().messages), (0, CALLS_MAX as u64));
+    forgotten().await;
+    tokio::time::sleep(4 * LONG).await;
+    assert_eq!((producer.backlog().calls, process.keylane.spill().messages), (0, 2 * CALLS_MAX as u64));
 }

@@ -2,6 +2,7 @@
 //! what was not answered can be called back, though it may have landed or may still land.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -14,26 +15,35 @@ use keylane_core::Frames;
 use keylane_simulation::Dice;
 use tokio::sync::{Notify, oneshot};
 
+/// A call, an index in it, and what became of that message.
+type Landed = (u64, usize, Result<u64, ProduceError>);
 type Results = Vec<Result<u64, ProduceError>>;
 
 /// What all processes see.
 pub struct Cluster {
     pub log: Arc<dyn Broker>,
     away: Mutex<HashSet<u32>>,
+    /// Answer, and take nothing, as partitions with too few replicas.
+    short: Mutex<HashSet<u32>>,
     back: Notify,
 }
 
 impl Cluster {
     pub fn new(log: Arc<dyn Broker>) -> Arc<Cluster> {
-        Arc::new(Cluster { log, away: Mutex::default(), back: Notify::new() })
+        Arc::new(Cluster { log, away: Mutex::default(), short: Mutex::default(), back: Notify::new() })
     }
 
     pub fn leave(&self, partition: u32) {
         lock(&self.away).insert(partition);
     }
 
+    pub fn fall_short(&self, partition: u32) {
+        lock(&self.short).insert(partition);
+    }
+
     pub fn come_back(&self, partition: u32) {
         lock(&self.away).remove(&partition);
+        lock(&self.short).remove(&partition);
         self.back.notify_waiters();
     }
 
@@ -44,7 +54,7 @@ impl Cluster {
     async fn there(&self, partition: u32) {
         loop {
             let back = self.back.notified();
-            if !self.is_away(partition) {
+            if !self.is_away(partition) && !lock(&self.short).contains(&partition) {
                 return;
             }
             back.await;
@@ -57,6 +67,7 @@ pub struct Remote {
     cluster: Arc<Cluster>,
     inner: Arc<Mutex<Inner>>,
     more: Arc<Notify>,
+    recalls: AtomicU64,
 }
 
 struct Inner {
@@ -65,7 +76,7 @@ struct Inner {
     next: u64,
     queues: HashMap<u32, VecDeque<Entry>>,
     /// Landed, and its answer is on its way.
-    landed: HashMap<u32, VecDeque<(u64, usize, u64)>>,
+    landed: HashMap<u32, VecDeque<Landed>>,
     pumped: HashSet<u32>,
 }
 
@@ -92,7 +103,17 @@ impl Remote {
             landed: HashMap::new(),
             pumped: HashSet::new(),
         };
-        Remote { cluster: Arc::clone(cluster), inner: Arc::new(Mutex::new(inner)), more: Arc::default() }
+        Remote {
+            cluster: Arc::clone(cluster),
+            inner: Arc::new(Mutex::new(inner)),
+            more: Arc::default(),
+            recalls: AtomicU64::default(),
+        }
+    }
+
+    /// How often all was called back.
+    pub fn recalls(&self) -> u64 {
+        self.recalls.load(Ordering::Relaxed)
     }
 
     /// The process is gone: what was on the wire lands or does not.
@@ -120,7 +141,7 @@ impl Remote {
             (landing, ended)
         };
         for (partition, entry) in landing {
-            land(&self.cluster, partition, &entry).await;
+            let _nobody_hears = land(&self.cluster, partition, &entry).await;
         }
         // They hear of it one by one, as a client's thread gets to it.
         for (_, open) in ended {
@@ -152,12 +173,8 @@ impl Remote {
                 cluster.there(partition).await;
                 let entry = lock(&here).queues.get_mut(&partition).and_then(VecDeque::pop_front);
                 let Some(entry) = entry else { continue };
-                let position = land(&cluster, partition, &entry).await;
-                lock(&here).landed.entry(partition).or_default().push_back((
-                    entry.call,
-                    entry.index,
-                    position,
-                ));
+                let landed = land(&cluster, partition, &entry).await;
+                lock(&here).landed.entry(partition).or_default().push_back((entry.call, entry.index, landed));
                 let (here, cluster, back) =
                     (Arc::clone(&here), Arc::clone(&cluster), lock(&here).dice.between(0, 20));
                 tokio::spawn(async move {
@@ -171,20 +188,23 @@ impl Remote {
     }
 }
 
-async fn land(cluster: &Cluster, partition: u32, entry: &Entry) -> u64 {
+/// It lands, unless it is too large for the topic.
+async fn land(cluster: &Cluster, partition: u32, entry: &Entry) -> Result<u64, ProduceError> {
     let mut frames = Frames::default();
     frames.push_frame(partition, &entry.frame);
-    cluster.log.produce(&entry.topic, frames).await.pop().expect("a result each").expect("it lands")
+    let landed = cluster.log.produce(&entry.topic, frames).await.pop().expect("a result each");
+    assert!(matches!(landed, Ok(_) | Err(ProduceError::TooLarge { .. })), "{landed:?}");
+    landed
 }
 
 /// The next answer of a partition comes: answers keep their order.
 fn answer(inner: &Mutex<Inner>, partition: u32) {
     let mut inner = lock(inner);
-    let Some((call, index, position)) = inner.landed.get_mut(&partition).and_then(VecDeque::pop_front) else {
+    let Some((call, index, landed)) = inner.landed.get_mut(&partition).and_then(VecDeque::pop_front) else {
         return;
     };
     let Some(open) = inner.calls.get_mut(&call) else { return };
-    open.results[index] = Ok(position);
+    open.results[index] = landed;
     open.left -= 1;
     if open.left == 0 {
         let open = inner.calls.remove(&call).expect("it is there");
@@ -231,6 +251,10 @@ impl Broker for Remote {
     }
 
     async fn recall(&self) {
+        self.recalls.fetch_add(1, Ordering::Relaxed);
+        // It takes the client a while to get to it, and more may be handed over meanwhile.
+        let wait = lock(&self.inner).dice.between(0, 200);
+        tokio::time::sleep(Duration::from_millis(wait)).await;
         self.wire().await;
     }
 
