@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use keylane_broker::ProduceError;
@@ -43,9 +44,9 @@ pub(super) enum Way {
 
 impl Way {
     /// The way of a message that may not be kept.
-    fn unkept(self, recalling: bool) -> Way {
+    fn unkept(self, held_back: bool) -> Way {
         match self {
-            Way::Direct if recalling => Way::Waits,
+            Way::Direct if held_back => Way::Waits,
             Way::Kept => Way::Waits,
             Way::Behind | Way::Aside => Way::Blocked,
             way => way,
@@ -111,16 +112,16 @@ impl Spill {
         caller: &Arc<Caller>,
     ) -> Begun {
         let lines = self.lines.read().expect("no holder panics");
-        if lines.is_quiet() {
+        if lines.is_quiet() && !self.failing.load(Ordering::SeqCst) {
             let answers = vec![(Way::Direct, self.hand_over(cx, target, frames, caller))];
             return Begun { answers, ways: Vec::new() };
         }
         if caller.when_away == WhenAway::Fail {
-            let recalling = lock(&self.calls).is_recalling();
-            let ways = lines.ways(target, &frames).into_iter().map(|way| way.unkept(recalling)).collect();
+            let held_back = self.holds_back();
+            let ways = lines.ways(target, &frames).into_iter().map(|way| way.unkept(held_back)).collect();
             return self.split(cx, &lines, target, &frames, ways, caller);
         }
-        if !lock(&self.calls).is_recalling() && !lines.blocks_any(&target.name, &frames) {
+        if !self.holds_back() && !lines.blocks_any(&target.name, &frames) {
             let ways = lines.ways(target, &frames);
             return self.split(cx, &lines, target, &frames, ways, caller);
         }
@@ -128,7 +129,7 @@ impl Spill {
         let mut lines = self.lines.write().expect("no holder panics");
         // What is handed over now may be called back with the rest, and what follows could overtake it before that is
         // known.
-        if lock(&self.calls).is_recalling() {
+        if self.holds_back() {
             frames.iter().for_each(|(partition, _)| lines.spill(&Place::of(target, partition)));
         }
         let ways = lines.ways(target, &frames);
@@ -138,6 +139,11 @@ impl Spill {
             }
         }
         self.split(cx, &lines, target, &frames, ways, caller)
+    }
+
+    /// True while what is handed over could overtake what is about to come back.
+    fn holds_back(&self) -> bool {
+        self.failing.load(Ordering::SeqCst) || lock(&self.calls).is_recalling()
     }
 
     /// Hands over what may go to the broker, and queues what is to be kept.

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
@@ -103,6 +104,8 @@ impl Spill {
             answer.answer(stored(results.clone()));
             return answered;
         }
+        // Who holds the lines cannot change them; until that is done nothing may overtake.
+        self.failing.fetch_or(first.is_ready(), Ordering::SeqCst);
         let (spill, target) = (Arc::clone(self), Arc::clone(target));
         self.tasks.spawn(async move {
             let results = match first {
@@ -186,6 +189,7 @@ impl Spill {
     pub(super) fn away(self: &Arc<Self>, why: &str) {
         let mut lines = self.lines.write().expect("no holder panics");
         let mut calls = lock(&self.calls);
+        self.failing.store(false, Ordering::SeqCst);
         let was_quiet = lines.is_quiet();
         let mut any = false;
         for open in calls.open.values_mut().filter(|open| !open.called_back) {

@@ -86,6 +86,8 @@ pub(crate) struct Spill {
     /// Held for reading while a call is handed over, so that a partition's change of ways meets no call half way.
     lines: RwLock<Lines>,
     calls: Mutex<Calls>,
+    /// A call failed at once, and its partitions do not wait yet.
+    failing: AtomicBool,
     counters: Counters,
     recent: Mutex<Recent>,
     bells: Arc<Bells>,
@@ -138,6 +140,7 @@ impl Spill {
             tasks: tasks.clone(),
             lines: lines.into(),
             calls: Mutex::default(),
+            failing: AtomicBool::default(),
             counters: Counters::default(),
             recent: Mutex::default(),
             bells: Arc::clone(&bells),

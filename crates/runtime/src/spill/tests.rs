@@ -3,13 +3,18 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use keylane_broker::embedded::Options;
 use keylane_broker::embedded::disk::RealDisk;
-use keylane_broker::{Broker, Embedded, TopicSpec};
+use keylane_broker::{Broker, Embedded, MemoryBroker, TopicSpec};
 use keylane_core::{Draft, Frames};
 
+use super::SpillOptions;
 use super::store::{Kind, Place, Store};
+use crate::clock::Clock;
+use crate::spawn::Tasks;
+use crate::{Keylane, Message};
 
 const BYTES_MAX: u64 = 1 << 30;
 
@@ -78,4 +83,31 @@ async fn every_name_of_a_topic_can_be_spilled() {
         assert_eq!(partitions, [1, 9_999], "{name}");
         assert_eq!(store.partitions(name), Some(9_999));
     }
+}
+
+/// PRD-3, P2: what fails at once is not overtaken by what comes before its partition waits.
+#[tokio::test]
+async fn what_fails_at_once_is_not_overtaken() {
+    let folder = tempfile::tempdir().expect("a folder is made");
+    let cluster = MemoryBroker::new(1, || 0);
+    let tasks = Tasks::default();
+    let options = SpillOptions { drain_every: Duration::from_millis(20), ..SpillOptions::default() };
+    let opened =
+        Keylane::with_spill(cluster.node("n"), log(folder.path()), options, Clock::system(), tasks, true);
+    let keylane = opened.await.expect("it opens");
+    let message = |id: &str| Message::new("orders").key("k").payload("1").id(id);
+    let partition = keylane.produce(message("0")).await.expect("the broker is there").partition;
+    cluster.cut_off("n");
+    let mut first = Box::pin(keylane.produce(message("1")));
+    assert!(futures_util::poll!(&mut first).is_pending(), "it is to be kept");
+    cluster.reconnect("n");
+    let (first, second) = futures_util::future::join(first, keylane.produce(message("2"))).await;
+    (first.expect("kept"), second.expect("kept or sent"));
+    let mut ids = Vec::new();
+    while ids.len() < 3 {
+        tokio::task::yield_now().await;
+        let there = keylane.peek("orders", partition, 0, 10).await.expect("it answers");
+        ids = there.iter().map(|message| message.id().to_owned()).collect();
+    }
+    assert_eq!(ids, ["0", "1", "2"]);
 }

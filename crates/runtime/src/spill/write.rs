@@ -73,7 +73,8 @@ impl Spill {
     fn next_jobs(&self) -> Vec<Job> {
         let mut calls = lock(&self.calls);
         let (mut jobs, mut bytes) = (Vec::new(), 0);
-        while bytes < WRITE_BYTES {
+        // What failed at once has not come back yet, and goes before what is queued.
+        while bytes < WRITE_BYTES && !self.failing.load(Ordering::SeqCst) {
             let Some(job) = calls.next_job() else { break };
             bytes += job.frames.bytes();
             jobs.push(job);
