@@ -102,7 +102,8 @@ async fn what_fails_at_once_is_not_overtaken() {
     assert!(futures_util::poll!(&mut first).is_pending(), "it is to be kept");
     cluster.reconnect("n");
     let (first, second) = futures_util::future::join(first, keylane.produce(message("2"))).await;
-    (first.expect("kept"), second.expect("kept or sent"));
+    first.expect("it is kept");
+    second.expect("it is kept or sent");
     let mut ids = Vec::new();
     while ids.len() < 3 {
         tokio::task::yield_now().await;
