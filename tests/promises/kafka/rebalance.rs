@@ -57,7 +57,8 @@ async fn storm(topic: &str, events: u64, messages: u64) -> Report {
         epochs.len()
     );
     assert!(killed.min(told) >= events / 8, "no storm: {killed} killed, {told} told to stop");
-    assert!(epochs.len() as u32 > PARTITIONS + PARTITIONS / 2, "no storm: {} epochs", epochs.len());
+    // Most take-overs end before the new owner has called anything: these are the ones that got so far.
+    assert!(epochs.len() as u32 > PARTITIONS + PARTITIONS / 4, "no storm: {} epochs", epochs.len());
     report.assert_repeats(UNRECORDED_MAX + CONCURRENCY);
     assert_eq!(stays.stop().await, Some(0), "{}", stays.output());
     report
