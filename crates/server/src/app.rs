@@ -18,6 +18,10 @@ use crate::problem::Problem;
 /// A stream is never silent for longer: shorter than the time after which common proxies close a silent connection.
 const BLANK_EVERY_MAX: Duration = Duration::from_secs(15);
 
+/// How long, and how many times, a message waits for the topics of a server that starts: half a minute in all.
+const TOPICS_LOOK: Duration = Duration::from_millis(200);
+const TOPICS_LOOKS: u32 = 150;
+
 /// A server's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
@@ -103,18 +107,23 @@ impl App {
         Ok(())
     }
 
-    /// Says so if topics are still being made. While the broker is away, messages are taken all the same: they are
-    /// kept here.
+    /// Waits until topics are made, and says so if that takes too long. While the broker is away, messages are taken
+    /// all the same: they are kept here.
     pub(crate) async fn has_topics(&self) -> Result<(), Problem> {
-        if self.phase() == Phase::Opening && self.keylane.health().await.is_ok() {
-            return Err(Problem::new(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "KL-1221",
-                "the server is starting",
-                "the server is still making sure of its topics; send it again in a moment",
-            ));
+        let mut phase = self.phase.subscribe();
+        for _ in 0..TOPICS_LOOKS {
+            if self.phase() != Phase::Opening || self.keylane.health().await.is_err() {
+                return Ok(());
+            }
+            let _made =
+                tokio::time::timeout(TOPICS_LOOK, phase.wait_for(|phase| *phase > Phase::Opening)).await;
         }
-        Ok(())
+        Err(Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "KL-1221",
+            "the server is starting",
+            "the server is still making sure of its topics; send it again in a moment",
+        ))
     }
 
     /// A place among the requests that produce, or why there is none.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use keylane_tests::{Server, Setup, Sink, client, fill, items};
+use keylane_tests::{Server, Setup, Sink, client, fill, items, produce, until};
 use serde_json::Value;
 
 use crate::{SOON, cluster};
@@ -115,5 +115,19 @@ async fn keys_lie_where_the_java_client_puts_them() {
         assert_eq!(placed[key], [u64::from(acked.partition); 2], "where the two others put {key:?}");
     }
     sink.wait_settled(900).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// BRK-8, ING-8: a server listens before its topics are made; what is sent meanwhile waits for them, and is taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_sent_as_soon_as_the_server_listens_is_taken() {
+    let (cluster, sink) = (cluster(), Sink::start().await);
+    let setup = Setup::default().topic("early").partitions(12).on_kafka(&cluster, SOON);
+    let mut server = Server::new(&setup, &sink);
+    server.spawn();
+    until("the server to listen", async || server.get("/healthz").await.filter(|(status, _)| *status == 200))
+        .await;
+    let acked = produce(&client(), &server.topic_url(), &items("k", 0, 10)).await.expect("it is taken");
+    server.settles(&sink, &acked).await;
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
