@@ -88,6 +88,17 @@ pub trait Broker: Send + Sync + 'static {
 
     /// One of the two small logs beside a source partition (BRK-6). Created empty by its first append.
     async fn journal(&self, name: &JournalName) -> Result<Arc<dyn Journal>, BrokerError>;
+
+    /// For how many partitions of a topic a group's journals were made; none if they were not made yet, or where a
+    /// topic never gets more partitions. One that does has no journals for those (BRK-10).
+    async fn journals(&self, _group: &str, _topic: &str) -> Result<Option<u32>, BrokerError> {
+        Ok(None)
+    }
+
+    /// Makes a group's journals for so many partitions: somebody has accepted that the topic has them.
+    async fn grow_journals(&self, _group: &str, _topic: &str, _partitions: u32) -> Result<(), BrokerError> {
+        Ok(())
+    }
 }
 
 /// Reads one partition in order. Not polling it is how reading stops (BPR-2); nothing is lost by it.

@@ -231,6 +231,14 @@ impl Broker for Faulty {
         }))
     }
 
+    async fn journals(&self, group: &str, topic: &str) -> Result<Option<u32>, BrokerError> {
+        ask(&self.weather, self.inner.journals(group, topic)).await
+    }
+
+    async fn grow_journals(&self, group: &str, topic: &str, partitions: u32) -> Result<(), BrokerError> {
+        ask(&self.weather, self.inner.grow_journals(group, topic, partitions)).await
+    }
+
     async fn journal(&self, name: &JournalName) -> Result<Arc<dyn Journal>, BrokerError> {
         let both = async {
             let inner = self.inner.journal(name).await?;

@@ -201,6 +201,12 @@ impl MemoryBroker {
         assert!(made.is_some(), "there is no topic {topic}");
     }
 
+    /// Gives a topic more partitions, as an operator does: its keys move.
+    pub fn grow_topic(&self, topic: &str, partitions: u32) {
+        let grown = self.cluster.with(|state| state.grow_topic(topic, partitions));
+        assert!(grown.is_some(), "there is no topic {topic}");
+    }
+
     /// Makes a topic refuse messages as full, or take them again.
     pub fn set_full(&self, topic: &str, full: bool) {
         self.topic(topic, |topic| topic.full = full);

@@ -26,6 +26,27 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// The part below a position, and the rest. A frame that cannot be read ends in the part below.
+    pub fn split(self, position: u64) -> (Batch, Option<Batch>) {
+        if self.next <= position {
+            return (self, None);
+        }
+        let (mut cursor, mut at, mut count) = (self.cursor(0), self.frames.len(), 0);
+        while let Some(found) = cursor.find_next() {
+            match found {
+                Ok(found) if found.position() >= position => {
+                    at = found.at;
+                    break;
+                }
+                Ok(_) => count += 1,
+                Err(_) => return (self, None),
+            }
+        }
+        let rest = Batch { count: self.count - count, frames: self.frames.slice(at..), ..self.clone() };
+        let below = Batch { count, frames: self.frames.slice(..at), next: position.max(self.base), ..self };
+        (below, Some(rest))
+    }
+
     /// Walks the deliveries of this batch in order, each carrying `epoch`.
     pub fn cursor(&self, epoch: u64) -> BatchCursor {
         BatchCursor {

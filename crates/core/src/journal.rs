@@ -10,10 +10,11 @@ mod form;
 use siphasher::sip::SipHasher24;
 
 use crate::encoding::Malformed;
+use crate::growth::Acceptance;
 use crate::ranges::Ranges;
 use crate::state::State;
 
-pub(crate) use form::{put_dead, put_set, take_dead, take_set};
+pub(crate) use form::{put_accepted, put_dead, put_set, take_accepted, take_dead, take_set};
 
 /// A record of `journal.p`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -253,6 +254,10 @@ pub struct Command {
     pub as_of: Option<u64>,
     /// Where an edited body lies in `hold.p`.
     pub body: Option<u64>,
+    /// What is accepted, in the journal of partition 0.
+    pub accept: Option<Acceptance>,
+    /// How many partitions the topic has.
+    pub partitions: Option<u32>,
     /// Who asks.
     pub who: String,
     /// When, ms since 1970.
@@ -273,9 +278,13 @@ pub enum CommandKind {
     Suspect,
     /// In flight when a process died, and alone.
     SuspectAlone,
+    /// The topic's new number of partitions is to be gone on with.
+    Accept,
+    /// The topic has more partitions: nobody goes by the old number any more.
+    Widen,
 }
 
-const COMMANDS: [(CommandKind, u8); 8] = [
+const COMMANDS: [(CommandKind, u8); 10] = [
     (CommandKind::Retry, 1),
     (CommandKind::Discard, 2),
     (CommandKind::Release, 3),
@@ -284,6 +293,8 @@ const COMMANDS: [(CommandKind, u8); 8] = [
     (CommandKind::Skip, 6),
     (CommandKind::Suspect, 7),
     (CommandKind::SuspectAlone, 8),
+    (CommandKind::Accept, 9),
+    (CommandKind::Widen, 10),
 ];
 
 /// Why bytes are no record that this version knows.

@@ -298,6 +298,11 @@ impl Owner {
         self.state().and_then(|state| state.claim.as_ref()).is_some_and(|newest| newest.id == self.claim)
     }
 
+    /// The topic has more partitions than this owner goes by.
+    fn outgrown(&self) -> bool {
+        self.state().is_some_and(|state| state.widened > self.setup.source.partitions)
+    }
+
     /// The epoch of this owner's counting fence.
     fn running(&self) -> Option<u64> {
         match self.phase {

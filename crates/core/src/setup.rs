@@ -26,6 +26,8 @@ pub struct Setup {
     pub conditional: bool,
     /// The source as it is now.
     pub source: Source,
+    /// Numbers of partitions that it had before, from which the present one was accepted.
+    pub former: Vec<u32>,
     /// Where a new group starts.
     pub start: u64,
     /// How long a handler may run.

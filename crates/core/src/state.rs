@@ -12,9 +12,10 @@ use crate::encoding::{
     FieldReader, Fields, Malformed, put_varint, take_flag, take_id, take_u32, take_varint,
 };
 use crate::encoding::{text, whole};
+use crate::growth::Acceptance;
 use crate::journal::{
-    Claim, DeadEffect, DeadEntry, Facts, Fence, Record, Snapshot, SnapshotBody, Source, put_dead, put_set,
-    take_dead, take_set,
+    Claim, Command, CommandKind, DeadEffect, DeadEntry, Facts, Fence, Record, Snapshot, SnapshotBody, Source,
+    put_accepted, put_dead, put_set, take_accepted, take_dead, take_set,
 };
 use crate::ranges::Settled;
 use crate::rules::Rules;
@@ -38,6 +39,10 @@ pub struct State {
     pub dead: BTreeMap<u64, DeadEntry>,
     /// `hold.p` may be cut below this position.
     pub low: u64,
+    /// In the journal of partition 0: new numbers of partitions that were accepted.
+    pub accepted: Vec<Acceptance>,
+    /// The topic has at least so many partitions: who goes by fewer does not own this one.
+    pub widened: u32,
 }
 
 /// The newest claim on record.
@@ -102,6 +107,10 @@ pub enum Ignored {
     Released,
     /// Facts that are not the next of their epoch.
     OutOfSequence,
+    /// A number of partitions that was accepted or told before, or that another was meanwhile.
+    AcceptedBefore,
+    /// A fence of a claimant that goes by fewer partitions than the topic has.
+    Outgrown,
 }
 
 /// What a newer version of Keylane put on record, and this one cannot carry out.
@@ -133,7 +142,7 @@ pub(crate) fn apply_under(rules: Rules, state: &mut State, position: u64, record
         Record::Fence(fence) => apply_fence(rules, state, position, fence),
         Record::Facts(facts) => apply_facts(rules, state, facts),
         Record::Snapshot(snapshot) => apply_snapshot(rules, state, snapshot),
-        Record::Command(_) => Applied::Stop(NotCarriedOut("a command")),
+        Record::Command(command) => apply_command(state, command),
     }
 }
 
@@ -153,6 +162,9 @@ fn apply_claim(state: &mut State, position: u64, claim: &Claim) -> Applied {
 }
 
 fn apply_fence(rules: Rules, state: &mut State, position: u64, fence: &Fence) -> Applied {
+    if fence.source.partitions < state.widened {
+        return Applied::Ignored(Ignored::Outgrown);
+    }
     let (mut instance, mut node) = (0, String::new());
     match &mut state.claim {
         Some(newest) if newest.id == fence.claim => {
@@ -248,6 +260,21 @@ fn apply_snapshot(rules: Rules, state: &mut State, snapshot: &Snapshot) -> Appli
     }
 }
 
+fn apply_command(state: &mut State, command: &Command) -> Applied {
+    match (command.kind, &command.accept, command.partitions) {
+        (CommandKind::Accept, Some(accept), _) if accept.follows(state) => {
+            state.accepted.push(accept.clone());
+            Applied::Counted
+        }
+        (CommandKind::Widen, _, Some(partitions)) if partitions > state.widened => {
+            state.widened = partitions;
+            Applied::Counted
+        }
+        (CommandKind::Accept | CommandKind::Widen, ..) => Applied::Ignored(Ignored::AcceptedBefore),
+        _ => Applied::Stop(NotCarriedOut("a command")),
+    }
+}
+
 impl State {
     /// Appends the state as a snapshot has it.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
@@ -285,6 +312,8 @@ impl State {
         let dead: Vec<&DeadEntry> = self.dead.values().collect();
         fields.list(8, &dead, |out, dead| put_dead(out, dead));
         fields.number(9, self.low);
+        fields.list(10, &self.accepted, put_accepted);
+        fields.number_if(11, (self.widened > 0).then_some(u64::from(self.widened)));
     }
 
     /// Reads what [`State::encode`] wrote.
@@ -303,6 +332,8 @@ impl State {
             },
             dead: fields.list(8, take_dead)?.into_iter().map(|dead| (dead.position, dead)).collect(),
             low: fields.number(9)?,
+            accepted: fields.list(10, take_accepted)?,
+            widened: fields.maybe(11)?.map(|value| whole(value, take_u32)).transpose()?.unwrap_or(0),
         };
         fields.finish()?;
         Ok(state)

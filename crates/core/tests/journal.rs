@@ -8,7 +8,7 @@ use keylane_core::journal::{
 };
 use keylane_core::ranges::Settled;
 use keylane_core::state::{Epoch, Ignored, NewestClaim, NotCarriedOut};
-use keylane_core::{Applied, Ranges, Record, RecordError, Source, State, apply, key_hash};
+use keylane_core::{Acceptance, Applied, Ranges, Record, RecordError, Source, State, apply, key_hash};
 use proptest::prelude::*;
 
 const ID: u128 = 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10;
@@ -32,6 +32,10 @@ fn dead(position: u64, effect: DeadEffect) -> DeadEntry {
     }
 }
 
+fn accepted() -> Acceptance {
+    Acceptance { incarnation: ID, from: 2, ends: vec![300, 0, 7, 1] }
+}
+
 fn state() -> State {
     let mut settled = Settled::below(40);
     settled.settle(42..45);
@@ -44,6 +48,8 @@ fn state() -> State {
         settled,
         dead: [(43, DeadEntry { key_hash: None, ..dead(43, DeadEffect::Passed) })].into(),
         low: 200,
+        accepted: Vec::new(),
+        widened: 0,
     }
 }
 
@@ -132,6 +138,51 @@ fn records() -> Vec<(&'static str, Record, &'static str)> {
             "010501010302010d0302f403050301ac02",
         ),
         (
+            "snapshot with accepted partitions",
+            snapshot(SnapshotBody::State(Box::new(State {
+                accepted: vec![accepted()],
+                widened: 6,
+                ..State::default()
+            }))),
+            concat!(
+                "010501010302010d0302f40304220601000901000a17100f0e0d0c0b0a0908070605040302010204ac02000701",
+                "0b0106",
+            ),
+        ),
+        (
+            "command to accept partitions",
+            Record::Command(Command {
+                id: ID,
+                kind: CommandKind::Accept,
+                positions: ranges(&[]),
+                as_of: None,
+                body: None,
+                accept: Some(accepted()),
+                partitions: None,
+                who: "ops".to_owned(),
+                when_ms: 1_700_000_000_000,
+            }),
+            concat!(
+                "01060110100f0e0d0c0b0a09080706050403020102010906036f7073070680d095ffbc310817100f0e0d0c0b0a",
+                "0908070605040302010204ac02000701",
+            ),
+        ),
+        (
+            "command to widen",
+            Record::Command(Command {
+                id: ID,
+                kind: CommandKind::Widen,
+                positions: ranges(&[]),
+                as_of: None,
+                body: None,
+                accept: None,
+                partitions: Some(6),
+                who: "ops".to_owned(),
+                when_ms: 1_700_000_000_000,
+            }),
+            "01060110100f0e0d0c0b0a09080706050403020102010a06036f7073070680d095ffbc31090106",
+        ),
+        (
             "command",
             Record::Command(Command {
                 id: ID,
@@ -141,6 +192,8 @@ fn records() -> Vec<(&'static str, Record, &'static str)> {
                 body: Some(9),
                 who: "ops".to_owned(),
                 when_ms: 1_700_000_000_000,
+                accept: None,
+                partitions: None,
             }),
             concat!(
                 "01060110100f0e0d0c0b0a090807060504030201020104030229010402d80405010906036f7073070680d095ff",

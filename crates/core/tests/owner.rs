@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
-use keylane_core::journal::{Claim, DeadEffect, DeadEntry, DeadReason, Facts, Fence};
+use keylane_core::journal::{Claim, Command, CommandKind, DeadEffect, DeadEntry, DeadReason, Facts, Fence};
 use keylane_core::setup::Bounds;
+use keylane_core::state::Ignored;
 use keylane_core::{
-    Action, Appended, Committed, Input, Mirror, Owner, Ranges, Record, RecordError, Replay, Setup, Source,
-    State, StepBack, Stop, commit_metadata, parse_commit_metadata,
+    Action, Appended, Applied, Committed, Input, Mirror, Owner, Ranges, Record, RecordError, Replay, Setup,
+    Source, State, StepBack, Stop, apply, commit_metadata, parse_commit_metadata,
 };
 use proptest::prelude::*;
 
@@ -21,6 +22,7 @@ fn setup(instance: u128) -> Setup {
         seed: instance * 1_000,
         conditional: false,
         source: SOURCE,
+        former: Vec::new(),
         start: 100,
         handler_timeout_ms: 30_000,
         bounds: Bounds::default(),
@@ -489,9 +491,57 @@ fn a_journal_or_source_that_does_not_belong_here_stops_the_partition() {
     for (code, why) in stops {
         assert_eq!(why.code(), Some(code), "{why}");
     }
+    // Once somebody has accepted them, more partitions do not stop it.
+    let accepted =
+        Setup { former: vec![SOURCE.partitions], source: Source { partitions: 5, ..SOURCE }, ..setup(2) };
+    let mut further = Log { records: log.records.clone(), ..Log::default() };
+    let (said, _) = further.drive(&mut Owner::new(accepted), 0, Input::PredecessorDead(1));
+    assert!(said.iter().any(|action| matches!(action, Action::Start { .. })), "{said:?}");
+    assert_eq!(further.state().source.map(|source| source.partitions), Some(5));
     let mut owner = Owner::new(setup(2));
     let unknown = Input::Unreadable { position: 7, error: RecordError::Kind(9) };
     assert_eq!(stop_of(&log.drive(&mut owner, 0, unknown).0).code(), Some("KL-1305"));
+}
+
+/// BRK-10: once it is on record that the topic has more partitions, who goes by fewer ends: an owner drains and does not
+/// own again, and a fence that was on its way does not count.
+#[test]
+fn who_goes_by_fewer_partitions_than_there_are_does_not_own() {
+    let widen = || {
+        Record::Command(Command {
+            id: 1,
+            kind: CommandKind::Widen,
+            positions: Ranges::new(),
+            as_of: None,
+            body: None,
+            accept: None,
+            partitions: Some(SOURCE.partitions + 1),
+            who: String::new(),
+            when_ms: 0,
+        })
+    };
+    let mut log = Log::default();
+    let (mut owner, epoch) = log.own(setup(1));
+    log.append(widen());
+    assert_eq!(log.read(&mut owner, 0).0, [Action::Drain]);
+    log.drive(&mut owner, 0, Input::Quiet);
+    assert!(log.state().epoch.is_some_and(|ended| ended.position == epoch && ended.released));
+    log.drive(&mut owner, 0, Input::Confirmed);
+    let (said, _) = log.drive(&mut owner, 1_000, Input::Tick(1_000));
+    assert_eq!(stop_of(&said).code(), Some("KL-1304"));
+    // A fence that lands behind it.
+    let mut state = State::default();
+    let claim = Claim { id: 7, instance: 2, node: String::new() };
+    apply(&mut state, 0, &Record::Identity { journal: 5 });
+    apply(&mut state, 1, &Record::Claim(claim));
+    apply(&mut state, 2, &widen());
+    let fence = |partitions| {
+        let source = Source { partitions, ..SOURCE };
+        Record::Fence(Fence { claim: 7, claim_position: 1, journal: 5, source })
+    };
+    let outgrown = Applied::Ignored(Ignored::Outgrown);
+    assert_eq!(apply(&mut state, 3, &fence(SOURCE.partitions)), outgrown);
+    assert_eq!(apply(&mut state, 4, &fence(SOURCE.partitions + 1)), Applied::Counted);
 }
 
 /// A state too large for a snapshot costs room, and nothing else.

@@ -11,13 +11,14 @@ use keylane_broker::{BrokerError, Change, Ends, Membership, Topic};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::growth::{Gates, growth_of, open_gates};
 use crate::link::{Command, Pauses};
 use crate::news::{News, Teller, Told, news};
 use crate::own::Own;
 use crate::spawn::Tasks;
 use crate::status::PartitionState;
 use crate::subscription::Subscription;
-use crate::view::PartitionView;
+use crate::view::{PartitionView, Views, all};
 use crate::wake::Wakes;
 
 /// Questions on their way to the group's member; owners wait for the answer.
@@ -79,9 +80,12 @@ pub(crate) struct Assign {
     pub(crate) topic: Topic,
     pub(crate) ends: Vec<Ends>,
     pub(crate) shards: Vec<ShardDoor>,
-    pub(crate) views: Vec<Arc<PartitionView>>,
+    pub(crate) views: Views,
     pub(crate) tasks: Tasks,
     pub(crate) stop: watch::Receiver<Stopping>,
+    /// The group was left, since nothing may be read of its topic.
+    pub(crate) left: bool,
+    pub(crate) gates: Arc<Gates>,
 }
 
 /// How far stopping has come.
@@ -116,54 +120,140 @@ impl Owned {
 impl Assign {
     /// Follows the assignment until it is told to stop, then drains what is owned.
     pub(crate) async fn run(mut self) {
+        let mut stop = self.stop.clone();
+        while self.goes_on(&mut stop).await && self.follow_group(&mut stop).await {}
+        self.leave().await;
+    }
+
+    /// Waits until it was accepted that the topic has as many partitions as it has (BRK-10), and the group is joined.
+    /// False: told to stop.
+    async fn goes_on(&mut self, stop: &mut Stop) -> bool {
+        let mut again = self.left;
+        loop {
+            let tried = tokio::select! {
+                biased;
+                () = reached(stop, Stopping::Drain) => return false,
+                tried = self.try_to_go_on(again) => tried,
+            };
+            match tried {
+                Ok(()) => return true,
+                Err(BrokerError::Closed) => return false,
+                Err(error) if ends_it(&error) => {
+                    let why = said(&error);
+                    if !again {
+                        tracing::error!(topic = &*self.subscription.topic, why, "a pipeline cannot start");
+                    }
+                    self.leave().await;
+                    self.show_stopped(&why);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "it cannot be found out how many partitions were accepted");
+                    self.show_refusal(&error);
+                }
+            }
+            again = true;
+            let at = &self.subscription;
+            let until = at.clock.instant(at.clock.now_ms() + REJOIN_MS);
+            tokio::select! {
+                biased;
+                () = reached(stop, Stopping::Drain) => return false,
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+    }
+
+    async fn try_to_go_on(&mut self, again: bool) -> Result<(), BrokerError> {
+        let at = Arc::clone(&self.subscription);
+        if again {
+            self.look_again().await?;
+        }
+        let growth = growth_of(&at, &self.topic).await?;
+        if self.left {
+            self.membership = join_after_pause(&at, &self.topic).await?;
+            self.left = false;
+        }
+        self.gates = Gates::new(&growth, self.topic.partitions);
+        self.tasks.spawn(open_gates(Arc::downgrade(&self.gates), at, growth));
+        for view in all(&self.views) {
+            view.set(PartitionState::Idle, None);
+        }
+        Ok(())
+    }
+
+    /// The topic as it is now, which may have more partitions.
+    async fn look_again(&mut self) -> Result<(), BrokerError> {
+        let at = &self.subscription;
+        let unknown = || BrokerError::UnknownTopic(at.topic.to_string());
+        let there = at.broker.topic(&at.topic).await?.ok_or_else(unknown)?;
+        if there.incarnation != self.topic.incarnation {
+            return Err(BrokerError::Recreated(there.name));
+        }
+        let ends = at.broker.ends(&at.topic).await?;
+        if ends.len() != there.partitions as usize {
+            return Err(BrokerError::Unavailable(format!("{} is being changed", at.topic)));
+        }
+        let mut views = self.views.write().expect("no holder panics");
+        for (partition, ends) in (0..).zip(&ends).skip(views.len()) {
+            views.push(Arc::new(PartitionView::new(partition, ends.start)));
+        }
+        (self.topic, self.ends) = (there, ends);
+        Ok(())
+    }
+
+    /// Follows the assignment. True if the topic is not what it was, and somebody has to accept that.
+    async fn follow_group(&mut self, stop: &mut Stop) -> bool {
         let (questions, mut asked) = mpsc::channel(QUESTIONS_MAX);
         let asks = Asks { questions };
         let mut owned: BTreeMap<u32, Owned> = BTreeMap::new();
-        let mut stop = self.stop.clone();
         loop {
             tokio::select! {
                 biased;
-                () = reached(&mut stop, Stopping::Drain) => break,
+                () = reached(stop, Stopping::Drain) => break,
                 Some((question, answer)) = asked.recv() => {
                     let _ = answer.send(self.answer(question).await);
                 }
-                change = self.membership.changed() => match change {
-                    Ok(change) => self.follow(change, &asks, &mut owned).await,
-                    Err(BrokerError::Closed) => break,
-                    Err(error) if ends_it(&error) => {
-                        self.stop_all(&error, &mut owned, &mut asked, &mut stop).await;
-                        break;
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "the group's assignment cannot be followed; joining again");
-                        self.show_refusal(&error);
-                        if !self.join_again(&mut asked, &mut owned, &mut stop).await {
-                            break;
+                change = self.membership.changed() => {
+                    let error = match change {
+                        Ok(change) => {
+                            self.follow(change, &asks, &mut owned).await;
+                            continue;
                         }
-                    }
-                },
+                        Err(error) if ends_it(&error) => error,
+                        Err(BrokerError::Closed) => break,
+                        Err(error) => {
+                            tracing::warn!(%error, "the group's assignment cannot be followed; joining again");
+                            self.show_refusal(&error);
+                            match self.join_again(&mut asked, &mut owned, stop).await {
+                                Ok(()) => continue,
+                                Err(BrokerError::Closed) => break,
+                                Err(error) => error,
+                            }
+                        }
+                    };
+                    return self.stop_all(&error, &mut owned, &mut asked, stop).await;
+                }
             }
         }
         drop(asks);
         self.give_all_up(owned, asked).await;
-        self.membership.leave().await;
+        false
     }
 
     /// The topic is not what it was, so that keys or positions mean something else: what runs is finished and put on
-    /// record, and nothing more starts until somebody acts (BRK-10, P10).
+    /// record, and nothing more starts until somebody acts (BRK-10, P10). False: told to stop.
     async fn stop_all(
         &mut self,
         error: &BrokerError,
         owned: &mut BTreeMap<u32, Owned>,
         asked: &mut Asked,
         stop: &mut Stop,
-    ) {
-        let why = format!("{}: {error}", crate::error::broker_code(error));
+    ) -> bool {
+        let why = said(error);
         tracing::error!(topic = &*self.subscription.topic, why, "a pipeline has stopped");
         for own in owned.values() {
             own.teller.tell(Told::Revoked);
         }
-        self.membership.leave().await;
+        self.leave().await;
         let tasks: Vec<_> = std::mem::take(owned).into_values().map(|own| (own.teller, own.task)).collect();
         let (tellers, tasks): (Vec<_>, Vec<_>) = tasks.into_iter().unzip();
         let mut ended = Box::pin(join_all(tasks));
@@ -174,19 +264,32 @@ impl Assign {
                 biased;
                 () = reached(&mut dropping, Stopping::Drop) => {
                     tellers.iter().for_each(|teller| teller.tell(Told::Lost));
-                    return;
+                    return false;
                 }
                 Some((question, answer)) = asked.recv() => {
                     let _ = answer.send(self.answer(question).await);
                 }
                 _ = &mut ended, if !drained => {
                     drained = true;
-                    for view in &self.views {
-                        view.set(PartitionState::Stopped, Some(why.clone()));
+                    self.show_stopped(&why);
+                    if matches!(error, BrokerError::Partitions { .. }) {
+                        return true;
                     }
                 }
-                () = reached(stop, Stopping::Drain), if drained => return,
+                () = reached(stop, Stopping::Drain), if drained => return false,
             }
+        }
+    }
+
+    async fn leave(&mut self) {
+        if !std::mem::replace(&mut self.left, true) {
+            self.membership.leave().await;
+        }
+    }
+
+    fn show_stopped(&self, why: &str) {
+        for view in all(&self.views) {
+            view.set(PartitionState::Stopped, Some(why.to_owned()));
         }
     }
 
@@ -194,19 +297,18 @@ impl Assign {
     fn show_refusal(&self, error: &BrokerError) {
         if matches!(error, BrokerError::Denied { .. } | BrokerError::Credentials(_) | BrokerError::Invalid(_))
         {
-            let why = format!("{}: {error}", crate::error::broker_code(error));
-            self.views.iter().for_each(|view| view.set(PartitionState::Stopped, Some(why.clone())));
+            self.show_stopped(&said(error));
         }
     }
 
     /// A membership ends with its first error: what it would have said is not known, so all it gave is given up, and
-    /// the group is joined anew. False if there is nothing to join any more.
+    /// the group is joined anew. An error if joining does not mend it; `Closed` if there is nothing to join any more.
     async fn join_again(
         &mut self,
         asked: &mut Asked,
         owned: &mut BTreeMap<u32, Owned>,
         stop: &mut Stop,
-    ) -> bool {
+    ) -> Result<(), BrokerError> {
         for own in owned.values() {
             own.teller.tell(Told::Revoked);
         }
@@ -216,20 +318,16 @@ impl Assign {
         loop {
             tokio::select! {
                 biased;
-                () = reached(stop, Stopping::Drain) => return false,
+                () = reached(stop, Stopping::Drain) => return Err(BrokerError::Closed),
                 Some((question, answer)) = asked.recv() => {
                     let _ = answer.send(self.answer(question).await);
                 }
                 joined = &mut joining => match joined {
                     Ok(membership) => {
                         self.membership = membership;
-                        return true;
+                        return Ok(());
                     }
-                    Err(BrokerError::Closed) => return false,
-                    Err(error) if ends_it(&error) => {
-                        self.stop_all(&error, owned, asked, stop).await;
-                        return false;
-                    }
+                    Err(error) if ends_it(&error) || error == BrokerError::Closed => return Err(error),
                     Err(error) => {
                         tracing::warn!(%error, "the group was not joined; trying again");
                         self.show_refusal(&error);
@@ -283,7 +381,8 @@ impl Assign {
             pauses: door.pauses,
             news,
             asks,
-            view: Arc::clone(&self.views[partition as usize]),
+            view: Arc::clone(&self.views.read().expect("no holder panics")[partition as usize]),
+            gates: Arc::clone(&self.gates),
         };
         let task = self.tasks.spawn(async move {
             if let Some(before) = before {
@@ -324,6 +423,17 @@ impl Assign {
 /// Ready once stopping has come that far, or nobody can say any more.
 async fn reached(stop: &mut watch::Receiver<Stopping>, far: Stopping) {
     let _ = stop.wait_for(|stopping| *stopping >= far).await;
+}
+
+/// What a pipeline that stops says.
+fn said(error: &BrokerError) -> String {
+    match *error {
+        BrokerError::Partitions { there, asked, .. } => {
+            let why = keylane_core::Stop::OtherPartitions { recorded: asked, found: there };
+            format!("{}: {why}", why.code().unwrap_or_default())
+        }
+        _ => format!("{}: {error}", crate::error::broker_code(error)),
+    }
 }
 
 /// True for what joining again does not mend.

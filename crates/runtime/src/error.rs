@@ -28,6 +28,9 @@ pub enum Error {
     /// There is no such pipeline.
     #[error("there is no pipeline {0}")]
     UnknownPipeline(String),
+    /// A topic's new number of partitions cannot be accepted.
+    #[error("the partitions of topic {0} cannot be accepted: {1}")]
+    Accept(String, String),
     /// An outbox is not described well.
     #[error("the outbox cannot be relayed: {0}")]
     Outbox(String),
@@ -43,6 +46,7 @@ impl Error {
             Error::Pipeline(..) => "KL-1308",
             Error::UnknownPipeline(_) => "KL-1309",
             Error::Outbox(_) => "KL-1310",
+            Error::Accept(..) => "KL-1311",
         }
     }
 }

@@ -178,7 +178,7 @@ impl Keylane {
     /// Says how a topic is, so that messages for it are taken, and kept here, before the broker was ever reached. Other
     /// partitions than the broker says later stop what was kept from being sent.
     pub fn declare_topic(&self, name: &str, spec: &TopicSpec) {
-        self.inner.producer.know(name, spec.partitions, spec.message_bytes_max);
+        self.inner.producer.targets().know(name, spec.partitions, spec.message_bytes_max);
     }
 
     /// What waits on this machine for the broker (PRD-4).
@@ -276,10 +276,13 @@ impl Keylane {
         PipelineBuilder::new(self.clone(), name)
     }
 
+    pub(crate) fn running(&self) -> Vec<Pipeline> {
+        self.inner.pipelines.lock().expect("no holder panics").values().cloned().collect()
+    }
+
     /// How each pipeline is, by name.
     pub async fn pipelines(&self) -> Result<Vec<PipelineStatus>, Error> {
-        let running: Vec<Pipeline> =
-            self.inner.pipelines.lock().expect("no holder panics").values().cloned().collect();
+        let running = self.running();
         // Together: while a broker is away, each waits a moment for it.
         join_all(running.iter().map(Pipeline::status)).await.into_iter().collect()
     }

@@ -26,6 +26,7 @@
 //! A handler is a closure that takes a [`Message`], or a type with the trait [`Handler`], which borrows. It answers
 //! with an [`Outcome`], or with a `Result` whose error is retried. `examples/` goes on from here, in numbered steps.
 
+mod accept;
 mod assign;
 mod backlog;
 mod bury;
@@ -37,6 +38,7 @@ mod contain;
 mod elsewhere;
 pub mod error;
 mod flaws;
+mod growth;
 mod handle;
 pub mod handler;
 pub mod handlers;
@@ -66,12 +68,14 @@ pub mod spill;
 mod stats;
 pub mod status;
 mod subscription;
+mod targets;
 mod thread;
 mod ticket;
 mod view;
 mod wake;
 mod watch;
 
+pub use accept::Accepted;
 pub use backlog::{Backlog, Severity};
 pub use call::Call;
 pub use error::Error;

@@ -50,6 +50,10 @@ impl<F> Shard<F> {
             part.verify(self.paused_ms);
             self.verifying += 1;
         }
+        if self.parts.len() <= partition as usize {
+            // The topic has got more partitions.
+            self.parts.resize_with(partition as usize + 1, || None);
+        }
         self.parts[partition as usize] = Some(part);
     }
 

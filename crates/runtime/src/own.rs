@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 
 use self::mail::Alive;
 use crate::assign::Asks;
+use crate::growth::Gates;
 use crate::link::{Command, Link, Pauses, Start};
 use crate::news::{News, Told};
 use crate::status::PartitionState;
@@ -45,6 +46,7 @@ pub(crate) struct Own {
     pub(crate) news: News,
     pub(crate) asks: Asks,
     pub(crate) view: Arc<PartitionView>,
+    pub(crate) gates: Arc<Gates>,
 }
 
 /// How owning ended.
@@ -146,6 +148,7 @@ impl Own {
                 incarnation: self.topic.incarnation,
                 partitions: self.topic.partitions,
             },
+            former: self.gates.former(),
             start: self.start,
             handler_timeout_ms: subscription.timeout_ms,
             bounds: subscription.bounds.clone(),
@@ -358,9 +361,10 @@ impl Epoch<'_> {
         let at = Arc::clone(&self.own.subscription);
         let settled = self.state().settled.clone();
         let reader = at.broker.reader(&at.topic, self.own.partition, settled.low()).await.map_err(ended)?;
+        let reader = self.own.gates.guard(self.own.partition, reader, settled.low());
         self.epoch = Some(epoch);
         self.link = Arc::default();
-        self.own.view.started(epoch, &settled, Arc::clone(&self.link));
+        self.own.view.started(epoch, &settled, Arc::clone(&self.link), Arc::clone(&self.own.gates));
         tracing::info!(
             topic = &*at.topic,
             partition = self.own.partition,

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use keylane_core::Order;
@@ -16,7 +16,7 @@ use crate::settings::Settings;
 use crate::shards::Shards;
 use crate::status::{LaneCounts, LaneSort, LaneStatus, PartitionState, PartitionStatus, PipelineStatus};
 use crate::subscription::{CommitCounters, Subscription};
-use crate::view::PartitionView;
+use crate::view::{PartitionView, Views, all};
 use crate::{Error, Handler, Keylane};
 
 /// A pipeline about to run. Every setting has a default.
@@ -125,16 +125,19 @@ impl<H: Handler> PipelineBuilder<H> {
             let committed = commit.map_or(ends.start, |commit| commit.position);
             views.push(Arc::new(PartitionView::new(partition, committed)));
         }
+        let views: Views = Arc::new(RwLock::new(views));
         let lagging = Lagging::new(&ends);
         let assign = Assign {
             subscription: Arc::clone(&subscription),
             membership,
             ends,
             shards: shards.doors.clone(),
-            views: views.clone(),
+            views: Arc::clone(&views),
             tasks: inner.tasks.clone(),
             topic,
             stop: stopping,
+            left: false,
+            gates: Arc::default(),
         };
         let (ended, ending) = watch::channel(false);
         inner.tasks.spawn(async move {
@@ -174,7 +177,7 @@ pub struct Pipeline {
 struct Running {
     subscription: Arc<Subscription>,
     shards: Shards,
-    views: Vec<Arc<PartitionView>>,
+    views: Views,
     stop: watch::Sender<Stopping>,
     ended: watch::Receiver<bool>,
     drain: Duration,
@@ -183,6 +186,10 @@ struct Running {
 }
 
 impl Pipeline {
+    pub(crate) fn subscription(&self) -> &Subscription {
+        &self.inner.subscription
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.inner.subscription.pipeline
@@ -210,7 +217,7 @@ impl Pipeline {
     /// How it is now.
     pub async fn status(&self) -> Result<PipelineStatus, Error> {
         let at = &self.inner.subscription;
-        let partitions = self.inner.lagging.partitions(at, &self.inner.views).await?;
+        let partitions = self.inner.lagging.partitions(at, &all(&self.inner.views)).await?;
         let figures = self.inner.shards.figures();
         Ok(PipelineStatus {
             name: self.name().to_owned(),

@@ -4,10 +4,9 @@
 //! (`call.rs`), and none stops the broker from batching. Messages of one caller keep their order: a call takes its
 //! place when it is sent, not when it is acknowledged.
 
-use std::collections::HashMap;
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, RwLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use crate::call::{Call, InFlight, Room, Target};
 use crate::clock::{Clock, Ids};
 use crate::spawn::Tasks;
 use crate::spill::{Caller, Spill, Stored, WhenAway};
+use crate::targets::Targets;
 use crate::ticket::Ticket;
 use crate::{Error, Message};
 
@@ -65,7 +65,7 @@ struct Shared {
     tasks: Tasks,
     /// As what a topic is created by its first use; none if it is not.
     new_topic: Option<TopicSpec>,
-    topics: RwLock<HashMap<String, Arc<Target>>>,
+    targets: Arc<Targets>,
     in_flight: InFlight,
     watch: Watch,
     counters: ProducerCounters,
@@ -89,13 +89,13 @@ impl Producer {
         new_topic: Option<TopicSpec>,
     ) -> Producer {
         let shared = Shared {
+            targets: Targets::new(Arc::clone(&broker), clock, tasks.clone()),
             broker,
             spill,
             clock,
             ids: Ids::of(clock),
             tasks,
             new_topic,
-            topics: RwLock::default(),
             in_flight: InFlight::default(),
             watch: Watch::default(),
             counters: ProducerCounters::default(),
@@ -271,9 +271,13 @@ impl Producer {
         }
     }
 
+    /// Topics that are known here.
+    pub(crate) fn targets(&self) -> &Arc<Targets> {
+        &self.shared.targets
+    }
+
     async fn target(&self, topic: &str) -> Result<Arc<Target>, Error> {
-        let known = self.shared.topics.read().expect("no holder panics").get(topic).cloned();
-        if let Some(target) = known {
+        if let Some(target) = self.targets().find(topic).await {
             return Ok(target);
         }
         let (partitions, message_bytes_max) = match self.spill() {
@@ -283,14 +287,7 @@ impl Producer {
             }
             Some(spill) => spill.ask_or_know(topic, self.ensure(topic)).await?,
         };
-        Ok(self.know(topic, partitions, message_bytes_max))
-    }
-
-    /// A topic that is known, whether the broker can be asked or not.
-    pub(crate) fn know(&self, topic: &str, partitions: u32, message_bytes_max: usize) -> Arc<Target> {
-        let target = Arc::new(Target::new(topic, partitions, message_bytes_max));
-        let mut topics = self.shared.topics.write().expect("no holder panics");
-        Arc::clone(topics.entry(topic.to_owned()).or_insert(target))
+        Ok(self.targets().know(topic, partitions, message_bytes_max))
     }
 }
 

@@ -133,7 +133,7 @@ impl<F> Shard<F> {
 
     /// Forgets a partition, what runs included: nothing of it can settle any more.
     pub(crate) fn drop_part(&mut self, partition: u32) {
-        let Some(part) = self.parts[partition as usize].take() else {
+        let Some(part) = self.parts.get_mut(partition as usize).and_then(Option::take) else {
             return;
         };
         match part.state {

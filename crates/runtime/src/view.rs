@@ -1,9 +1,10 @@
 //! A partition as others see it: written by its owner, read by anyone.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 
 use keylane_core::Settled;
 
+use crate::growth::Gates;
 use crate::link::Link;
 use crate::status::{PartitionState, PartitionStatus};
 
@@ -22,6 +23,15 @@ struct Shown {
     settled_above: u64,
     why: Option<String>,
     link: Option<Arc<Link>>,
+    gates: Option<Arc<Gates>>,
+}
+
+/// Each partition of a pipeline. More are added when a topic gets more.
+pub(crate) type Views = Arc<RwLock<Vec<Arc<PartitionView>>>>;
+
+/// Views as they are now.
+pub(crate) fn all(views: &Views) -> Vec<Arc<PartitionView>> {
+    views.read().expect("no holder panics").clone()
 }
 
 impl PartitionView {
@@ -34,11 +44,11 @@ impl PartitionView {
         self.change(|shown| (shown.state, shown.why) = (state, why));
     }
 
-    pub(crate) fn started(&self, epoch: u64, settled: &Settled, link: Arc<Link>) {
+    pub(crate) fn started(&self, epoch: u64, settled: &Settled, link: Arc<Link>, gates: Arc<Gates>) {
         self.settled(settled);
         self.change(|shown| {
             (shown.state, shown.epoch, shown.why) = (PartitionState::Running, epoch, None);
-            shown.link = Some(link);
+            (shown.link, shown.gates) = (Some(link), Some(gates));
         });
     }
 
@@ -62,9 +72,10 @@ impl PartitionView {
     /// As it is shown, but for where the log ends; if nobody can say, it seems to end where it is settled.
     pub(crate) fn status(&self, end: Option<u64>) -> PartitionStatus {
         let mut shown = self.shown.lock().expect("no holder panics").clone();
-        let pause = shown.link.as_ref().and_then(|link| link.pause());
+        let waits = shown.gates.as_ref().and_then(|gates| gates.why(self.partition, shown.committed));
+        let pause = shown.link.as_ref().and_then(|link| link.pause()).map(str::to_owned).or(waits);
         if let (PartitionState::Running, Some(pause)) = (shown.state, pause) {
-            (shown.state, shown.why) = (PartitionState::Paused, Some(pause.to_owned()));
+            (shown.state, shown.why) = (PartitionState::Paused, Some(pause));
         }
         PartitionStatus {
             partition: self.partition,

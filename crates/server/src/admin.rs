@@ -1,4 +1,4 @@
-//! The admin API's reads (ADM-1): pipelines, lanes, topics, and what lies in a topic.
+//! The admin API (ADM-1): pipelines, lanes, topics, what lies in a topic, and accepting its partitions.
 
 use std::sync::Arc;
 
@@ -34,6 +34,14 @@ pub(crate) async fn pipelines(State(app): State<Arc<App>>) -> Result<Response<Bo
 /// `GET /admin/topics`
 pub(crate) async fn topics(State(app): State<Arc<App>>) -> Result<Response<Body>, Problem> {
     Ok(listed("topics", app.keylane.topics().await?))
+}
+
+/// `POST /admin/topics/{topic}/accept`
+pub(crate) async fn accept(
+    State(app): State<Arc<App>>,
+    Segment(topic): Segment,
+) -> Result<Response<Body>, Problem> {
+    Ok(listed("accepted", app.keylane.accept(&topic, "admin API").await?))
 }
 
 /// `GET /admin/outbox`

@@ -59,6 +59,15 @@ fn paths() -> Value {
         "/admin/topics": { "get": get("Topics", &[], "application/json", list("topics", "Topic")) },
         "/admin/outbox": { "get": get("Outboxes", &[], "application/json", list("outbox", "Outbox")) },
         "/admin/topics/{topic}/messages": { "get": messages() },
+        "/admin/topics/{topic}/accept": { "post": {
+            "summary": "Goes on with a topic that got more partitions, for all pipelines here that read it",
+            "description": "Answered when it is decided, after some seconds: what is newer than this moment is read once all that stood before it is settled. Empty if there is nothing to accept.",
+            "parameters": [path_parameter("topic")],
+            "responses": {
+                "200": content("What was accepted", "application/json", list("accepted", "Accepted")),
+                "401": problem(), "403": problem(), "404": problem(), "409": problem(), "503": problem(), "default": problem(),
+            },
+        } },
         "/admin/spill": { "get": get("What waits on this machine for the broker", &[
             query("state", "Only entries in this state", json!({ "enum": ["pending", "retrying", "success", "failed"] })),
             query("limit", "At most so many entries", json!({ "type": "integer", "minimum": 0, "maximum": 1000, "default": 50 })),
@@ -132,6 +141,7 @@ fn schemas() -> Value {
             "properties": { "id": text(), "partition": count(), "offset": count(), "spilled": { "const": true } },
         },
         "Spill": spill(),
+        "Accepted": object(json!({ "pipeline": text(), "group": text(), "from": count(), "to": count() })),
         "Rejected": object(json!({ "index": count(), "error": text() })), "Outbox": outbox(),
         "Problem": {
             "type": "object",

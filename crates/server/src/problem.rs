@@ -56,6 +56,7 @@ impl From<Error> for Problem {
     fn from(error: Error) -> Problem {
         let (status, title) = match &error {
             Error::Produce(error) => produce_status(error),
+            Error::Accept(..) => (StatusCode::CONFLICT, "the partitions cannot be accepted"),
             Error::UnknownPipeline(_) => (StatusCode::NOT_FOUND, "there is no such pipeline"),
             Error::Broker(_) => match error.code() {
                 "KL-1201" => (StatusCode::NOT_FOUND, "there is no such topic"),

@@ -16,7 +16,7 @@ use crate::segment::Segment;
 use crate::{admin, errors, health, ingest, openapi, page, spill};
 
 /// Every path: its name in metrics, where a label never carries what a client made up, and in the API's description.
-pub(crate) const PATHS: [&str; 15] = [
+pub(crate) const PATHS: [&str; 16] = [
     PRODUCE,
     "/healthz",
     "/readyz",
@@ -30,11 +30,13 @@ pub(crate) const PATHS: [&str; 15] = [
     "/admin/topics",
     "/admin/outbox",
     TAIL,
+    ACCEPT,
     "/admin/spill",
     "/admin/spill/drain",
 ];
 const PRODUCE: &str = "/v1/topics/{topic}/messages";
 const TAIL: &str = "/admin/topics/{topic}/messages";
+const ACCEPT: &str = "/admin/topics/{topic}/accept";
 const ERRORS: &str = "/errors/{code}";
 
 /// All routes.
@@ -53,6 +55,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/admin/topics", get(admin::topics))
         .route("/admin/outbox", get(admin::outbox))
         .route(TAIL, get(admin::messages))
+        .route(ACCEPT, post(admin::accept))
         .route("/admin/spill", get(spill::shown))
         .route("/admin/spill/drain", post(spill::drain))
         .fallback(not_found)
@@ -66,7 +69,7 @@ pub(crate) fn label(path: &str) -> &'static str {
         return PRODUCE;
     }
     if path.starts_with("/admin/topics/") {
-        return TAIL;
+        return if path.ends_with("/accept") { ACCEPT } else { TAIL };
     }
     if path.starts_with("/errors/") {
         return ERRORS;

@@ -1,8 +1,12 @@
 //! Topics changed under their readers: records deleted, partitions added, a topic made anew. Each is noticed, stops what
 //! is concerned with a clear error, now and after a restart, and never goes by in silence.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use keylane_tests::{
-    Acked, Cluster, Item, PipelineView, Reply, Server, Setup, Sink, check, fill, items, until,
+    Acked, Call, Cluster, Item, PipelineView, Reply, Server, Setup, Sink, check, client, fill, items,
+    run_binary, until,
 };
 
 use crate::commits::Commits;
@@ -88,39 +92,120 @@ async fn records_deleted_before_they_were_read_stop_their_partition_alone() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// BRK-10, P10: partitions that are added move keys. Nothing more starts, what runs is finished and on record, and the
-/// pipeline says so, now and after a restart.
+/// BRK-10, P10, P2: partitions that are added move keys. Nothing more starts, what runs is finished and on record, and
+/// the pipeline says so, now and after a restart. Once somebody accepts them it goes on, and each key keeps its order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn partitions_added_while_keys_are_in_flight_stop_the_pipeline() {
+async fn partitions_added_while_keys_are_in_flight_stop_the_pipeline_until_they_are_accepted() {
     let (cluster, sink) = (cluster(), Sink::start().await);
     let setup = Setup::default().topic("widened").on_kafka(&cluster, SOON);
     let mut server = Server::new(&setup, &sink);
     server.start().await;
     owns(&server, 4).await;
     sink.behave(|_| Reply::Held(200));
-    let acked = fill(&server, &many(0, 5, 0)).await;
+    let mut acked = fill(&server, &many(0, 5, 0)).await;
     sink.wait("each key to be in flight", |sink| sink.len() == 40).await;
-    cluster.tool(&["TopicCommand", "--alter", "--topic", "widened", "--partitions", "6"]);
+    cluster.tool(&["TopicCommand", "--alter", "--topic", "widened", "--partitions", "8"]);
     until("the pipeline to drain", async || {
         let view = PipelineView::of(&server).await?;
         view.partitions.iter().all(|at| at.state == "draining").then_some(())
     })
     .await;
     sink.release();
-    stopped(&server, &[0, 1, 2, 3], &["KL-1105", "widened"]).await;
+    stopped(&server, &[0, 1, 2, 3, 4, 5, 6, 7], &["KL-1304", "topics accept"]).await;
     assert_eq!((sink.settled(), sink.len()), (40, 40), "what ran was finished, and nothing more was begun");
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
     // With the old number in its config it does not start; with the new one the journal still knows.
     server.spawn();
     assert_eq!(server.ended().await, Some(1), "{}", server.output());
-    assert!(server.output().contains("6 partitions"), "{}", server.output());
-    server.configure(&setup.clone().partitions(6), &sink);
+    assert!(server.output().contains("8 partitions"), "{}", server.output());
+    server.configure(&setup.clone().partitions(8), &sink);
     server.spawn();
-    stopped(&server, &[0, 1, 2, 3], &["KL-1304"]).await;
-    stopped(&server, &[4, 5], &["KL-1108", "was added"]).await;
+    stopped(&server, &[0, 1, 2, 3, 4, 5, 6, 7], &["KL-1304", "topics accept"]).await;
+    // Messages are taken meanwhile, by the new number.
+    acked.extend(fill(&server, &many(5, 5, 0)).await);
+    assert!(acked.iter().any(|acked| acked.partition >= 4), "keys have moved");
     assert_eq!((sink.settled(), sink.len()), (40, 40), "nothing was begun");
-    let done = acked.iter().filter(|acked| acked.n == 0).count();
-    assert_eq!(done, 40);
+    sink.behave(|_| Reply::Status(200));
+    let said = accept(&server, "widened").await;
+    assert!(said.contains("8 partitions instead of 4"), "{said}");
+    acked.extend(fill(&server, &many(10, 5, 0)).await);
+    server.settles(&sink, &acked).await;
+    check(&acked, &sink.calls()).assert_once();
+    in_order_across_partitions(&sink);
+    owns(&server, 8).await;
+    let said = accept(&server, "widened").await;
+    assert!(said.contains("nothing to accept"), "{said}");
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    // What was accepted stays so.
+    server.start().await;
+    acked.extend(fill(&server, &many(15, 5, 0)).await);
+    server.settles(&sink, &acked).await;
+    check(&acked, &sink.calls()).assert_once();
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// BRK-10, P2: the same while two processes run, and the one that was asked to accept is killed while it does. The other
+/// is asked again, and both have moved keys by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_are_accepted_by_whoever_lives() {
+    let (cluster, sink) = (cluster(), Sink::start().await);
+    let setup = Setup::default().topic("broadened").on_kafka(&cluster, SOON);
+    let (mut first, mut second) = (Server::new(&setup, &sink), Server::new(&setup, &sink));
+    first.start().await;
+    second.start().await;
+    let mut acked = fill(&first, &many(0, 5, 0)).await;
+    first.settles(&sink, &acked).await;
+    sink.behave(|_| Reply::After(Duration::from_millis(20), 200));
+    acked.extend(fill(&second, &many(5, 100, 0)).await);
+    cluster.tool(&["TopicCommand", "--alter", "--topic", "broadened", "--partitions", "8"]);
+    for server in [&first, &second] {
+        stopped(server, &[0, 1, 2, 3, 4, 5, 6, 7], &["KL-1304"]).await;
+    }
+    let url = first.url("/admin/topics/broadened/accept");
+    let accepting = tokio::spawn(client().post(url).send());
+    acked.extend(fill(&second, &many(105, 5, 0)).await);
+    // It is decided after ten seconds: shortly before, in the middle of it, or shortly behind.
+    tokio::time::sleep(Duration::from_millis(9_800 + u64::from(first.pid() % 8) * 100)).await;
+    first.kill9().await;
+    let _in_vain = accepting.await;
+    let said = accept(&second, "broadened").await;
+    assert!(said.contains("8 partitions") || said.contains("nothing to accept"), "{said}");
+    acked.extend(fill(&second, &many(110, 5, 0)).await);
+    second.settles(&sink, &acked).await;
+    check(&acked, &sink.calls()).assert_kept();
+    in_order_across_partitions(&sink);
+    assert_eq!(second.stop().await, Some(0), "{}", second.output());
+}
+
+/// Runs `keylane topics accept`.
+async fn accept(server: &Server, topic: &str) -> String {
+    let (code, said) = run_binary(&["topics", "accept", topic, "--url", &server.url("")]).await;
+    assert_eq!(code, Some(0), "{said}");
+    said
+}
+
+/// A message of a key begins when all earlier ones were settled, wherever they lie.
+fn in_order_across_partitions(sink: &Sink) {
+    let mut keys: BTreeMap<String, Vec<Call>> = BTreeMap::new();
+    for call in sink.calls() {
+        keys.entry(call.key.clone().expect("all have one")).or_default().push(call);
+    }
+    let mut moved = 0;
+    for (key, mut calls) in keys {
+        calls.sort_by_key(|call| call.started);
+        let mut settled = BTreeMap::<u64, _>::new();
+        for call in calls.iter().filter(|call| call.is_settled()) {
+            let (n, ended) = (call.n.expect("it has one"), call.ended.expect("it was settled"));
+            settled.entry(n).or_insert(ended);
+        }
+        for call in &calls {
+            let n = call.n.expect("it has one");
+            let early = settled.range(..n).find(|(_, ended)| **ended > call.started);
+            assert!(early.is_none(), "{key}: {n} began before {early:?} was settled: {call:?}");
+        }
+        moved += usize::from(calls.iter().any(|call| call.partition != calls[0].partition));
+    }
+    assert!(moved > 0, "keys have moved");
 }
 
 /// BRK-10, P10: a topic that was deleted and made again is another one, whatever its positions say.

@@ -36,7 +36,7 @@ pub(super) struct FaultyMembership {
     pub(super) line: Line,
     pub(super) inner: Box<dyn Membership>,
     /// News that is on its way, and when it arrives.
-    pub(super) on_its_way: Option<(Change, Instant)>,
+    pub(super) on_its_way: Option<(Result<Change, BrokerError>, Instant)>,
 }
 
 #[async_trait]
@@ -45,18 +45,22 @@ impl Membership for FaultyMembership {
         if self.on_its_way.is_none() {
             let (line, inner) = (&mut self.line, &mut self.inner);
             let mut changed = pin!(inner.changed());
-            let change = poll_fn(|cx| {
+            let news = poll_fn(|cx| {
                 line.check(cx)?;
-                let change = ready!(changed.as_mut().poll(cx))?;
-                Poll::Ready(line.arrive().map(|()| change))
+                let news = match ready!(changed.as_mut().poll(cx)) {
+                    // That its topic has changed is news like any other.
+                    news @ (Ok(_) | Err(BrokerError::Partitions { .. })) => news,
+                    Err(error) => return Poll::Ready(Err(error)),
+                };
+                Poll::Ready(line.arrive().map(|()| news))
             })
             .await?;
             match self.weather.news_arrives() {
-                None => return Ok(change),
-                at => self.on_its_way = at.map(|at| (change, at)),
+                None => return news,
+                at => self.on_its_way = at.map(|at| (news, at)),
             }
         }
-        let (change, at) = self.on_its_way.expect("just found");
+        let (news, at) = self.on_its_way.clone().expect("just found");
         let line = &mut self.line;
         let mut arrives = pin!(tokio::time::sleep_until(at));
         poll_fn(|cx| {
@@ -65,7 +69,7 @@ impl Membership for FaultyMembership {
         })
         .await?;
         self.on_its_way = None;
-        Ok(change)
+        news
     }
 
     async fn confirm(&mut self, partition: u32) -> Result<bool, BrokerError> {

@@ -5,11 +5,12 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use rdkafka::admin::{
-    AdminClient, AdminOptions, AlterConfig, ConfigResource, ConfigSource, NewTopic, ResourceSpecifier,
-    TopicReplication,
+    AdminClient, AdminOptions, AlterConfig, ConfigResource, ConfigSource, NewPartitions, NewTopic,
+    ResourceSpecifier, TopicReplication,
 };
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::metadata::Metadata;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::context::Context;
@@ -26,6 +27,9 @@ use crate::tasks;
 pub(super) const ASK: Duration = Duration::from_secs(30);
 /// How long a question waits before it is looked where the brokers are by now, and how long that may take.
 const LOOK: Duration = Duration::from_secs(1);
+/// How often, and how long between, clients look for partitions that were added.
+const TEACH_TRIES: u32 = 50;
+const TEACH_WAIT: Duration = Duration::from_millis(100);
 
 /// What is asked of a cluster about its topics.
 pub(crate) struct Admin {
@@ -40,6 +44,14 @@ pub(crate) struct Admin {
     unknown: std::sync::Mutex<HashMap<String, Arc<Mutex<()>>>>,
     /// The largest message of each topic that was declared here.
     limits: RwLock<HashMap<String, usize>>,
+    /// Clients that must hear of added partitions before anybody uses those.
+    learners: Vec<Arc<dyn Learn>>,
+}
+
+/// A client, or several, that by itself would look at its topics again in some minutes.
+pub(crate) trait Learn: Send + Sync {
+    /// Looks at a topic now. Waits for the network.
+    fn learn(&self, topic: &str, timeout: Duration) -> Result<u32, KafkaError>;
 }
 
 /// A call's turn to hand over its messages.
@@ -63,7 +75,11 @@ impl Drop for Turn<'_> {
 type Settings = (Described, Result<ConfigResource, BrokerError>);
 
 impl Admin {
-    pub(crate) fn new(options: &KafkaOptions, context: Context) -> Result<Admin, BrokerError> {
+    pub(crate) fn new(
+        options: &KafkaOptions,
+        context: Context,
+        learners: Vec<Arc<dyn Learn>>,
+    ) -> Result<Admin, BrokerError> {
         let failed = |error: KafkaError| broker_error("the cluster", &error);
         let client = options.admin().create_with_context(context.clone()).map_err(failed)?;
         // As a reader of topics: they end for us where an open transaction begins. Who waits for more than that waits
@@ -77,6 +93,7 @@ impl Admin {
             known: RwLock::default(),
             unknown: std::sync::Mutex::default(),
             limits: RwLock::default(),
+            learners,
         })
     }
 
@@ -152,7 +169,35 @@ impl Admin {
 
     async fn described(&self, names: Vec<String>) -> Result<Vec<Topic>, BrokerError> {
         let described = self.with_settings(names).await?;
+        for (topic, _) in &described {
+            if self.known(&topic.name).is_some_and(|known| known.partitions < topic.partitions) {
+                self.teach(&topic.name, topic.partitions).await?;
+            }
+        }
         self.know(described.into_iter())
+    }
+
+    /// Has all clients hear of partitions that were added.
+    #[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
+    async fn teach(&self, topic: &str, partitions: u32) -> Result<(), BrokerError> {
+        for learner in &self.learners {
+            let mut tries = 0;
+            loop {
+                let (learner, name) = (Arc::clone(learner), topic.to_owned());
+                match blocking(move || learner.learn(&name, LOOK)).await? {
+                    Ok(seen) if seen >= partitions => break,
+                    // Another broker may not have heard of them yet.
+                    Ok(_) if tries < TEACH_TRIES => tries += 1,
+                    Ok(_) => {
+                        let text = format!("not all brokers know the {partitions} partitions of {topic}");
+                        return Err(BrokerError::Unavailable(text));
+                    }
+                    Err(error) => return Err(self.told(broker_error(topic, &error))),
+                }
+                tokio::time::sleep(TEACH_WAIT).await;
+            }
+        }
+        Ok(())
     }
 
     /// Topics of what was described, remembered.
@@ -325,6 +370,19 @@ impl Admin {
         self.ends(name, (0..spec.partitions).collect()).await.map(drop)
     }
 
+    /// Gives a topic more partitions.
+    pub(crate) async fn grow(&self, name: &str, partitions: u32) -> Result<(), BrokerError> {
+        let more = NewPartitions::new(name, partitions as usize);
+        for result in self.asked(self.client.create_partitions([&more], &options()), name).await? {
+            match result {
+                // Somebody else was quicker.
+                Ok(_) | Err((_, RDKafkaErrorCode::InvalidPartitions)) => {}
+                Err((_, code)) => return Err(lacking(broker_error_of(name, code), "ALTER on the topic")),
+            }
+        }
+        self.ends(name, (0..partitions).collect()).await.map(drop)
+    }
+
     /// A topic that was just made: other brokers may not have heard of it yet.
     #[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
     async fn settled(&self, name: &str) -> Result<Topic, BrokerError> {
@@ -350,6 +408,11 @@ impl Admin {
         }
         Ok(())
     }
+}
+
+/// How many partitions the one topic of an answer has.
+pub(crate) fn partitions_of(metadata: &Metadata) -> u32 {
+    metadata.topics().first().map_or(0, |topic| topic.partitions().len() as u32)
 }
 
 pub(super) fn options() -> AdminOptions {

@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
-use rdkafka::consumer::BaseConsumer;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
 
+use super::admin::{Learn, partitions_of};
 use super::context::Context;
 use super::errors::broker_error;
 use super::feed::Stopping;
@@ -85,6 +87,15 @@ impl Clients {
         let clients = Arc::downgrade(self);
         let started = tasks::thread("kafka-clients", move || serve(&clients));
         started.map(drop).map_err(|error| BrokerError::Unavailable(error.to_string()))
+    }
+}
+
+impl Learn for Clients {
+    fn learn(&self, topic: &str, timeout: Duration) -> Result<u32, KafkaError> {
+        let all = lock(&self.clients).clone();
+        all.iter().try_fold(u32::MAX, |least, client| {
+            Ok(least.min(partitions_of(&client.consumer.fetch_metadata(Some(topic), timeout)?)))
+        })
     }
 }
 

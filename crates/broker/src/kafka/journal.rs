@@ -46,6 +46,12 @@ pub(crate) fn topic_of(name: &JournalName) -> Result<String, BrokerError> {
     Ok(topic)
 }
 
+/// The topics of a group's holds and journals.
+pub(crate) fn topics_of(group: &str, topic: &str) -> Result<[String; 2], BrokerError> {
+    let name = |kind| JournalName { group: group.to_owned(), topic: topic.to_owned(), partition: 0, kind };
+    Ok([topic_of(&name(LogKind::Hold))?, topic_of(&name(LogKind::Journal))?])
+}
+
 /// One partition's journal.
 pub(crate) struct KafkaJournal {
     pub(crate) admin: Arc<Admin>,
@@ -136,14 +142,15 @@ impl KafkaJournal {
 
     /// A journal has as many partitions as its topic had when it was made; one that was added since has none.
     pub(crate) async fn check_partition(&self) -> Result<(), BrokerError> {
+        // What is known may be from before somebody accepted more partitions.
         let there = match self.admin.known(&self.topic) {
-            Some(there) => Some(there),
-            None => self.admin.topic(&self.topic).await?,
+            Some(there) if self.name.partition < there.partitions => Some(there),
+            _ => self.admin.topic(&self.topic).await?,
         };
         match there {
             Some(there) if self.name.partition >= there.partitions => Err(BrokerError::Invalid(format!(
                 "partition {} of topic {} was added: {} is kept for {} partitions, and keys have moved between them; \
-                 make a new topic, and let this one be handled to its end",
+                 `keylane topics accept TOPIC` goes on",
                 self.name.partition, self.name.topic, self.topic, there.partitions
             ))),
             _ => Ok(()),

@@ -29,11 +29,11 @@ use async_trait::async_trait;
 use keylane_core::Frames;
 use rdkafka::consumer::BaseConsumer;
 
-use self::admin::{Admin, blocking, check_name};
+use self::admin::{Admin, Learn, blocking, check_name};
 use self::clients::Clients;
 use self::context::Context;
 use self::errors::{broker_error, not_produced};
-use self::journal::{Ahead, KafkaJournal, topic_of};
+use self::journal::{Ahead, KafkaJournal, topic_of, topics_of};
 use self::member::{Member, commit_alone, committed, join};
 use self::produce::KafkaProducer;
 use self::read::KafkaReader;
@@ -73,13 +73,19 @@ impl Kafka {
         let context = Context::new(&options.brokers);
         let mut instance = [0; 16];
         getrandom::fill(&mut instance).map_err(|error| BrokerError::Unavailable(error.to_string()))?;
+        let producer = Arc::new(KafkaProducer::new(&options.producer(), context.clone())?);
+        let journal_producer = Arc::new(KafkaProducer::new(&options.journal_producer(), context.clone())?);
+        let readers = Clients::new(options.reader(), context.clone());
+        let journal_readers = Clients::new(options.journal_reader(), context.clone());
+        let learners: Vec<Arc<dyn Learn>> =
+            vec![producer.clone(), journal_producer.clone(), readers.clone(), journal_readers.clone()];
         Ok(Kafka {
             instance: u128::from_le_bytes(instance),
-            admin: Arc::new(Admin::new(&options, context.clone())?),
-            producer: Arc::new(KafkaProducer::new(&options.producer(), context.clone())?),
-            journal_producer: Arc::new(KafkaProducer::new(&options.journal_producer(), context.clone())?),
-            readers: Clients::new(options.reader(), context.clone()),
-            journal_readers: Clients::new(options.journal_reader(), context.clone()),
+            admin: Arc::new(Admin::new(&options, context.clone(), learners)?),
+            producer,
+            journal_producer,
+            readers,
+            journal_readers,
             members: Mutex::default(),
             groups: Mutex::default(),
             context,
@@ -250,6 +256,21 @@ impl Broker for Kafka {
         };
         journal.check_partition().await?;
         Ok(Arc::new(journal))
+    }
+
+    async fn journals(&self, group: &str, topic: &str) -> Result<Option<u32>, BrokerError> {
+        let [_, journal] = topics_of(group, topic)?;
+        Ok(self.admin.topic(&journal).await?.map(|there| there.partitions))
+    }
+
+    async fn grow_journals(&self, group: &str, topic: &str, partitions: u32) -> Result<(), BrokerError> {
+        // The journal last: it is what tells whether the group goes on.
+        for name in topics_of(group, topic)? {
+            if self.admin.topic(&name).await?.is_some_and(|there| there.partitions < partitions) {
+                self.admin.grow(&name, partitions).await?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -19,6 +19,7 @@ use rdkafka::producer::{BaseRecord, Producer, ProducerContext, PurgeConfig, Thre
 use rdkafka::{ClientConfig, ClientContext, Message};
 use tokio::sync::{oneshot, watch};
 
+use super::admin::{Learn, partitions_of};
 use super::context::Context;
 use super::errors::{broker_error, produce_error};
 use super::wire::{headers_of, reserved};
@@ -152,6 +153,13 @@ impl KafkaProducer {
     }
 }
 
+impl Learn for KafkaProducer {
+    fn learn(&self, topic: &str, timeout: Duration) -> Result<u32, KafkaError> {
+        let client = Arc::clone(&read_lock(&self.client));
+        Ok(partitions_of(&client.client().fetch_metadata(Some(topic), timeout)?))
+    }
+}
+
 fn client(config: &ClientConfig, context: &Context) -> Result<ThreadedProducer<Reports>, BrokerError> {
     let reports = Reports { context: context.clone(), calls: Mutex::default() };
     config.create_with_context(reports).map_err(|error| broker_error("the cluster", &error))
@@ -181,7 +189,13 @@ fn hand_over(
         .headers(headers_of(message));
     record.key = message.key();
     record.payload = message.payload();
-    client.send(record).map_err(|(error, _)| refused(name, &error))
+    client.send(record).map_err(|(error, _)| match error.rdkafka_error_code() {
+        // It is there: the client has not heard of it.
+        Some(RDKafkaErrorCode::UnknownPartition) => {
+            ProduceError::Unavailable(format!("the client does not know {name}/{partition} yet"))
+        }
+        _ => refused(name, &error),
+    })
 }
 
 fn called_back() -> ProduceError {

@@ -164,15 +164,38 @@ impl Broker for Node {
             let name = process.name.clone();
             let (group, ringing) = state.group_and_bells(&key);
             group.join(id, self.instance, &name, ringing);
-            joined = Some(MemoryMembership { node: self.clone(), key: key.clone(), id, left: false });
+            let partitions = state.topic(topic)?.spec.partitions;
+            joined =
+                Some(MemoryMembership { node: self.clone(), key: key.clone(), id, partitions, left: false });
             Ok::<(), BrokerError>(())
         })
         .await??;
         Ok(Box::new(joined.expect("carried out")))
     }
 
+    async fn journals(&self, group: &str, topic: &str) -> Result<Option<u32>, BrokerError> {
+        let key = (group.to_owned(), topic.to_owned());
+        self.call(|state, _| state.made_for.get(&key).copied()).await
+    }
+
+    async fn grow_journals(&self, group: &str, topic: &str, partitions: u32) -> Result<(), BrokerError> {
+        let key = (group.to_owned(), topic.to_owned());
+        self.call(|state, _| {
+            let made_for = state.made_for.entry(key).or_default();
+            *made_for = partitions.max(*made_for);
+        })
+        .await
+    }
+
     async fn journal(&self, name: &JournalName) -> Result<Arc<dyn Journal>, BrokerError> {
-        self.on_cluster(|_| ())?;
+        let key = (name.group.clone(), name.topic.clone());
+        let made_for = self.on_cluster(|state| state.made_for.get(&key).copied())?;
+        if made_for.is_some_and(|made_for| name.partition >= made_for) {
+            return Err(BrokerError::Invalid(format!(
+                "there is no journal for partition {}",
+                name.partition
+            )));
+        }
         Ok(Arc::new(MemoryJournal { node: self.clone(), key: journal_key(name) }))
     }
 }
@@ -240,6 +263,8 @@ struct MemoryMembership {
     node: Node,
     key: GroupKey,
     id: u64,
+    /// As many as there were when it joined.
+    partitions: u32,
     left: bool,
 }
 
@@ -249,6 +274,11 @@ impl MemoryMembership {
             let admitted = state.admit(self.node.instance);
             if admitted == Err(BrokerError::Closed) {
                 return Poll::Ready(Err(BrokerError::Closed));
+            }
+            let there = state.topics.get(&self.key.1).map(|topic| topic.spec.partitions);
+            if let (Ok(()), Some(there)) = (&admitted, there.filter(|there| *there != self.partitions)) {
+                let (topic, asked) = (self.key.1.clone(), self.partitions);
+                return Poll::Ready(Err(BrokerError::Partitions { topic, there, asked }));
             }
             let (group, _) = state.group_and_bells(&self.key);
             let Some(member) = group.member(self.id) else {

@@ -75,6 +75,8 @@ pub(super) struct State {
     pub(super) gap_max: u64,
     pub(super) topics: BTreeMap<String, TopicState>,
     pub(super) journals: BTreeMap<JournalKey, JournalState>,
+    /// For how many partitions a group's journals were made.
+    pub(super) made_for: BTreeMap<GroupKey, u32>,
     pub(super) commits: BTreeMap<(String, String, u32), Commit>,
     pub(super) groups: BTreeMap<GroupKey, Group>,
     pub(super) processes: BTreeMap<u128, Process>,
@@ -130,6 +132,7 @@ impl State {
             gap_max: 0,
             topics: BTreeMap::new(),
             journals: BTreeMap::new(),
+            made_for: BTreeMap::new(),
             commits: BTreeMap::new(),
             groups: BTreeMap::new(),
             processes: BTreeMap::new(),
@@ -227,6 +230,16 @@ impl State {
         Some(topic.spec)
     }
 
+    /// Gives a topic more partitions.
+    pub(super) fn grow_topic(&mut self, name: &str, partitions: u32) -> Option<()> {
+        let topic = self.topics.get_mut(name)?;
+        topic.spec.partitions = partitions.max(topic.spec.partitions);
+        topic.partitions.resize_with(topic.spec.partitions as usize, PartitionState::default);
+        self.resize_groups(name, partitions);
+        self.ring_all();
+        Some(())
+    }
+
     fn resize_groups(&mut self, name: &str, partitions: u32) {
         for ((_, topic), group) in &mut self.groups {
             if topic == name {
@@ -301,6 +314,10 @@ impl State {
     ) -> Result<u64, AppendError> {
         if expect_end.is_some() && !self.conditional {
             return Err(AppendError::Unconditional);
+        }
+        let partitions = self.topics.get(&key.1).map(|topic| topic.spec.partitions);
+        if let Some(partitions) = partitions {
+            self.made_for.entry((key.0.clone(), key.1.clone())).or_insert(partitions);
         }
         let journal = self.journals.entry(key.clone()).or_default();
         let end = journal.end();

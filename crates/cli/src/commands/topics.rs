@@ -1,5 +1,6 @@
-//! `keylane topics`: the topics there are, with what they keep.
+//! `keylane topics`: the topics there are, with what they keep; and going on with one that got more partitions.
 
+use clap::Subcommand;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -9,12 +10,49 @@ use crate::show::{self, Cell};
 
 /// Arguments of `topics`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    asked: Asked,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Goes on with a topic that got more partitions: what is newer is read once all that stood before is settled
+    Accept(Accept),
+}
+
+#[derive(Debug, clap::Args)]
+struct Accept {
+    /// The topic
+    topic: String,
+    #[command(flatten)]
+    asked: Asked,
+}
+
+#[derive(Debug, clap::Args)]
+struct Asked {
     #[command(flatten)]
     server: ServerArgs,
     /// Print the server's answer as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// `POST /admin/topics/{topic}/accept`.
+#[derive(Debug, Deserialize)]
+struct AllAccepted {
+    accepted: Vec<Accepted>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Accepted {
+    pipeline: String,
+    group: String,
+    from: u32,
+    to: u32,
 }
 
 /// `GET /admin/topics`.
@@ -53,6 +91,37 @@ struct Ends {
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<(), Failure> {
+    match args.command {
+        Some(Command::Accept(args)) => accept(args).await,
+        None => list(args.asked).await,
+    }
+}
+
+async fn accept(args: Accept) -> Result<(), Failure> {
+    let client = Client::new(&args.asked.server)?;
+    let answer: Box<RawValue> = client.order(&["admin", "topics", &args.topic, "accept"]).await?;
+    if args.asked.json {
+        return show::raw_json(&answer);
+    }
+    let answer: AllAccepted = client.read(&answer)?;
+    for Accepted { pipeline, group, from, to } in &answer.accepted {
+        let said =
+            format!("pipeline {pipeline}, group {group}: goes on with {to} partitions instead of {from}");
+        show::line(&show::harmless(&said))?;
+    }
+    match answer.accepted.first() {
+        None => show::line("nothing to accept: its pipelines know the partitions that it has"),
+        Some(one) => {
+            let said = format!(
+                "set topics.{}.partitions to {} in the config before the next start",
+                args.topic, one.to
+            );
+            show::line(&show::harmless(&said))
+        }
+    }
+}
+
+async fn list(args: Asked) -> Result<(), Failure> {
     let client = Client::new(&args.server)?;
     let answer: Box<RawValue> = client.get(&["admin", "topics"], &[]).await?;
     if args.json {

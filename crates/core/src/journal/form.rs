@@ -10,9 +10,10 @@ use super::{
     Snapshot, SnapshotBody, Source,
 };
 use crate::encoding::{
-    FieldReader, Fields, Malformed, list, put_option, put_varint, take_byte, take_flag, take_option,
+    FieldReader, Fields, Malformed, list, put_option, put_varint, take_byte, take_flag, take_id, take_option,
     take_u32, take_varint, whole,
 };
+use crate::growth::Acceptance;
 use crate::ranges::Ranges;
 use crate::rice::{put_ranges, read_ranges};
 use crate::state::State;
@@ -172,6 +173,10 @@ impl Command {
         fields.number_if(5, self.body);
         fields.text(6, &self.who);
         fields.number(7, self.when_ms);
+        if let Some(accept) = &self.accept {
+            fields.put(8, |out| put_accepted(out, accept));
+        }
+        fields.number_if(9, self.partitions.map(u64::from));
     }
 
     fn read(fields: &mut FieldReader<'_>) -> Result<Command, Malformed> {
@@ -186,8 +191,23 @@ impl Command {
             body: fields.number_if(5)?,
             who: fields.text(6)?,
             when_ms: fields.number(7)?,
+            accept: fields.maybe(8)?.map(|bytes| whole(bytes, take_accepted)).transpose()?,
+            partitions: fields.maybe(9)?.map(|bytes| whole(bytes, take_u32)).transpose()?,
         })
     }
+}
+
+pub(crate) fn put_accepted(out: &mut Vec<u8>, accepted: &Acceptance) {
+    out.extend_from_slice(&accepted.incarnation.to_le_bytes());
+    put_varint(out, u64::from(accepted.from));
+    put_varint(out, accepted.ends.len() as u64);
+    accepted.ends.iter().for_each(|end| put_varint(out, *end));
+}
+
+pub(crate) fn take_accepted(bytes: &mut &[u8]) -> Result<Acceptance, Malformed> {
+    let (incarnation, from, count) = (take_id(bytes)?, take_u32(bytes)?, take_u32(bytes)?);
+    let ends = (0..count).map(|_| take_varint(bytes)).collect::<Result<_, _>>()?;
+    Ok(Acceptance { incarnation, from, ends })
 }
 
 pub(crate) fn put_set(fields: &mut Fields<'_>, tag: u8, set: &Ranges) {

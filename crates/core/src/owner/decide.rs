@@ -102,13 +102,18 @@ impl Owner {
         let Some(state) = self.replay.state() else {
             return u64::MAX;
         };
+        let found = self.setup.source;
+        if self.outgrown() {
+            let recorded = state.widened;
+            self.stop(Stop::OtherPartitions { recorded, found: found.partitions });
+            return u64::MAX;
+        }
         if let Some(recorded) = &state.source {
-            let found = self.setup.source;
             if recorded.incarnation != found.incarnation {
                 self.stop(Stop::OtherSource { recorded: recorded.incarnation, found: found.incarnation });
                 return u64::MAX;
             }
-            if recorded.partitions != found.partitions {
+            if recorded.partitions != found.partitions && !self.setup.former.contains(&recorded.partitions) {
                 self.stop(Stop::OtherPartitions { recorded: recorded.partitions, found: found.partitions });
                 return u64::MAX;
             }
@@ -173,7 +178,7 @@ impl Owner {
                 facts.start = Some(position);
             }
             self.fly(Record::Facts(facts));
-        } else if self.revoked || !self.newest_is_mine() {
+        } else if self.revoked || !self.newest_is_mine() || self.outgrown() {
             // Nothing has started, so there is nothing to end.
             self.phase = Phase::Draining { epoch, since_ms: self.now_ms, quiet: true, parted: false };
             return self.advance();

@@ -87,7 +87,7 @@ impl Owner {
         if counts {
             self.counted(epoch, record);
         }
-        if matches!(self.phase, Phase::Owning { .. }) && !self.newest_is_mine() {
+        if matches!(self.phase, Phase::Owning { .. }) && (!self.newest_is_mine() || self.outgrown()) {
             self.drain(epoch);
         }
     }

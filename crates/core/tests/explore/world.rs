@@ -392,6 +392,7 @@ impl World {
             seed: u128::from(life),
             conditional: scope.conditional,
             source: Source { incarnation: 1, partitions: 1 },
+            former: Vec::new(),
             start: 0,
             handler_timeout_ms: 30_000,
             bounds,

@@ -5,6 +5,7 @@
 
 mod checker;
 mod flaws;
+mod growth;
 mod handler;
 mod pauses;
 mod process;

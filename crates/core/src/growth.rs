@@ -1,0 +1,94 @@
+//! A topic that got more partitions, which moved its keys (BRK-10): what may be read once somebody accepted that.
+//!
+//! An acceptance stands in the journal of partition 0 and says where every partition ended at that moment. First the
+//! partitions that were there before are read up to there, then those that were added; what is newer is read once all
+//! of that is settled. So a key's messages run in order although its partition is another now, provided that its
+//! producers used the new number by then. In come positions that are settled; out comes how far each partition may be
+//! read.
+
+use crate::journal::Source;
+use crate::state::State;
+
+/// The moment at which a topic's new number of partitions was accepted.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Acceptance {
+    /// The topic's incarnation.
+    pub incarnation: u128,
+    /// How many partitions it had for its group until then.
+    pub from: u32,
+    /// Where each of its partitions ended; as many as it has now.
+    pub ends: Vec<u64>,
+}
+
+impl Acceptance {
+    /// How many partitions there are now.
+    pub fn to(&self) -> u32 {
+        self.ends.len() as u32
+    }
+
+    /// Whether it goes on where `state`, of partition 0, is. Of two for the same number, so, the first counts.
+    pub(crate) fn follows(&self, state: &State) -> bool {
+        let before = state.accepted.last().map(|last| (last.incarnation, last.to()));
+        let before = before.or(state.source.map(|source| (source.incarnation, source.partitions)));
+        self.from < self.to() && before.is_none_or(|before| before == (self.incarnation, self.from))
+    }
+}
+
+/// How far each partition of a topic may be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Growth {
+    accepted: Vec<Acceptance>,
+    /// Of each partition, a position below which all is settled.
+    settled: Vec<u64>,
+}
+
+impl Growth {
+    /// What the journal of partition 0 says about a source; an error with the number on record if nobody has accepted
+    /// the number that it has now.
+    pub fn of(first: &State, found: Source) -> Result<Growth, u32> {
+        let accepted: Vec<Acceptance> =
+            first.accepted.iter().filter(|one| one.incarnation == found.incarnation).cloned().collect();
+        let fenced = first.source.filter(|source| source.incarnation == found.incarnation);
+        let recorded = accepted.last().map(Acceptance::to).or(fenced.map(|source| source.partitions));
+        match recorded {
+            Some(recorded) if recorded != found.partitions => Err(recorded),
+            _ => Ok(Growth { accepted, settled: vec![0; found.partitions as usize] }),
+        }
+    }
+
+    /// Numbers of partitions from which an acceptance has led to the present one.
+    pub fn former(&self) -> Vec<u32> {
+        self.accepted.iter().map(|accepted| accepted.from).collect()
+    }
+
+    /// Everything of a partition below `position` is settled.
+    pub fn settle(&mut self, partition: u32, position: u64) {
+        let settled = &mut self.settled[partition as usize];
+        *settled = position.max(*settled);
+    }
+
+    /// Where a partition's reader must stop for now, if it must.
+    pub fn limit(&self, partition: u32) -> Option<u64> {
+        self.accepted.iter().filter_map(|accepted| self.limit_of(accepted, partition)).min()
+    }
+
+    fn limit_of(&self, accepted: &Acceptance, partition: u32) -> Option<u64> {
+        let mut open = accepted.ends.iter().zip(&self.settled).map(|(end, settled)| settled < end);
+        let before = open.by_ref().take(accepted.from as usize).any(|open| open);
+        match before || open.any(|open| open) {
+            false => None,
+            true if partition < accepted.from || !before => {
+                Some(accepted.ends.get(partition as usize).copied().unwrap_or(0))
+            }
+            true => Some(0),
+        }
+    }
+
+    /// Partitions that others wait for, each with the position it has to reach.
+    pub fn awaited(&self) -> impl Iterator<Item = (u32, u64)> {
+        (0..).zip(&self.settled).filter_map(|(partition, settled)| {
+            let ends = self.accepted.iter().filter_map(|one| one.ends.get(partition as usize).copied());
+            ends.max().filter(|end| settled < end).map(|end| (partition, end))
+        })
+    }
+}

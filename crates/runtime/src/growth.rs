@@ -1,0 +1,202 @@
+//! A topic that got more partitions: how far each may be read until what stood before that is settled (BRK-10).
+//!
+//! Comes in: what was accepted, from the journal of partition 0, and what each partition has settled, from its commit,
+//! which is never above an unsettled position. Goes out: readers that stop where they must, and go on when they may.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::task::{Context, Poll};
+
+use futures_util::task::AtomicWaker;
+use keylane_broker::{Broker, BrokerError, Journal, JournalName, LogKind, Reader, Topic};
+use keylane_core::{Batch, Committed, Growth, Record, Replay, Source, State, Stop};
+
+use crate::subscription::Subscription;
+
+/// How often it is looked what others have settled.
+const LOOK_MS: u64 = 500;
+/// Bytes of a journal read at a time.
+const PAGE_BYTES: usize = 512 * 1024;
+
+/// How far each partition of a pipeline's topic may be read.
+#[derive(Debug, Default)]
+pub(crate) struct Gates {
+    former: Vec<u32>,
+    gates: Vec<Gate>,
+    /// Who is waited for, in words.
+    awaited: Mutex<String>,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    /// `u64::MAX`: without end.
+    limit: AtomicU64,
+    waker: AtomicWaker,
+}
+
+impl Gates {
+    pub(crate) fn new(growth: &Growth, partitions: u32) -> Arc<Gates> {
+        let gates = (0..partitions).map(|_| Gate::default()).collect();
+        let gates = Gates { former: growth.former(), gates, awaited: Mutex::default() };
+        gates.publish(growth);
+        Arc::new(gates)
+    }
+
+    /// Numbers of partitions from which an acceptance has led to the present one.
+    pub(crate) fn former(&self) -> Vec<u32> {
+        self.former.clone()
+    }
+
+    /// A reader that begins at `next`, and stops where it must.
+    pub(crate) fn guard(
+        self: &Arc<Self>,
+        partition: u32,
+        reader: Box<dyn Reader>,
+        next: u64,
+    ) -> Box<dyn Reader> {
+        match self.limit(partition) {
+            u64::MAX => reader,
+            _ => Box::new(Guarded { gates: Arc::clone(self), partition, reader, next, rest: None }),
+        }
+    }
+
+    /// Why a partition that is settled up to `settled` is not read, if so.
+    pub(crate) fn why(&self, partition: u32, settled: u64) -> Option<String> {
+        (settled >= self.limit(partition)).then(|| {
+            let awaited = self.awaited.lock().expect("no holder panics");
+            format!(
+                "what came behind new partitions waits until what stood before them is settled: {awaited}"
+            )
+        })
+    }
+
+    fn limit(&self, partition: u32) -> u64 {
+        self.gates.get(partition as usize).map_or(u64::MAX, |gate| gate.limit.load(Ordering::Acquire))
+    }
+
+    fn publish(&self, growth: &Growth) {
+        let mut awaited: Vec<String> =
+            growth.awaited().map(|(partition, end)| format!("partition {partition} up to {end}")).collect();
+        let more = awaited.len().saturating_sub(10);
+        awaited.truncate(10);
+        if more > 0 {
+            awaited.push(format!("{more} more"));
+        }
+        *self.awaited.lock().expect("no holder panics") = awaited.join(", ");
+        for (partition, gate) in (0..).zip(&self.gates) {
+            let limit = growth.limit(partition).unwrap_or(u64::MAX);
+            if gate.limit.swap(limit, Ordering::AcqRel) != limit {
+                gate.waker.wake();
+            }
+        }
+    }
+}
+
+/// Opens gates when what they wait for is settled, here or elsewhere; ends when all are open.
+pub(crate) async fn open_gates(gates: Weak<Gates>, at: Arc<Subscription>, mut growth: Growth) {
+    loop {
+        let awaited: Vec<u32> = growth.awaited().map(|(partition, _)| partition).collect();
+        if awaited.is_empty() {
+            return;
+        }
+        for partition in awaited {
+            match at.broker.committed(&at.group, &at.topic, partition).await {
+                // One that is not ours is an operator's wish, which its owner has not carried out yet.
+                Ok(Some(commit)) => {
+                    let whose = Committed::read(Some((commit.position, &commit.metadata)), true);
+                    if matches!(whose, Committed::Mirror(_)) {
+                        growth.settle(partition, commit.position);
+                    }
+                }
+                Ok(None) => {}
+                Err(BrokerError::Closed) => return,
+                // The others would be waited for as long, and in vain.
+                Err(_) => break,
+            }
+        }
+        let Some(gates) = gates.upgrade() else {
+            return;
+        };
+        gates.publish(&growth);
+        drop(gates);
+        tokio::time::sleep_until(at.clock.instant(at.clock.now_ms() + LOOK_MS)).await;
+    }
+}
+
+/// Reads up to a limit, and on when that is gone.
+struct Guarded {
+    gates: Arc<Gates>,
+    partition: u32,
+    reader: Box<dyn Reader>,
+    /// Everything below it was handed out.
+    next: u64,
+    /// What was read beyond the limit.
+    rest: Option<Batch>,
+}
+
+impl Reader for Guarded {
+    fn poll_batch(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Poll<Result<Batch, BrokerError>> {
+        // Before the look: what is opened behind it wakes.
+        if let Some(gate) = self.gates.gates.get(self.partition as usize) {
+            gate.waker.register(cx.waker());
+        }
+        let limit = self.gates.limit(self.partition);
+        if self.next >= limit {
+            return Poll::Pending;
+        }
+        let batch = match self.rest.take() {
+            Some(rest) => rest,
+            None => match self.reader.poll_batch(cx, bytes_max) {
+                Poll::Ready(Ok(batch)) => batch,
+                other => return other,
+            },
+        };
+        let (below, rest) = batch.split(limit);
+        (self.next, self.rest) = (below.next, rest);
+        Poll::Ready(Ok(below))
+    }
+}
+
+/// What was accepted of a topic as it is now; [`BrokerError::Partitions`] if its number of partitions was not.
+pub(crate) async fn growth_of(at: &Subscription, topic: &Topic) -> Result<Growth, BrokerError> {
+    let source = Source { incarnation: topic.incarnation, partitions: topic.partitions };
+    let other = |asked| BrokerError::Partitions { topic: topic.name.clone(), there: topic.partitions, asked };
+    let first = match at.broker.journals(&at.group, &at.topic).await? {
+        // Behind what was accepted, journals are made: whoever sees these sees that.
+        Some(made) if made == topic.partitions => {
+            let journal = journal_of(&*at.broker, &at.group, &at.topic, 0).await?;
+            read_on(&*journal, &mut Replay::default()).await?
+        }
+        Some(made) => return Err(other(made)),
+        None => State::default(),
+    };
+    Growth::of(&first, source).map_err(other)
+}
+
+/// The journal of a partition that is not owned here.
+pub(crate) async fn journal_of(
+    broker: &dyn Broker,
+    group: &str,
+    topic: &str,
+    partition: u32,
+) -> Result<Arc<dyn Journal>, BrokerError> {
+    let (group, topic) = (group.to_owned(), topic.to_owned());
+    broker.journal(&JournalName { group, topic, partition, kind: LogKind::Journal }).await
+}
+
+/// Reads a journal on, to its end; its state there.
+pub(crate) async fn read_on(journal: &dyn Journal, replay: &mut Replay) -> Result<State, BrokerError> {
+    loop {
+        let page = journal.read(replay.next(), PAGE_BYTES).await?;
+        for (position, bytes) in &page.records {
+            let position = *position;
+            let record = Record::decode(bytes)
+                .map_err(|error| BrokerError::Stopped(Stop::UnknownRecord { position, error }.to_string()))?;
+            replay.read(position, &record, bytes.len());
+        }
+        if page.records.last().map_or(page.end, |(position, _)| position + 1) >= page.end {
+            let lost = || BrokerError::Stopped(Stop::StateLost { start: page.start }.to_string());
+            return replay.state().cloned().ok_or_else(lost);
+        }
+    }
+}

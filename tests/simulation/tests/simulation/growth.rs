@@ -1,0 +1,256 @@
+//! A topic gets more partitions while its keys are in flight: processes come, go and die, somebody accepts it, once or
+//! twice or not to the end, and each key keeps its order (BRK-10, P2).
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use keylane::clock::Clock;
+use keylane::spawn::{Gate, Tasks};
+use keylane::{Attempt, Handler, Keylane, Message, Outcome, Pipeline, Settings};
+use keylane_broker::{Broker, Faulty, MemoryBroker, Rates, TopicSpec};
+use keylane_simulation::Dice;
+use tokio::time::sleep;
+
+use crate::{GROUP, TOPIC};
+
+/// What handlers have done: of each key, which messages were finished, and the first that began too early.
+#[derive(Debug, Default)]
+struct Seen {
+    done: BTreeMap<(String, u64), u32>,
+    wrong: Option<String>,
+}
+
+#[derive(Clone)]
+struct Worker {
+    seen: Arc<Mutex<Seen>>,
+    dice: Arc<Mutex<Dice>>,
+    takes_ms: u64,
+}
+
+impl Handler for Worker {
+    async fn handle(&self, attempt: Attempt<'_>) -> Outcome {
+        let (key, number) = attempt.id().split_once('-').expect("a key and a number");
+        let (key, number) = (key.to_owned(), number.parse::<u64>().expect("a number"));
+        {
+            let mut seen = self.seen.lock().expect("no holder panics");
+            let early = (0..number).find(|before| !seen.done.contains_key(&(key.clone(), *before)));
+            if let (Some(before), None) = (early, &seen.wrong) {
+                let at = (attempt.partition(), attempt.position(), attempt.epoch());
+                let text = format!("{key}-{number} at {at:?} begins before {key}-{before} was ever finished");
+                seen.wrong = Some(text);
+            }
+        }
+        let takes = self.dice.lock().expect("no holder panics").time(1, self.takes_ms + 1);
+        sleep(takes).await;
+        *self.seen.lock().expect("no holder panics").done.entry((key, number)).or_default() += 1;
+        Outcome::Done
+    }
+}
+
+/// One process.
+struct Node {
+    name: String,
+    gate: Arc<Gate>,
+    keylane: Keylane,
+    pipeline: Arc<Mutex<Option<Pipeline>>>,
+}
+
+struct World {
+    cluster: MemoryBroker,
+    dice: Dice,
+    worker: Worker,
+    nodes: Vec<Node>,
+    started: u64,
+    producer: Keylane,
+    sent: BTreeMap<String, u64>,
+    /// Somebody found nothing to accept since the topic last grew.
+    accepted: Arc<AtomicBool>,
+}
+
+impl World {
+    async fn new(seed: u64, partitions: u32) -> World {
+        let mut dice = Dice::new(seed);
+        let cluster = MemoryBroker::new(dice.number(), || 0);
+        cluster.set_conditional(dice.percent(50));
+        cluster.set_gaps(*dice.one_of(&[0, 0, 3]));
+        let latency = Duration::from_millis(*dice.one_of(&[0, 5, 100]));
+        cluster.set_latency(Duration::ZERO, latency);
+        let spec = TopicSpec { partitions, ..TopicSpec::default() };
+        cluster.node("any").create_topic(TOPIC, &spec).await.expect("a new topic");
+        let (seen, takes_ms) = (Arc::default(), *dice.one_of(&[1, 300, 3_000]));
+        let worker = Worker { seen, dice: Arc::new(Mutex::new(dice.split())), takes_ms };
+        let (clock, sent) = (Clock::simulated(0).seeded(dice.number()), BTreeMap::new());
+        let producer = Keylane::with_broker(cluster.node("producer"), clock, Tasks::default(), false);
+        World {
+            cluster,
+            dice,
+            worker,
+            nodes: Vec::new(),
+            started: 0,
+            producer,
+            sent,
+            accepted: Arc::default(),
+        }
+    }
+
+    fn start(&mut self) {
+        self.started += 1;
+        let name = format!("p{}", self.started);
+        let gate = Arc::<Gate>::default();
+        // News of the group comes late: an owner goes on for a while as if nothing had changed.
+        let news = if self.dice.percent(50) { 1_000 } else { 0 };
+        let rates = Rates { news, late_max: Duration::from_secs(30), ..Rates::none() };
+        let (node, carrier) = (self.cluster.node(&name), self.cluster.node("carrier"));
+        let broker: Arc<dyn Broker> = Faulty::with_carrier(node, carrier, self.dice.number(), rates);
+        let clock = Clock::simulated(0).seeded(self.dice.number());
+        let keylane = Keylane::with_broker(broker, clock, Tasks::behind(Arc::clone(&gate)), false);
+        let pipeline = Arc::<Mutex<Option<Pipeline>>>::default();
+        let mut settings = Settings::default();
+        settings.shards = Some(self.dice.between(1, 2) as usize);
+        let builder = keylane.pipeline(GROUP).topic(TOPIC).settings(settings).handle(self.worker.clone());
+        let starting = Arc::clone(&pipeline);
+        tokio::spawn(Arc::clone(&gate).around(async move {
+            let started = builder.start().await.expect("it starts");
+            *starting.lock().expect("no holder panics") = Some(started);
+        }));
+        self.nodes.push(Node { name, gate, keylane, pipeline });
+    }
+
+    fn kill(&mut self) {
+        let at = self.dice.between(0, self.nodes.len() as u64 - 1) as usize;
+        let node = self.nodes.swap_remove(at);
+        self.cluster.crash(&node.name);
+        node.gate.kill();
+        self.cluster.expire(&node.name);
+    }
+
+    /// Sends messages of some keys, by a producer that may not have seen yet how many partitions there are.
+    async fn send(&mut self, count: u64) {
+        for _ in 0..count {
+            let key = format!("k{}", self.dice.between(0, 11));
+            let number = self.sent.entry(key.clone()).or_default();
+            let message = Message::new(TOPIC).key(key.as_str()).id(format!("{key}-{number}")).payload("x");
+            *number += 1;
+            self.producer.produce(message).await.expect("durable");
+        }
+    }
+
+    /// Somebody accepts, and may die while doing so.
+    fn accept(&mut self) {
+        let at = self.dice.between(0, self.nodes.len() as u64 - 1) as usize;
+        let Node { gate, keylane, .. } = &self.nodes[at];
+        let keylane = keylane.clone();
+        let accepted = Arc::clone(&self.accepted);
+        let accepting = async move {
+            if keylane.accept(TOPIC, "a test").await.is_ok_and(|accepted| accepted.is_empty()) {
+                accepted.store(true, Ordering::Relaxed);
+            }
+        };
+        tokio::spawn(Arc::clone(gate).around(accepting));
+    }
+
+    fn right(&self) {
+        let seen = self.worker.seen.lock().expect("no holder panics");
+        assert_eq!(seen.wrong, None);
+    }
+
+    async fn all_done(&self) -> bool {
+        let seen = self.worker.seen.lock().expect("no holder panics");
+        seen.done.len() as u64 == self.sent.values().sum::<u64>()
+    }
+}
+
+async fn run(seed: u64) {
+    let mut dice = Dice::new(seed ^ 0x9047);
+    let mut partitions = dice.between(1, 3) as u32;
+    let mut world = World::new(seed, partitions).await;
+    for _ in 0..dice.between(1, 3) {
+        world.start();
+    }
+    world.send(dice.between(1, 40)).await;
+    // A group that begins later knows nothing of what was before.
+    while world.worker.seen.lock().expect("no holder panics").done.is_empty() {
+        sleep(Duration::from_millis(100)).await;
+    }
+    for _ in 0..dice.between(1, 2) {
+        sleep(dice.time(1, 8_000)).await;
+        world.send(dice.between(0, 40)).await;
+        // Whoever sleeps meanwhile has not heard of it when it goes on.
+        let asleep = dice.percent(50).then(|| Arc::clone(&dice.one_of(&world.nodes).gate));
+        asleep.iter().for_each(|gate| gate.freeze());
+        // By a multiple, keys move only to partitions that are new; by any other number also among the old ones, and
+        // nothing may be produced until that is accepted.
+        let multiple = dice.percent(50);
+        partitions = if multiple { partitions * dice.between(2, 3) as u32 } else { partitions + 1 };
+        world.cluster.grow_topic(TOPIC, partitions);
+        world.accepted = Arc::default();
+        let most = if multiple { 40 } else { 0 };
+        world.send(dice.between(0, most)).await;
+        for _ in 0..dice.between(1, 3) {
+            sleep(dice.time(1, 8_000)).await;
+            if dice.percent(40) {
+                world.kill();
+            }
+            if world.nodes.is_empty() || dice.percent(30) {
+                world.start();
+                sleep(Duration::from_secs(1)).await;
+            }
+            world.accept();
+            world.send(dice.between(0, most)).await;
+        }
+        world.right();
+        // One after the other: partitions that are added to unaccepted ones move keys whose place nobody knows.
+        while !world.accepted.load(Ordering::Relaxed) {
+            asleep.iter().filter(|_| dice.percent(20)).for_each(|gate| gate.thaw());
+            if world.nodes.is_empty() || dice.percent(30) {
+                world.start();
+            }
+            world.accept();
+            sleep(dice.time(1, 30_000)).await;
+        }
+        world.send(dice.between(0, 40)).await;
+        asleep.iter().for_each(|gate| gate.thaw());
+        world.send(dice.between(0, 40)).await;
+    }
+    world.start();
+    for round in 0.. {
+        if world.all_done().await {
+            break;
+        }
+        assert!(round < 60, "seed {seed}: not all is done: {}", shown(&world).await);
+        // Whoever began to accept may have died.
+        world.accept();
+        sleep(Duration::from_secs(20)).await;
+        world.right();
+    }
+    world.right();
+}
+
+async fn shown(world: &World) -> String {
+    let mut shown = String::new();
+    for node in &world.nodes {
+        let pipeline = node.pipeline.lock().expect("no holder panics").clone();
+        if let Some(pipeline) = pipeline {
+            shown +=
+                &format!("{}: {:?}\n", node.name, pipeline.status().await.map(|status| status.partitions));
+        }
+    }
+    shown
+}
+
+/// BRK-10, P2: whatever happens while more partitions are added and accepted, each key keeps its order and nothing is
+/// left.
+#[test]
+fn keys_keep_their_order_when_more_partitions_are_accepted() {
+    for seed in 0..300 {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime without I/O can be built");
+        println!("seed {seed}");
+        runtime.block_on(run(seed));
+    }
+}
