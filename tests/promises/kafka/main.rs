@@ -10,6 +10,7 @@ mod cuts;
 mod gaps;
 mod growth;
 mod kills;
+mod looks;
 mod rebalance;
 mod sleepers;
 mod spill;
