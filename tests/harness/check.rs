@@ -256,6 +256,7 @@ mod tests {
             offset,
             attempt: 1,
             epoch: 1,
+            path: String::new(),
             started,
             ended: status.map(|_| started + 1),
             status,

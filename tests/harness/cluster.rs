@@ -118,6 +118,19 @@ impl Cluster {
         fed(command, input)
     }
 
+    /// Gives a topic a setting, as an operator would.
+    pub fn set(&self, topic: &str, setting: &str) {
+        let change = ["kafka.admin.ConfigCommand", "--alter", "--entity-type", "topics"];
+        self.tool(&[&change[..], &["--entity-name", topic, "--add-config", setting]].concat());
+    }
+
+    /// Where the partitions of a topic begin.
+    pub fn starts(&self, topic: &str) -> Vec<u64> {
+        let told = self.tool(&["GetOffsetShell", "--topic", topic, "--time", "earliest"]);
+        let starts = told.lines().map(|line| line.rsplit(':').next().and_then(|start| start.parse().ok()));
+        starts.map(|start| start.unwrap_or_else(|| panic!("not a position: {told}"))).collect()
+    }
+
     /// Runs kcat, an independent client; returns what it printed.
     pub fn kcat(&self, arguments: &[&str], input: &str) -> String {
         let mut command = Command::new("kcat");

@@ -32,5 +32,5 @@ pub use proxy::Proxy;
 pub use server::{Server, Setup, run_binary};
 pub use sink::{Call, Reply, Sink};
 pub use status::{Committed, PartitionView, PipelineView};
-pub use storm::{Storm, storm};
+pub use storm::{Storm, restarts, storm};
 pub use wait::{WAIT_MAX, until};

@@ -26,6 +26,8 @@ pub struct Setup {
     pub partitions: u32,
     /// Further settings of the pipeline, as lines of YAML without indentation.
     pub pipeline: String,
+    /// What stands behind the sink's address: calls say so.
+    pub path: String,
     /// Time-out of a push.
     pub timeout: &'static str,
     /// How long handlers have to end when the server is told to.
@@ -48,6 +50,7 @@ impl Default for Setup {
             topic: "t".to_owned(),
             partitions: 4,
             pipeline: String::new(),
+            path: String::new(),
             timeout: "60s",
             drain: "30s",
             broker: "{ kind: embedded }".to_owned(),
@@ -108,12 +111,13 @@ impl Setup {
              broker: {}\n\
              topics: {topics}\n\
              pipelines:\n  t:\n    topic: {topic}\n    group: {topic}\n    \
-             handler: {{ http: {{ url: \"{}\", timeout: {}, allow_private: true }} }}\n",
+             handler: {{ http: {{ url: \"{}{}\", timeout: {}, allow_private: true }} }}\n",
             self.top,
             self.drain,
             data.display(),
             self.broker,
             sink.url(),
+            self.path,
             self.timeout,
             topic = self.topic,
         );

@@ -55,6 +55,8 @@ pub struct Call {
     pub attempt: u32,
     /// `Keylane-Epoch`.
     pub epoch: u64,
+    /// Where it was pushed to, which tells processes apart that were given different places.
+    pub path: String,
     /// When it came, in the sink's count.
     pub started: u64,
     /// When it was answered; none if it never was, or its caller went away.
@@ -274,7 +276,7 @@ async fn answer(
 ) -> Result<Response<Empty<Bytes>>, hyper::Error> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await?.to_bytes();
-    let call = read_call(&parts.headers, &body);
+    let call = read_call(parts.uri.path(), &parts.headers, &body);
     let mut running = Running::begin(Arc::clone(&shared), call);
     let reply = (shared.behave.read().expect("no holder panics").clone())(&running.call);
     let status = match reply {
@@ -345,7 +347,7 @@ impl Drop for Running {
     }
 }
 
-fn read_call(headers: &HeaderMap, body: &[u8]) -> Call {
+fn read_call(path: &str, headers: &HeaderMap, body: &[u8]) -> Call {
     let text = |name: &str| headers.get(name).map(|value| value.to_str().expect("visible ASCII").to_owned());
     let number = |name: &str| -> u64 {
         let value = text(name).unwrap_or_else(|| panic!("a push without {name}"));
@@ -360,6 +362,7 @@ fn read_call(headers: &HeaderMap, body: &[u8]) -> Call {
         offset: number("keylane-offset"),
         attempt: number("keylane-attempt") as u32,
         epoch: number("keylane-epoch"),
+        path: path.to_owned(),
         started: 0,
         ended: None,
         status: None,

@@ -1,11 +1,11 @@
-//! Kill -9 again and again, under load.
+//! Kill -9 again and again, under load; and the same politely.
 
 use std::time::Duration;
 
 use crate::check::{Report, check};
 use crate::load::{Acked, Load};
 use crate::server::Server;
-use crate::sink::{Call, Sink};
+use crate::sink::{Call, Reply, Sink};
 use crate::status::{Committed, PipelineView};
 use crate::wait::until;
 
@@ -52,6 +52,24 @@ pub async fn storm(server: &mut Server, sink: &Sink, keys: u64, kills: u64) -> S
     let acked = load.stop().await;
     server.settles(sink, &acked).await;
     Storm { acked, calls: sink.calls(), committed: seen }
+}
+
+/// Starts `server`, tells it to stop and starts it again so many times under load, lets it finish, and stops it; returns
+/// what was acknowledged.
+pub async fn restarts(server: &mut Server, sink: &Sink, times: u32) -> Vec<Acked> {
+    sink.behave(|call| Reply::After(Duration::from_millis(call.offset % 8), 200));
+    server.start().await;
+    let load = Load::start(server, sink, 40);
+    for _ in 0..times {
+        let before = sink.settled();
+        sink.wait("work after a restart", |sink| sink.settled() >= before + 200).await;
+        assert_eq!(server.stop().await, Some(0), "{}", server.output());
+        server.start().await;
+    }
+    let acked = load.stop().await;
+    server.settles(sink, &acked).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    acked
 }
 
 fn committed_sum(seen: Option<&Committed>) -> u64 {

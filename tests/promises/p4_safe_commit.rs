@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use keylane_tests::{
-    Acked, Load, PipelineView, Reply, Server, Setup, Sink, check, check_committed, fill, items, until,
+    Acked, Load, PipelineView, Reply, Server, Setup, Sink, check, check_committed, fill, items, restarts,
+    until,
 };
 
 /// P4, COM-1, COM-3.
@@ -33,19 +34,8 @@ async fn what_is_on_record_is_not_run_again_after_a_kill() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clean_restart_under_load_repeats_nothing() {
     let sink = Sink::start().await;
-    sink.behave(|call| Reply::After(std::time::Duration::from_millis(call.offset % 8), 200));
     let mut server = Server::new(&Setup::default(), &sink);
-    server.start().await;
-    let load = Load::start(&server, &sink, 40);
-    for _ in 0..5 {
-        let before = sink.settled();
-        sink.wait("work after a restart", |sink| sink.settled() >= before + 200).await;
-        assert_eq!(server.stop().await, Some(0), "{}", server.output());
-        server.start().await;
-    }
-    let acked = load.stop().await;
-    server.settles(&sink, &acked).await;
-    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    let acked = restarts(&mut server, &sink, 5).await;
     check(&acked, &sink.calls()).assert_once();
 }
 

@@ -84,6 +84,7 @@ macro_rules! conformance {
                 journals::of_two_appends_on_the_same_condition_one_lands
                 journals::a_cut_forgets_what_is_below_and_nothing_else
                 journals::a_journal_that_was_cut_whole_goes_on_counting
+                journals::a_reader_under_which_a_journal_was_cut_is_told_so
                 journals::appends_of_two_handles_stand_in_one_order
                 journals::a_record_of_twice_the_message_limit_is_kept
                 reopen::what_was_acknowledged_is_there_after_reopening

@@ -10,11 +10,6 @@ fn open(cluster: &Cluster) -> Kafka {
     Kafka::open(KafkaOptions::new(&cluster.bootstrap)).expect("it opens")
 }
 
-fn set(cluster: &Cluster, topic: &str, setting: &str) {
-    let topic = ["--entity-type", "topics", "--entity-name", topic, "--add-config", setting];
-    cluster.tool(&[&["kafka.admin.ConfigCommand", "--alter"], &topic[..]].concat());
-}
-
 /// Bytes that do not become fewer when they are compressed.
 fn noise() -> impl Iterator<Item = u8> {
     let mut state = 1u64;
@@ -56,7 +51,7 @@ async fn limits_are_changed_and_an_operators_own_settings_stay() {
     let made = broker.create_topic("own", &spec).await.expect("it is made");
     assert_eq!(made.spec.compression, Compression::Lz4);
     let kept = ["segment.bytes=123456789", "cleanup.policy=compact", "message.timestamp.type=CreateTime"];
-    kept.iter().for_each(|setting| set(&cluster, "own", setting));
+    kept.iter().for_each(|setting| cluster.set("own", setting));
     let other = TopicSpec { compression: Compression::Zstd, retention_ms: Some(86_400_000), ..spec };
     assert_eq!(broker.create_topic("own", &other).await.expect("it is changed").spec, other);
     let told = cluster.tool(&["TopicCommand", "--describe", "--topic", "own"]);
@@ -75,8 +70,8 @@ async fn weak_settings_are_told() {
     broker.create_topic("strong", &spec).await.expect("it is made");
     let short = TopicSpec { retention_ms: Some(3_600_000), ..spec };
     broker.create_topic("fragile", &short).await.expect("it is made");
-    set(&cluster, "fragile", "unclean.leader.election.enable=true");
-    set(&cluster, "fragile", "message.timestamp.type=CreateTime");
+    cluster.set("fragile", "unclean.leader.election.enable=true");
+    cluster.set("fragile", "message.timestamp.type=CreateTime");
     let topics = ["strong", "fragile", "nowhere"].map(str::to_owned);
     let warnings = broker.warnings(&topics).await.expect("it tells");
     let of = |topic: &str| -> Vec<Weakness> {
@@ -101,10 +96,10 @@ async fn a_group_whose_journal_is_compacted_is_not_joined() {
     {
         let journal = broker.journal(&journal_name("g", "journaled", kind)).await.expect("it opens");
         journal.append("record".into(), None).await.expect("it lands");
-        set(&cluster, topic, "cleanup.policy=compact");
+        cluster.set(topic, "cleanup.policy=compact");
         let refused = broker.join("g", "journaled", "n").await.err().expect("it would be lost");
         assert!(matches!(&refused, BrokerError::NotKept { topic: named, .. } if named == topic), "{refused}");
-        set(&cluster, topic, "cleanup.policy=delete");
+        cluster.set(topic, "cleanup.policy=delete");
     }
     broker.join("g", "journaled", "n").await.expect("it is kept whole again").leave().await;
 }
@@ -157,4 +152,66 @@ async fn a_journal_follows_a_raised_limit() {
     broker.create_topic("grown", &large).await.expect("it is changed");
     let body: Vec<u8> = noise().take(7 << 20).collect();
     journal.append(body.into(), None).await.expect("it lands");
+}
+
+/// BRK-6, MSG-4, P1: who raised a topic's limit may die before its journals have followed; whoever comes next has them
+/// follow, as it does if an operator raised it.
+#[tokio::test]
+async fn a_journal_follows_a_limit_that_was_raised_by_one_that_died() {
+    let cluster = Cluster::shared();
+    let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
+    let large = TopicSpec { message_bytes_max: 8 << 20, ..spec.clone() };
+    for (topic, by_config) in [("outgrown", true), ("enlarged", false)] {
+        let before = open(&cluster);
+        before.create_topic(topic, &spec).await.expect("it is made");
+        for kind in [LogKind::Journal, LogKind::Hold] {
+            let journal = before.journal(&journal_name("g", topic, kind)).await.expect("it opens");
+            journal.append("small".into(), None).await.expect("it lands");
+        }
+        match by_config {
+            true => drop(before.create_topic(topic, &large).await.expect("it is changed")),
+            false => cluster.set(topic, "max.message.bytes=8400000"),
+        }
+        drop(before);
+        let after = open(&cluster);
+        match by_config {
+            true => drop(after.create_topic(topic, &large).await.expect("it is there")),
+            // Somebody else's topic: it is looked at, and not made.
+            false => drop(after.topic(topic).await.expect("it answers")),
+        }
+        for kind in [LogKind::Journal, LogKind::Hold] {
+            let journal = after.journal(&journal_name("g", topic, kind)).await.expect("it opens");
+            let body: Vec<u8> = noise().take(7 << 20).collect();
+            assert_eq!(journal.append(body.into(), None).await, Ok(1), "{topic} {kind:?}");
+        }
+    }
+}
+
+/// BRK-6, P1: whoever makes a journal's topic may die before its first record; the next one finds an empty journal.
+#[tokio::test]
+async fn a_journal_whose_maker_died_before_its_first_record_is_empty() {
+    let cluster = Cluster::shared();
+    let maker = open(&cluster);
+    let spec = TopicSpec { partitions: 2, ..TopicSpec::default() };
+    maker.create_topic("begun", &spec).await.expect("it is made");
+    for (kind, topic) in
+        [(LogKind::Journal, "_keylane.journal.g.begun"), (LogKind::Hold, "_keylane.hold.g.begun")]
+    {
+        let journal = maker.journal(&journal_name("g", "begun", kind)).await.expect("it opens");
+        // Whoever waits for a first record makes the topic, and writes nothing.
+        tokio::select! {
+            landed = journal.beyond(0) => panic!("nobody wrote: {landed:?}"),
+            () = async { while maker.topic(topic).await.expect("it answers").is_none() {} } => {}
+        }
+    }
+    drop(maker);
+    let next = open(&cluster);
+    for kind in [LogKind::Journal, LogKind::Hold] {
+        let journal = next.journal(&journal_name("g", "begun", kind)).await.expect("it opens");
+        let page = journal.read(0, 1 << 20).await.expect("it can be read");
+        assert_eq!((page.start, page.end, page.records.len()), (0, 0, 0));
+        assert_eq!(journal.append("first".into(), None).await, Ok(0));
+        assert_eq!(journal.read(0, 1 << 20).await.expect("it can be read").records, [(0, "first".into())]);
+    }
+    next.join("g", "begun", "n").await.expect("what was made is kept whole").leave().await;
 }

@@ -180,6 +180,52 @@ async fn a_row_behind_a_refused_message_of_its_key_blocks_its_key_alone() {
     assert_eq!(log(&keylane).await, ["other"]);
 }
 
+/// PRD-5, P1, P2: a relay that dies behind the mark of a refused row, or while the row is tried again, leaves nothing
+/// half done: the next one tries the row alone, and what is behind it waits until it is through.
+#[tokio::test]
+async fn a_relay_that_dies_around_a_failed_mark_sends_nothing_past_it() {
+    let (far, keylane) = far().await;
+    let shop = Shop::new().await;
+    let there = far.node("there");
+    let limited = async |message_bytes_max: usize| {
+        far.delete_topic("t");
+        let spec = TopicSpec { message_bytes_max, ..one_partition() };
+        there.create_topic("t", &spec).await.expect("a topic");
+    };
+    // Only the broker knows of the limit, so that a row is refused when it was sent, not before.
+    limited(300).await;
+    shop.write(&[("k", &"x".repeat(600))]).await;
+    let attempts = async || -> i64 {
+        let sum = sqlx::query_scalar("SELECT COALESCE(MAX(attempts), 0) FROM keylane_outbox");
+        sum.fetch_one(&mut shop.connect().await).await.expect("a number")
+    };
+    let dies_behind = async |tries: i64, retry: Duration| {
+        let options = OutboxOptions::new(&shop.url).poll(Duration::from_millis(1)).retry(retry);
+        let (relay, _) = shop.relay_of(&keylane, options);
+        tokio::select! {
+            ended = relay.run_until(std::future::pending::<()>()) => panic!("it ended: {ended:?}"),
+            () = async { while attempts().await < tries {} } => {}
+        }
+    };
+    let never = Duration::from_secs(86_400);
+    dies_behind(1, never).await;
+    assert_eq!(shop.errors().await.len(), 1, "it is marked");
+    shop.write(&[("k", "behind"), ("l", "other")]).await;
+    dies_behind(2, never).await;
+    // Marked and tried again without a pause: each dies at another point of that.
+    for tries in 3..30 {
+        dies_behind(tries, Duration::from_millis(1)).await;
+    }
+    // As one left it that died when it had let the row be read again, and had not sent it.
+    shop.execute("UPDATE keylane_outbox SET failed = 0").await;
+    dies_behind(attempts().await + 1, never).await;
+    assert_eq!((log(&keylane).await, shop.rows().await), (vec!["other".to_owned()], 2));
+    limited(1 << 20).await;
+    let (relay, _) = shop.relay(&keylane);
+    relay.run_until(shop.gone("both are sent")).await.expect("it ran");
+    assert_eq!(log(&keylane).await, [&"x".repeat(600), "behind"]);
+}
+
 /// PRD-5: a row is there until its message is acknowledged, not only until it is sent.
 #[tokio::test]
 async fn a_row_stays_until_its_message_is_acknowledged() {

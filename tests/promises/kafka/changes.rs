@@ -5,43 +5,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use keylane_tests::{
-    Acked, Call, Cluster, Item, PipelineView, Reply, Server, Setup, Sink, check, client, fill, items,
-    run_binary, until,
+    Acked, Call, PipelineView, Reply, Server, Setup, Sink, check, client, fill, run_binary, until,
 };
 
 use crate::commits::Commits;
-use crate::{SOON, cluster, owns};
-
-/// Waits until exactly these partitions are stopped, with this code and these words.
-async fn stopped(server: &Server, partitions: &[u32], said: &[&str]) {
-    until("partitions to be stopped", async || {
-        let view = PipelineView::of(server).await?;
-        let stopped = view.partitions.iter().filter(|at| {
-            let why = at.why.as_deref().unwrap_or_default();
-            at.state == "stopped" && said.iter().all(|said| why.contains(said))
-        });
-        let stopped: Vec<u32> = stopped.map(|at| at.partition).collect();
-        (stopped == partitions).then_some(())
-    })
-    .await;
-}
-
-/// Messages of many keys, each with so many bytes.
-fn many(from: u64, count: u64, padding: usize) -> Vec<Item> {
-    let all = (0..40).flat_map(|key| items(&format!("k{key}"), from, count));
-    all.map(|item| Item { padding, ..item }).collect()
-}
-
-/// Deletes all records of a partition below an offset, with Kafka's own tool.
-fn delete_records(cluster: &Cluster, topic: &str, partition: u32, below: u64) {
-    let folder = tempfile::TempDir::new().expect("a folder");
-    let file = folder.path().join("delete.json");
-    let text = format!(
-        r#"{{"partitions":[{{"topic":"{topic}","partition":{partition},"offset":{below}}}],"version":1}}"#
-    );
-    std::fs::write(&file, text).expect("it can be written");
-    cluster.tool(&["DeleteRecordsCommand", "--offset-json-file", &file.display().to_string()]);
-}
+use crate::{SOON, cluster, delete_records, many, owns, stopped};
 
 fn of_partition(acked: &[Acked], partition: u32) -> Vec<Acked> {
     acked.iter().filter(|acked| acked.partition == partition).cloned().collect()
@@ -62,7 +30,7 @@ async fn records_deleted_before_they_were_read_stop_their_partition_alone() {
     sink.wait("some calls to be under way", |sink| !sink.is_empty()).await;
     let first = of_partition(&acked, 0);
     let below = first.last().expect("some lie there").position();
-    delete_records(&cluster, "deleted", 0, below);
+    delete_records(&cluster, "deleted", 0, below as i64);
     sink.behave(|_| Reply::Status(200));
     sink.release();
     stopped(&server, &[0], &["KL-1106", "deleted"]).await;

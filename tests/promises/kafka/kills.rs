@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keylane_tests::{
-    Cluster, Committed, Load, Reply, Server, Setup, Sink, Storm, check, check_committed, storm,
+    Cluster, Committed, Load, Reply, Server, Setup, Sink, Storm, check, check_committed, restarts, storm,
 };
 
 use crate::commits::Commits;
@@ -45,19 +45,8 @@ async fn nothing_acknowledged_is_lost_when_keylane_is_killed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clean_restart_under_load_repeats_nothing() {
     let (cluster, sink) = (cluster(), Sink::start().await);
-    sink.behave(|call| Reply::After(Duration::from_millis(call.offset % 8), 200));
     let mut server = Server::new(&Setup::default().topic("restarted").on_kafka(&cluster, SOON), &sink);
-    server.start().await;
-    let load = Load::start(&server, &sink, 40);
-    for _ in 0..3 {
-        let before = sink.settled();
-        sink.wait("work after a restart", |sink| sink.settled() >= before + 200).await;
-        assert_eq!(server.stop().await, Some(0), "{}", server.output());
-        server.start().await;
-    }
-    let acked = load.stop().await;
-    server.settles(&sink, &acked).await;
-    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    let acked = restarts(&mut server, &sink, 3).await;
     check(&acked, &sink.calls()).assert_once();
     let committed = Commits::of(&cluster, "restarted", 4).now().expect("Kafka answers");
     for (partition, position) in committed {

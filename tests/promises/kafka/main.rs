@@ -6,9 +6,11 @@
 mod answers;
 mod changes;
 mod commits;
+mod cuts;
 mod gaps;
 mod growth;
 mod kills;
+mod looks;
 mod rebalance;
 mod sleepers;
 mod spill;
@@ -16,10 +18,13 @@ mod wire;
 
 use std::sync::{Arc, OnceLock};
 
-use keylane_tests::{Cluster, PipelineView, Server, until};
+use keylane_tests::{Cluster, Item, PipelineView, Server, items, until};
 
 /// Short, so that a member that vanished is noticed within the test.
 const SOON: &str = "session.timeout.ms: 3000, heartbeat.interval.ms: 300";
+
+/// What a journal's topic has, if somebody makes one by hand.
+const JOURNAL: [&str; 3] = ["cleanup.policy=delete", "retention.ms=-1", "retention.bytes=-1"];
 
 /// Completions of one partition that may not be on record when its owner dies: a lot of 1,000 is under way, as many wait
 /// to be the next (COM-2), and some come while a busy machine writes.
@@ -30,6 +35,37 @@ fn cluster() -> Arc<Cluster> {
     static SHARED: OnceLock<Arc<Cluster>> = OnceLock::new();
     let options = ["--set", "group.min.session.timeout.ms=1000", "--set", "log.cleaner.backoff.ms=200"];
     Arc::clone(SHARED.get_or_init(|| Arc::new(Cluster::with(&options))))
+}
+
+/// Messages of many keys, each with so many bytes.
+fn many(from: u64, count: u64, padding: usize) -> Vec<Item> {
+    let all = (0..40).flat_map(|key| items(&format!("k{key}"), from, count));
+    all.map(|item| Item { padding, ..item }).collect()
+}
+
+/// Deletes all records of a partition below an offset, or all (-1), with Kafka's own tool.
+fn delete_records(cluster: &Cluster, topic: &str, partition: u32, below: i64) {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let file = folder.path().join("delete.json");
+    let text = format!(
+        r#"{{"partitions":[{{"topic":"{topic}","partition":{partition},"offset":{below}}}],"version":1}}"#
+    );
+    std::fs::write(&file, text).expect("it can be written");
+    cluster.tool(&["DeleteRecordsCommand", "--offset-json-file", &file.display().to_string()]);
+}
+
+/// Waits until exactly these partitions are stopped, with this code and these words.
+async fn stopped(server: &Server, partitions: &[u32], said: &[&str]) {
+    until("partitions to be stopped", async || {
+        let view = PipelineView::of(server).await?;
+        let stopped = view.partitions.iter().filter(|at| {
+            let why = at.why.as_deref().unwrap_or_default();
+            at.state == "stopped" && said.iter().all(|said| why.contains(said))
+        });
+        let stopped: Vec<u32> = stopped.map(|at| at.partition).collect();
+        (stopped == partitions).then_some(())
+    })
+    .await;
 }
 
 /// How many partitions a server runs.

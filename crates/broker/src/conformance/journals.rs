@@ -218,6 +218,35 @@ pub async fn a_journal_that_was_cut_whole_goes_on_counting(rig: &mut dyn Rig) {
     assert_eq!((page.start, page.end, page.records.len()), (3, 6, 3));
 }
 
+/// BRK-6, P10: a reader below the new start is told where the journal begins by now, and misses nothing of the rest.
+pub async fn a_reader_under_which_a_journal_was_cut_is_told_so(rig: &mut dyn Rig) {
+    let (_, journal, name) = with_journal(rig).await;
+    for at in 0..10 {
+        append(&*journal, &format!("r{at}")).await;
+    }
+    let broker = rig.broker().await;
+    let reader = open(&*broker, &name).await;
+    let page = reader.read(0, 5).await.expect("it can be read");
+    let next = page.records.last().expect("there are some").0 + 1;
+    assert!((page.start, page.end) == (0, 10) && next < 6, "it stands amid the journal, at {next}");
+    journal.cut(6).await.expect("it can be cut");
+    let page = reader.read(next, PLENTY).await.expect("it can be read");
+    let left: Vec<(u64, Bytes)> = (6..10).map(|at| (at, record(&format!("r{at}")))).collect();
+    assert_eq!((page.start, page.end, page.records), (6, 10, left));
+    // All of it, under one that waits at its end.
+    assert!(poll_once(reader.beyond(10)).await.is_none(), "nothing has landed");
+    for at in 10..13 {
+        append(&*journal, &format!("r{at}")).await;
+    }
+    journal.cut(13).await.expect("it can be cut");
+    reader.beyond(10).await.expect("something has landed");
+    let page = reader.read(10, PLENTY).await.expect("it can be read");
+    assert_eq!((page.start, page.end, page.records.len()), (13, 13, 0));
+    assert_eq!(append(&*journal, "r13").await, 13);
+    reader.beyond(13).await.expect("something has landed");
+    assert_eq!(journal_from(&*reader, 10).await, [(13, record("r13"))]);
+}
+
 /// BRK-6.
 pub async fn appends_of_two_handles_stand_in_one_order(rig: &mut dyn Rig) {
     const EACH: u64 = 40;

@@ -140,11 +140,14 @@ impl KafkaJournal {
         }
     }
 
-    /// A journal has as many partitions as its topic had when it was made; one that was added since has none.
+    /// A journal has as many partitions as its topic had when it was made; one that was added since has none. A hold is
+    /// made later than its journal, if ever: it is not asked about at each take-over, which would then wait for whoever
+    /// is asked.
     pub(crate) async fn check_partition(&self) -> Result<(), BrokerError> {
         // What is known may be from before somebody accepted more partitions.
         let there = match self.admin.known(&self.topic) {
             Some(there) if self.name.partition < there.partitions => Some(there),
+            None if self.name.kind == LogKind::Hold => None,
             _ => self.admin.topic(&self.topic).await?,
         };
         match there {
@@ -159,12 +162,16 @@ impl KafkaJournal {
 
     /// Makes its topic, with as many partitions and copies as the source has.
     async fn make(&self) -> Result<(), BrokerError> {
-        if let Some(there) = self.admin.known(&self.topic) {
-            return self.follow(&there).await;
+        if self.admin.known(&self.topic).is_none() {
+            let source = self.admin.existing(&self.name.topic).await?;
+            let spec = TopicSpec { partitions: source.partitions, ..source.spec };
+            self.admin.make(&self.topic, &spec, &settings_of(&spec)).await?;
         }
-        let source = self.admin.existing(&self.name.topic).await?;
-        let spec = TopicSpec { partitions: source.partitions, ..source.spec };
-        self.admin.make(&self.topic, &spec, &settings_of(&spec)).await
+        // Also one that another made before.
+        match self.admin.known(&self.topic) {
+            Some(there) => self.follow(&there).await,
+            None => Ok(()),
+        }
     }
 
     /// One that is there is kept as safe as its source has become since, and takes messages as large: whoever went from

@@ -183,7 +183,11 @@ impl Broker for Kafka {
     }
 
     async fn reader(&self, topic: &str, partition: u32, from: u64) -> Result<Box<dyn Reader>, BrokerError> {
-        let found = self.admin.existing(topic).await?;
+        // Not asked for anew: one broker that does not answer would keep the partitions of all others from starting.
+        let found = match self.admin.known(topic) {
+            Some(known) if partition < known.partitions => known,
+            _ => self.admin.existing(topic).await?,
+        };
         let ends = match partition < found.partitions {
             true => self.admin.ends(topic, vec![partition]).await?,
             false => return Err(BrokerError::UnknownTopic(format!("{topic}/{partition}"))),
