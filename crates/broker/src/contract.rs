@@ -66,6 +66,11 @@ pub trait Broker: Send + Sync + 'static {
     /// First position kept and the next to be given out, for each partition of a topic.
     async fn ends(&self, topic: &str) -> Result<Vec<Ends>, BrokerError>;
 
+    /// Where each partition ends, with what a transaction has not committed yet: nothing was appended above it so far.
+    async fn tails(&self, topic: &str) -> Result<Vec<u64>, BrokerError> {
+        Ok(self.ends(topic).await?.iter().map(|ends| ends.end).collect())
+    }
+
     /// Mirrors how far a group has settled a partition. Never read as truth: the journal is (COM-3).
     async fn commit(
         &self,

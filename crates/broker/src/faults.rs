@@ -231,6 +231,10 @@ impl Broker for Faulty {
         }))
     }
 
+    async fn tails(&self, topic: &str) -> Result<Vec<u64>, BrokerError> {
+        ask(&self.weather, self.inner.tails(topic)).await
+    }
+
     async fn journals(&self, group: &str, topic: &str) -> Result<Option<u32>, BrokerError> {
         ask(&self.weather, self.inner.journals(group, topic)).await
     }

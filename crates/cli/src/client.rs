@@ -104,7 +104,16 @@ impl Client {
 
     /// Asks the server to do something, and reads its JSON answer.
     pub async fn order<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, Failure> {
-        let request = self.request(Method::POST, path).timeout(ANSWER_TIMEOUT);
+        self.order_within(path, ANSWER_TIMEOUT).await
+    }
+
+    /// The same, for what takes its time.
+    pub async fn order_within<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        timeout: Duration,
+    ) -> Result<T, Failure> {
+        let request = self.request(Method::POST, path).timeout(timeout);
         let (status, body) = self.answer(request).await?;
         if !status.is_success() {
             return Err(Failure::Failed(refusal(status, &body)));
@@ -127,7 +136,7 @@ impl Client {
     /// A connection that ended as no answer should.
     pub fn unreachable(&self, error: &reqwest::Error) -> Failure {
         let why = if error.is_timeout() && !error.is_connect() {
-            format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())
+            "no answer in time".to_owned()
         } else {
             root_cause(error)
         };

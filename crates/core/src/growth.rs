@@ -37,6 +37,8 @@ impl Acceptance {
 /// How far each partition of a topic may be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Growth {
+    former: Vec<u32>,
+    /// Those behind which not all is on record as settled.
     accepted: Vec<Acceptance>,
     /// Of each partition, a position below which all is settled.
     settled: Vec<u64>,
@@ -46,19 +48,33 @@ impl Growth {
     /// What the journal of partition 0 says about a source; an error with the number on record if nobody has accepted
     /// the number that it has now.
     pub fn of(first: &State, found: Source) -> Result<Growth, u32> {
-        let accepted: Vec<Acceptance> =
+        let mut accepted: Vec<Acceptance> =
             first.accepted.iter().filter(|one| one.incarnation == found.incarnation).cloned().collect();
         let fenced = first.source.filter(|source| source.incarnation == found.incarnation);
         let recorded = accepted.last().map(Acceptance::to).or(fenced.map(|source| source.partitions));
         match recorded {
             Some(recorded) if recorded != found.partitions => Err(recorded),
-            _ => Ok(Growth { accepted, settled: vec![0; found.partitions as usize] }),
+            _ => {
+                let former = accepted.iter().map(|accepted| accepted.from).collect();
+                accepted.retain(|accepted| accepted.to() > first.opened);
+                Ok(Growth { former, accepted, settled: vec![0; found.partitions as usize] })
+            }
         }
     }
 
     /// Numbers of partitions from which an acceptance has led to the present one.
     pub fn former(&self) -> Vec<u32> {
-        self.accepted.iter().map(|accepted| accepted.from).collect()
+        self.former.clone()
+    }
+
+    /// How many partitions there are.
+    pub fn partitions(&self) -> u32 {
+        self.settled.len() as u32
+    }
+
+    /// True if it is not on record that all is settled which stood before.
+    pub fn is_new(&self) -> bool {
+        !self.accepted.is_empty()
     }
 
     /// Everything of a partition below `position` is settled.

@@ -282,9 +282,11 @@ pub enum CommandKind {
     Accept,
     /// The topic has more partitions: nobody goes by the old number any more.
     Widen,
+    /// All that stood before so many partitions were accepted is settled.
+    Open,
 }
 
-const COMMANDS: [(CommandKind, u8); 10] = [
+const COMMANDS: [(CommandKind, u8); 11] = [
     (CommandKind::Retry, 1),
     (CommandKind::Discard, 2),
     (CommandKind::Release, 3),
@@ -295,6 +297,7 @@ const COMMANDS: [(CommandKind, u8); 10] = [
     (CommandKind::SuspectAlone, 8),
     (CommandKind::Accept, 9),
     (CommandKind::Widen, 10),
+    (CommandKind::Open, 11),
 ];
 
 /// Why bytes are no record that this version knows.

@@ -41,6 +41,8 @@ pub struct State {
     pub low: u64,
     /// In the journal of partition 0: new numbers of partitions that were accepted.
     pub accepted: Vec<Acceptance>,
+    /// In the journal of partition 0: all that stood before so many partitions were accepted is settled.
+    pub opened: u32,
     /// The topic has at least so many partitions: who goes by fewer does not own this one.
     pub widened: u32,
 }
@@ -270,7 +272,13 @@ fn apply_command(state: &mut State, command: &Command) -> Applied {
             state.widened = partitions;
             Applied::Counted
         }
-        (CommandKind::Accept | CommandKind::Widen, ..) => Applied::Ignored(Ignored::AcceptedBefore),
+        (CommandKind::Open, _, Some(partitions)) if partitions > state.opened => {
+            state.opened = partitions;
+            Applied::Counted
+        }
+        (CommandKind::Accept | CommandKind::Widen | CommandKind::Open, ..) => {
+            Applied::Ignored(Ignored::AcceptedBefore)
+        }
         _ => Applied::Stop(NotCarriedOut("a command")),
     }
 }
@@ -314,6 +322,7 @@ impl State {
         fields.number(9, self.low);
         fields.list(10, &self.accepted, put_accepted);
         fields.number_if(11, (self.widened > 0).then_some(u64::from(self.widened)));
+        fields.number_if(12, (self.opened > 0).then_some(u64::from(self.opened)));
     }
 
     /// Reads what [`State::encode`] wrote.
@@ -334,6 +343,7 @@ impl State {
             low: fields.number(9)?,
             accepted: fields.list(10, take_accepted)?,
             widened: fields.maybe(11)?.map(|value| whole(value, take_u32)).transpose()?.unwrap_or(0),
+            opened: fields.maybe(12)?.map(|value| whole(value, take_u32)).transpose()?.unwrap_or(0),
         };
         fields.finish()?;
         Ok(state)

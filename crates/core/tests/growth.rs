@@ -129,6 +129,23 @@ fn of_two_acceptances_the_first_counts() {
     assert_eq!(growth.awaited().collect::<Vec<_>>(), (0..6).map(|at| (at, 9)).collect::<Vec<_>>());
 }
 
+/// What is on record as settled is not waited for again, whatever is done to commits later; the number stays accepted.
+#[test]
+fn what_was_opened_stays_open() {
+    let mut state = State { source: Some(source(2)), ..State::default() };
+    let accepted = Acceptance { incarnation: INCARNATION, from: 2, ends: vec![5; 4] };
+    assert_eq!(apply(&mut state, 0, &accept(accepted)), Applied::Counted);
+    let Record::Command(command) = accept(Acceptance { incarnation: 0, from: 0, ends: Vec::new() }) else {
+        panic!("a command");
+    };
+    let open = Command { kind: CommandKind::Open, accept: None, partitions: Some(4), ..command };
+    assert_eq!(apply(&mut state, 1, &Record::Command(open.clone())), Applied::Counted);
+    assert_eq!(apply(&mut state, 2, &Record::Command(open)), Applied::Ignored(Ignored::AcceptedBefore));
+    let growth = Growth::of(&state, source(4)).expect("accepted");
+    assert_eq!((growth.limit(0), growth.limit(3), growth.awaited().count()), (None, None, 0));
+    assert_eq!((growth.former(), growth.is_new()), (vec![2], false));
+}
+
 /// A number that nobody accepted is told, also before anything was accepted; a group that begins waits for nothing.
 #[test]
 fn a_number_that_nobody_accepted_is_told() {

@@ -50,6 +50,7 @@ fn state() -> State {
         low: 200,
         accepted: Vec::new(),
         widened: 0,
+        opened: 0,
     }
 }
 
@@ -142,11 +143,12 @@ fn records() -> Vec<(&'static str, Record, &'static str)> {
             snapshot(SnapshotBody::State(Box::new(State {
                 accepted: vec![accepted()],
                 widened: 6,
+                opened: 4,
                 ..State::default()
             }))),
             concat!(
-                "010501010302010d0302f40304220601000901000a17100f0e0d0c0b0a0908070605040302010204ac02000701",
-                "0b0106",
+                "010501010302010d0302f40304250601000901000a17100f0e0d0c0b0a0908070605040302010204ac02000701",
+                "0b01060c0104",
             ),
         ),
         (

@@ -7,11 +7,11 @@
 use futures_util::future::try_join_all;
 use keylane_broker::{AppendError, Broker, BrokerError, Journal, Topic};
 use keylane_core::journal::{Command, CommandKind};
-use keylane_core::{Acceptance, Ranges, Record, Replay, State};
+use keylane_core::{Acceptance, Record, Replay, State};
 use serde::Serialize;
 
 use crate::clock::Clock;
-use crate::growth::{journal_of, read_on};
+use crate::growth::{command, incarnation_of, journal_of, read_on};
 use crate::subscription::Subscription;
 use crate::{Error, Keylane, targets};
 
@@ -20,8 +20,8 @@ const LOOK_MS: u64 = 200;
 /// An owner that has written nothing for so long is dead: one that drains writes at least every second, and one that
 /// does not has noticed the new partitions by then.
 const SILENCE_MS: u64 = 5_000;
-/// How long an owner is waited for that goes on writing.
-const PATIENCE_MS: u64 = 40_000;
+/// How long an owner is waited for that goes on writing, beyond the time that its handlers have.
+const PATIENCE_MS: u64 = 5_000;
 /// How often a record is sent whose answer does not come.
 const TRIES: u32 = 10;
 
@@ -68,23 +68,19 @@ impl Keylane {
         self.producer().targets().look_at(topic).await;
         let clock = self.inner.clock;
         wait(clock, targets::KNOWN_MS).await;
-        let mut accepted = Vec::new();
-        for (pipeline, from) in open {
-            let at = pipeline.subscription();
-            decide(at, &there, from, who).await?;
-            broker.grow_journals(&at.group, topic, there.partitions).await?;
-            tracing::warn!(
-                topic,
-                group = at.group,
-                from,
-                to = there.partitions,
-                who,
-                "more partitions were accepted"
-            );
-            let (pipeline, group) = (pipeline.name().to_owned(), at.group.clone());
-            accepted.push(Accepted { pipeline, group, from, to: there.partitions });
+        if self.producer().spill().is_some_and(|spill| spill.waits_by_other(topic, there.partitions)) {
+            let why = "messages that went by the old number wait in this machine's spill (keylane spill ls); try again when they are sent";
+            return Err(Error::Accept(topic.to_owned(), why.to_owned()));
         }
-        Ok(accepted)
+        let accepting = open.into_iter().map(async |(pipeline, from)| {
+            let (at, to) = (pipeline.subscription(), there.partitions);
+            decide(at, &there, from, who).await?;
+            broker.grow_journals(&at.group, topic, to).await?;
+            tracing::warn!(topic, group = at.group, from, to, who, "more partitions were accepted");
+            let (pipeline, group) = (pipeline.name().to_owned(), at.group.clone());
+            Ok(Accepted { pipeline, group, from, to })
+        });
+        try_join_all(accepting).await
     }
 }
 
@@ -99,7 +95,14 @@ async fn number_of(broker: &dyn Broker, at: &Subscription, there: &Topic) -> Res
     };
     let journal = journal_of(broker, &at.group, &at.topic, 0).await?;
     let state = read_on(&*journal, &mut Replay::default()).await?;
+    if incarnation_of(&state).is_some_and(|recorded| recorded != there.incarnation) {
+        return Err(BrokerError::Recreated(there.name.clone()).into());
+    }
     let decided = decided(&state).unwrap_or(made);
+    if there.partitions < decided {
+        let why = format!("it has {} partitions, and {decided} are on record", there.partitions);
+        return Err(Error::Accept(there.name.clone(), why));
+    }
     // Decided, and the journals not made: somebody died in between.
     let open = decided != there.partitions || made != there.partitions;
     Ok(open.then_some(if decided == there.partitions { made } else { decided }))
@@ -120,7 +123,7 @@ async fn decide(at: &Subscription, there: &Topic, from: u32, who: &str) -> Resul
         return Ok(());
     }
     try_join_all((0..from).map(|partition| released(at, partition, there.partitions, who))).await?;
-    let ends: Vec<u64> = broker.ends(&at.topic).await?.iter().map(|ends| ends.end).collect();
+    let ends = broker.tails(&at.topic).await?;
     let accept = Acceptance { incarnation: there.incarnation, from, ends };
     if accept.to() != there.partitions {
         return Err(Error::Accept(at.topic.to_string(), "it is being changed; try again".to_owned()));
@@ -134,20 +137,6 @@ async fn decide(at: &Subscription, there: &Topic, from: u32, who: &str) -> Resul
             let why = "somebody else has accepted another number; look at it, and try again";
             Err(Error::Accept(at.topic.to_string(), why.to_owned()))
         }
-    }
-}
-
-fn command(at: &Subscription, kind: CommandKind, who: &str) -> Command {
-    Command {
-        id: at.random(),
-        kind,
-        positions: Ranges::new(),
-        as_of: None,
-        body: None,
-        accept: None,
-        partitions: None,
-        who: who.to_owned(),
-        when_ms: at.clock.wall_ms(),
     }
 }
 
@@ -168,13 +157,14 @@ async fn released(at: &Subscription, partition: u32, partitions: u32, who: &str)
         if replay.next() != read {
             heard_ms = now_ms;
         }
-        let Some(epoch) = state.epoch.filter(|epoch| !epoch.released) else {
+        let knows = state.source.is_some_and(|source| source.partitions >= partitions);
+        let Some(epoch) = state.epoch.filter(|epoch| !epoch.released && !knows) else {
             return Ok(());
         };
         if now_ms >= heard_ms + SILENCE_MS {
             return Ok(());
         }
-        if now_ms >= began_ms + PATIENCE_MS {
+        if now_ms >= began_ms + at.timeout_ms.saturating_add(PATIENCE_MS) {
             let why = format!("partition {partition} is still owned, by {}; stop that process", epoch.node);
             return Err(Error::Accept(at.topic.to_string(), why));
         }

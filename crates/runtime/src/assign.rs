@@ -147,7 +147,9 @@ impl Assign {
                     self.show_stopped(&why);
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "it cannot be found out how many partitions were accepted");
+                    if !again {
+                        tracing::warn!(%error, "a pipeline cannot go on yet; trying again");
+                    }
                     self.show_refusal(&error);
                 }
             }

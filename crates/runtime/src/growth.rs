@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
 use keylane_broker::{Broker, BrokerError, Journal, JournalName, LogKind, Reader, Topic};
-use keylane_core::{Batch, Committed, Growth, Record, Replay, Source, State, Stop};
+use keylane_core::journal::{Command, CommandKind};
+use keylane_core::{Batch, Committed, Growth, Ranges, Record, Replay, Source, State, Stop};
 
 use crate::subscription::Subscription;
 
@@ -92,13 +93,10 @@ impl Gates {
     }
 }
 
-/// Opens gates when what they wait for is settled, here or elsewhere; ends when all are open.
+/// Opens gates when what they wait for is settled, here or elsewhere; ends when all are open, which is put on record.
 pub(crate) async fn open_gates(gates: Weak<Gates>, at: Arc<Subscription>, mut growth: Growth) {
-    loop {
+    while growth.awaited().next().is_some() {
         let awaited: Vec<u32> = growth.awaited().map(|(partition, _)| partition).collect();
-        if awaited.is_empty() {
-            return;
-        }
         for partition in awaited {
             match at.broker.committed(&at.group, &at.topic, partition).await {
                 // One that is not ours is an operator's wish, which its owner has not carried out yet.
@@ -111,7 +109,10 @@ pub(crate) async fn open_gates(gates: Weak<Gates>, at: Arc<Subscription>, mut gr
                 Ok(None) => {}
                 Err(BrokerError::Closed) => return,
                 // The others would be waited for as long, and in vain.
-                Err(_) => break,
+                Err(error) => {
+                    tracing::debug!(partition, %error, "it is not known how far a partition is settled");
+                    break;
+                }
             }
         }
         let Some(gates) = gates.upgrade() else {
@@ -120,6 +121,35 @@ pub(crate) async fn open_gates(gates: Weak<Gates>, at: Arc<Subscription>, mut gr
         gates.publish(&growth);
         drop(gates);
         tokio::time::sleep_until(at.clock.instant(at.clock.now_ms() + LOOK_MS)).await;
+    }
+    if growth.is_new()
+        && let Err(error) = put_on_record(&at, growth.partitions()).await
+    {
+        // The next start looks once more.
+        tracing::debug!(%error, "it is not on record that what stood before new partitions is settled");
+    }
+}
+
+async fn put_on_record(at: &Subscription, partitions: u32) -> Result<(), String> {
+    let journal =
+        journal_of(&*at.broker, &at.group, &at.topic, 0).await.map_err(|error| error.to_string())?;
+    let opened = Command { partitions: Some(partitions), ..command(at, CommandKind::Open, &at.node) };
+    let appended = journal.append(Record::Command(opened).encode(), None).await;
+    appended.map(drop).map_err(|error| error.to_string())
+}
+
+/// A command about the number of partitions.
+pub(crate) fn command(at: &Subscription, kind: CommandKind, who: &str) -> Command {
+    Command {
+        id: at.random(),
+        kind,
+        positions: Ranges::new(),
+        as_of: None,
+        body: None,
+        accept: None,
+        partitions: None,
+        who: who.to_owned(),
+        when_ms: at.clock.wall_ms(),
     }
 }
 
@@ -161,16 +191,24 @@ impl Reader for Guarded {
 pub(crate) async fn growth_of(at: &Subscription, topic: &Topic) -> Result<Growth, BrokerError> {
     let source = Source { incarnation: topic.incarnation, partitions: topic.partitions };
     let other = |asked| BrokerError::Partitions { topic: topic.name.clone(), there: topic.partitions, asked };
-    let first = match at.broker.journals(&at.group, &at.topic).await? {
-        // Behind what was accepted, journals are made: whoever sees these sees that.
-        Some(made) if made == topic.partitions => {
-            let journal = journal_of(&*at.broker, &at.group, &at.topic, 0).await?;
-            read_on(&*journal, &mut Replay::default()).await?
-        }
-        Some(made) => return Err(other(made)),
-        None => State::default(),
+    let Some(made) = at.broker.journals(&at.group, &at.topic).await? else {
+        return Growth::of(&State::default(), source).map_err(other);
     };
-    Growth::of(&first, source).map_err(other)
+    // Behind what was accepted, journals are made: whoever sees these sees that.
+    let journal = journal_of(&*at.broker, &at.group, &at.topic, 0).await?;
+    let first = read_on(&*journal, &mut Replay::default()).await?;
+    if incarnation_of(&first).is_some_and(|recorded| recorded != topic.incarnation) {
+        return Err(BrokerError::Recreated(topic.name.clone()));
+    }
+    match made == topic.partitions {
+        true => Growth::of(&first, source).map_err(other),
+        false => Err(other(made)),
+    }
+}
+
+/// The incarnation of the topic that a journal of partition 0 is about.
+pub(crate) fn incarnation_of(first: &State) -> Option<u128> {
+    first.source.map(|source| source.incarnation).or(first.accepted.last().map(|last| last.incarnation))
 }
 
 /// The journal of a partition that is not owned here.
@@ -188,6 +226,10 @@ pub(crate) async fn journal_of(
 pub(crate) async fn read_on(journal: &dyn Journal, replay: &mut Replay) -> Result<State, BrokerError> {
     loop {
         let page = journal.read(replay.next(), PAGE_BYTES).await?;
+        let lost = || BrokerError::Stopped(Stop::StateLost { start: page.start }.to_string());
+        if replay.next() < page.start && page.start == page.end {
+            return Err(lost());
+        }
         for (position, bytes) in &page.records {
             let position = *position;
             let record = Record::decode(bytes)
@@ -195,7 +237,6 @@ pub(crate) async fn read_on(journal: &dyn Journal, replay: &mut Replay) -> Resul
             replay.read(position, &record, bytes.len());
         }
         if page.records.last().map_or(page.end, |(position, _)| position + 1) >= page.end {
-            let lost = || BrokerError::Stopped(Stop::StateLost { start: page.start }.to_string());
             return replay.state().cloned().ok_or_else(lost);
         }
     }

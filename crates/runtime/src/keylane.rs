@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use keylane_broker::{Broker, BrokerError, TopicSpec};
 use keylane_core::Delivery;
 
+use crate::call::Target;
 use crate::clock::Clock;
 use crate::pipeline::{Pipeline, PipelineBuilder};
 use crate::produce::Producer;
@@ -178,7 +179,8 @@ impl Keylane {
     /// Says how a topic is, so that messages for it are taken, and kept here, before the broker was ever reached. Other
     /// partitions than the broker says later stop what was kept from being sent.
     pub fn declare_topic(&self, name: &str, spec: &TopicSpec) {
-        self.inner.producer.targets().know(name, spec.partitions, spec.message_bytes_max);
+        let target = Target::new(name, spec.partitions, spec.message_bytes_max);
+        self.inner.producer.targets().know(target, self.inner.clock.now_ms());
     }
 
     /// What waits on this machine for the broker (PRD-4).

@@ -30,6 +30,8 @@ use crate::wake::Wakes;
 const PAGE_BYTES: usize = 512 * 1024;
 /// Between two tries of something that a broker did not do.
 const AGAIN_MS: u64 = 200;
+/// Between two commits (COM-2): the journal is the truth, and the broker's commit is for who looks at the group.
+const COMMIT_MS: u64 = 1_000;
 /// How often an owner looks whether its shard is alive.
 const LOOK_MS: u64 = 10_000;
 
@@ -323,6 +325,7 @@ impl Epoch<'_> {
                     self.commit_again_ms = now_ms + 5 * AGAIN_MS;
                 } else {
                     self.own.subscription.counters.commit_done();
+                    self.commit_again_ms = now_ms + COMMIT_MS;
                 }
                 Ok(self.tick())
             }

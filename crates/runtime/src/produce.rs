@@ -280,6 +280,7 @@ impl Producer {
         if let Some(target) = self.targets().find(topic).await {
             return Ok(target);
         }
+        let asked_ms = self.shared.clock.now_ms();
         let (partitions, message_bytes_max) = match self.spill() {
             None => {
                 let found = self.ensure(topic).await?;
@@ -287,7 +288,7 @@ impl Producer {
             }
             Some(spill) => spill.ask_or_know(topic, self.ensure(topic)).await?,
         };
-        Ok(self.targets().know(topic, partitions, message_bytes_max))
+        Ok(self.targets().know(Target::new(topic, partitions, message_bytes_max), asked_ms))
     }
 }
 

@@ -22,7 +22,7 @@ const LOOK_MS: u64 = 3_000;
 const STALE_MS: u64 = 6_000;
 /// How long a call waits for that. A broker that does not answer is for the spill to bridge.
 const WAIT: Duration = Duration::from_secs(1);
-/// When a topic has changed for so long, all calls that began before are through.
+/// When a topic has changed for so long, calls go by what it is, unless they waited for long, or nobody answers.
 pub(crate) const KNOWN_MS: u64 = STALE_MS + 4_000;
 
 /// Topics by name.
@@ -57,9 +57,12 @@ impl Targets {
         }
         let asked_ms = known.asked_ms.load(Ordering::Relaxed);
         if now_ms >= seen_ms + STALE_MS {
-            // Together with all others that wait; and not for every call, while nobody answers.
+            // Together with all others that wait; and not for every call, while nobody answers. It goes on if nobody
+            // waits for it any more.
             if known.looking.try_lock().is_err() || now_ms >= asked_ms + LOOK_MS {
-                let _late = tokio::time::timeout(WAIT, self.look_first(topic, &known)).await;
+                let (targets, topic, known) = (Arc::clone(self), topic.to_owned(), Arc::clone(&known));
+                let looking = self.tasks.spawn(async move { targets.look_first(&topic, &known).await });
+                let _late = tokio::time::timeout(WAIT, looking).await;
             }
             return self.get(topic).map(|known| Arc::clone(&known.target));
         }
@@ -85,17 +88,21 @@ impl Targets {
     }
 
     /// Remembers a topic, whether the broker can be asked or not; if another was quicker, what that one found.
-    pub(crate) fn know(&self, topic: &str, partitions: u32, message_bytes_max: usize) -> Arc<Target> {
-        let target = Target::new(topic, partitions, message_bytes_max);
+    /// `seen_ms` is when it was asked.
+    pub(crate) fn know(&self, target: Target, seen_ms: u64) -> Arc<Target> {
         let mut known = self.known.write().expect("no holder panics");
-        let known = known.entry(topic.to_owned()).or_insert_with(|| Known::new(target, self.clock.now_ms()));
+        let known = known.entry(target.name.to_string()).or_insert_with(|| Known::new(target, seen_ms));
         Arc::clone(&known.target)
     }
 
     /// Looks at a topic: calls that begin from then on use what it is.
     pub(crate) async fn look_at(&self, topic: &str) {
         let now_ms = self.clock.now_ms();
-        let Ok(Some(found)) = self.broker.topic(topic).await else { return };
+        let found = match self.broker.topic(topic).await {
+            Ok(Some(found)) => found,
+            Ok(None) => return,
+            Err(error) => return tracing::debug!(topic, %error, "a topic could not be looked at"),
+        };
         let (partitions, bytes_max) = (found.partitions, found.spec.message_bytes_max);
         let mut all = self.known.write().expect("no holder panics");
         match all.get(topic) {

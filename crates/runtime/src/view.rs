@@ -62,6 +62,7 @@ impl PartitionView {
             if shown.state != PartitionState::Stopped {
                 (shown.state, shown.epoch) = (PartitionState::Idle, 0);
             }
+            shown.gates = None;
         });
     }
 

@@ -132,8 +132,12 @@ async fn partitions_are_accepted_by_whoever_lives() {
     let url = first.url("/admin/topics/broadened/accept");
     let accepting = tokio::spawn(client().post(url).send());
     acked.extend(fill(&second, &many(105, 5, 0)).await);
-    // It is decided after ten seconds: shortly before, in the middle of it, or shortly behind.
-    tokio::time::sleep(Duration::from_millis(9_800 + u64::from(first.pid() % 8) * 100)).await;
+    // As soon as it is on record that there are more: then it waits for owners, decides, and makes journals.
+    until("something about it to be on record", async || {
+        let records = cluster.kcat(&["-C", "-e", "-q", "-t", "_keylane.journal.broadened.broadened"], "");
+        records.contains("admin API").then_some(())
+    })
+    .await;
     first.kill9().await;
     let _in_vain = accepting.await;
     let said = accept(&second, "broadened").await;

@@ -139,7 +139,7 @@ impl Admin {
         let names = names.into_iter().filter(|name| !name.starts_with("__")).collect();
         let described = self.with_settings(names).await?;
         // Somebody else's topic, which we may see and not look at, is none of ours.
-        let mut topics = self.know(described.into_iter().filter(|(_, config)| config.is_ok()))?;
+        let mut topics = self.know(described.into_iter().filter(|(_, config)| config.is_ok())).await?;
         topics.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(topics)
     }
@@ -169,49 +169,48 @@ impl Admin {
 
     async fn described(&self, names: Vec<String>) -> Result<Vec<Topic>, BrokerError> {
         let described = self.with_settings(names).await?;
-        for (topic, _) in &described {
-            if self.known(&topic.name).is_some_and(|known| known.partitions < topic.partitions) {
-                self.teach(&topic.name, topic.partitions).await?;
-            }
-        }
-        self.know(described.into_iter())
+        self.know(described.into_iter()).await
     }
 
     /// Has all clients hear of partitions that were added.
     #[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
     async fn teach(&self, topic: &str, partitions: u32) -> Result<(), BrokerError> {
-        for learner in &self.learners {
-            let mut tries = 0;
-            loop {
-                let (learner, name) = (Arc::clone(learner), topic.to_owned());
-                match blocking(move || learner.learn(&name, LOOK)).await? {
-                    Ok(seen) if seen >= partitions => break,
-                    // Another broker may not have heard of them yet.
-                    Ok(_) if tries < TEACH_TRIES => tries += 1,
-                    Ok(_) => {
-                        let text = format!("not all brokers know the {partitions} partitions of {topic}");
-                        return Err(BrokerError::Unavailable(text));
-                    }
-                    Err(error) => return Err(self.told(broker_error(topic, &error))),
-                }
-                tokio::time::sleep(TEACH_WAIT).await;
+        let mut tries = 0;
+        let mut ignorant = self.learners.clone();
+        loop {
+            let (asked, name) = (ignorant.clone(), topic.to_owned());
+            // One that asked a broker which does not answer asks another the next time.
+            let knows =
+                move |one: &Arc<dyn Learn>| one.learn(&name, LOOK).is_ok_and(|seen| seen >= partitions);
+            let knowing = blocking(move || asked.iter().map(knows).collect::<Vec<bool>>()).await?;
+            let mut knowing = knowing.into_iter();
+            ignorant.retain(|_| knowing.next() == Some(false));
+            if ignorant.is_empty() {
+                return Ok(());
             }
+            tries += 1;
+            if tries > TEACH_TRIES {
+                let text = format!("not all clients hear of the {partitions} partitions of {topic}");
+                return Err(self.told(BrokerError::Unavailable(text)));
+            }
+            tokio::time::sleep(TEACH_WAIT).await;
         }
-        Ok(())
     }
 
     /// Topics of what was described, remembered.
-    fn know(&self, described: impl Iterator<Item = Settings>) -> Result<Vec<Topic>, BrokerError> {
-        let mut known = write_lock(&self.known);
+    async fn know(&self, described: impl Iterator<Item = Settings>) -> Result<Vec<Topic>, BrokerError> {
         let mut topics = Vec::new();
         for (topic, config) in described {
             let config = config?;
+            if self.known(&topic.name).is_some_and(|known| known.partitions < topic.partitions) {
+                self.teach(&topic.name, topic.partitions).await?;
+            }
             let mut topic = to_topic(&topic, |name| value(&config, name));
             // The cluster's limit leaves room for a batch; a message's own is kept here.
             if let Some(limit) = read_lock(&self.limits).get(&topic.name) {
                 topic.spec.message_bytes_max = topic.spec.message_bytes_max.min(*limit);
             }
-            known.insert(topic.name.clone(), topic.clone());
+            write_lock(&self.known).insert(topic.name.clone(), topic.clone());
             topics.push(topic);
         }
         Ok(topics)

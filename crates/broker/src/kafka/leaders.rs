@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::consumer::Consumer;
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::admin::{ASK, Admin, blocking, options};
+use super::context::Context;
 use super::errors::{broker_error, lacking};
 use crate::contract::{BrokerError, Ends};
 
@@ -57,7 +58,17 @@ impl Admin {
     }
 
     async fn ends_now(&self, topic: &str, partitions: Vec<u32>) -> Result<Vec<Ends>, BrokerError> {
-        let (asker, name) = (Arc::clone(&self.asker), topic.to_owned());
+        self.ends_by(Arc::clone(&self.asker), topic, partitions).await
+    }
+
+    /// Where partitions begin and end as this client sees it, asked once.
+    pub(super) async fn ends_by(
+        &self,
+        asker: Arc<BaseConsumer<Context>>,
+        topic: &str,
+        partitions: Vec<u32>,
+    ) -> Result<Vec<Ends>, BrokerError> {
+        let name = topic.to_owned();
         let asked = blocking(move || {
             let ask = |offset: Offset| {
                 let mut list = TopicPartitionList::with_capacity(partitions.len());

@@ -205,6 +205,14 @@ impl Broker for Kafka {
         self.admin.ends(topic, (0..found.partitions).collect()).await
     }
 
+    async fn tails(&self, topic: &str) -> Result<Vec<u64>, BrokerError> {
+        let found = self.admin.existing(topic).await?;
+        let asker = self.options.journal_reader().create_with_context(self.context.clone());
+        let asker = Arc::new(asker.map_err(|error| broker_error(topic, &error))?);
+        let ends = self.admin.ends_by(asker, topic, (0..found.partitions).collect()).await?;
+        Ok(ends.iter().map(|ends| ends.end).collect())
+    }
+
     async fn commit(
         &self,
         group: &str,
@@ -263,8 +271,12 @@ impl Broker for Kafka {
     }
 
     async fn journals(&self, group: &str, topic: &str) -> Result<Option<u32>, BrokerError> {
-        let [_, journal] = topics_of(group, topic)?;
-        Ok(self.admin.topic(&journal).await?.map(|there| there.partitions))
+        let mut made = None;
+        for name in topics_of(group, topic)? {
+            let there = self.admin.topic(&name).await?.map(|there| there.partitions);
+            made = there.map(|there| made.map_or(there, |made: u32| made.min(there))).or(made);
+        }
+        Ok(made)
     }
 
     async fn grow_journals(&self, group: &str, topic: &str, partitions: u32) -> Result<(), BrokerError> {

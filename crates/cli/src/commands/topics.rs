@@ -1,5 +1,7 @@
 //! `keylane topics`: the topics there are, with what they keep; and going on with one that got more partitions.
 
+use std::time::Duration;
+
 use clap::Subcommand;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -7,6 +9,9 @@ use serde_json::value::RawValue;
 use crate::client::{Client, ServerArgs};
 use crate::failure::Failure;
 use crate::show::{self, Cell};
+
+/// The server waits until producers know the new partitions, and for handlers that run.
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Arguments of `topics`.
 #[derive(Debug, clap::Args)]
@@ -99,7 +104,8 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 
 async fn accept(args: Accept) -> Result<(), Failure> {
     let client = Client::new(&args.asked.server)?;
-    let answer: Box<RawValue> = client.order(&["admin", "topics", &args.topic, "accept"]).await?;
+    let answer: Box<RawValue> =
+        client.order_within(&["admin", "topics", &args.topic, "accept"], ACCEPT_TIMEOUT).await?;
     if args.asked.json {
         return show::raw_json(&answer);
     }

@@ -104,8 +104,8 @@ impl Owner {
         };
         let found = self.setup.source;
         if self.outgrown() {
-            let recorded = state.widened;
-            self.stop(Stop::OtherPartitions { recorded, found: found.partitions });
+            let widened = state.widened;
+            self.stop(Stop::OtherPartitions { recorded: found.partitions, found: widened });
             return u64::MAX;
         }
         if let Some(recorded) = &state.source {

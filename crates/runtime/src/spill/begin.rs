@@ -117,19 +117,20 @@ impl Spill {
             return Begun { answers, ways: Vec::new() };
         }
         if caller.when_away == WhenAway::Fail {
-            let held_back = self.holds_back();
+            let held_back = self.holds_back() || lines.waits_by_other(&target.name, target.partitions);
             let ways = lines.ways(target, &frames).into_iter().map(|way| way.unkept(held_back)).collect();
             return self.split(cx, &lines, target, &frames, ways, caller);
         }
-        if !self.holds_back() && !lines.blocks_any(&target.name, &frames) {
+        let outgrown = lines.waits_by_other(&target.name, target.partitions);
+        if !outgrown && !self.holds_back() && !lines.blocks_any(&target.name, &frames) {
             let ways = lines.ways(target, &frames);
             return self.split(cx, &lines, target, &frames, ways, caller);
         }
         drop(lines);
         let mut lines = self.lines.write().expect("no holder panics");
         // What is handed over now may be called back with the rest, and what follows could overtake it before that is
-        // known.
-        if self.holds_back() {
+        // known. What waits since the topic had another number of partitions may be of the same keys.
+        if self.holds_back() || lines.waits_by_other(&target.name, target.partitions) {
             frames.iter().for_each(|(partition, _)| lines.spill(&Place::of(target, partition)));
         }
         let ways = lines.ways(target, &frames);

@@ -79,7 +79,7 @@ impl Spill {
             self.drain_refused();
         }
         let now_ms = self.clock.now_ms();
-        let waiting = self.lines.read().expect("no holder panics").waiting();
+        let waiting = self.lines.read().expect("no holder panics").in_turn();
         for line in waiting {
             let mut tries = lock(&line.tries);
             if tries.trying || !(asked || tries.again_ms <= now_ms) {
@@ -100,7 +100,7 @@ impl Spill {
         if lock(&self.calls).is_recalling() {
             return None;
         }
-        let waiting = self.lines.read().expect("no holder panics").waiting();
+        let waiting = self.lines.read().expect("no holder panics").in_turn();
         let due = waiting.iter().map(|line| lock(&line.tries)).filter(|tries| !tries.trying);
         due.map(|tries| tries.again_ms).min()
     }
@@ -168,7 +168,8 @@ impl Spill {
             Err(_) => return Err(Stuck::Asking("the broker did not answer".to_owned())),
             Ok(answer) => answer.map_err(|error| Stuck::Asking(error.to_string()))?,
         };
-        if topic.partitions != *partitions {
+        // Partitions that were added do not matter: whoever accepts them reads the others first (BRK-10).
+        if topic.partitions < *partitions {
             let (topic, there) = (name.to_string(), topic.partitions);
             let moved = BrokerError::Partitions { topic, there, asked: *partitions };
             return Err(Stuck::Offering(moved.to_string()));

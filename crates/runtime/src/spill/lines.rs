@@ -118,6 +118,12 @@ impl Lines {
         self.waiting == 0 && self.blocked.is_empty()
     }
 
+    /// True if messages of the topic wait that went by another number of partitions: its keys may be among them.
+    pub(super) fn waits_by_other(&self, topic: &str, partitions: u32) -> bool {
+        let lines = self.lines.get(topic).into_iter().flatten();
+        lines.into_iter().any(|((_, by), line)| *by != partitions && line.is_waiting())
+    }
+
     pub(super) fn spills(&self, target: &Target, partition: u32) -> bool {
         self.get(target, partition).is_some_and(|line| line.is_waiting())
     }
@@ -182,6 +188,18 @@ impl Lines {
     /// Partitions that wait now.
     pub(super) fn waiting(&self) -> Vec<Arc<Line>> {
         self.lines.values().flat_map(BTreeMap::values).filter(|line| line.is_waiting()).cloned().collect()
+    }
+
+    /// Those of them that may be brought to the broker: of a topic that got more partitions, what went by fewer goes
+    /// first.
+    pub(super) fn in_turn(&self) -> Vec<Arc<Line>> {
+        let mut first = Vec::new();
+        for lines in self.lines.values() {
+            let waiting = || lines.values().filter(|line| line.is_waiting());
+            let fewest = waiting().map(|line| line.place.partitions).min();
+            first.extend(waiting().filter(|line| Some(line.place.partitions) == fewest).cloned());
+        }
+        first
     }
 
     /// Messages kept, those refused for good apart.

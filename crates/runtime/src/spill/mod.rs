@@ -171,6 +171,11 @@ impl Spill {
         Ok((known, TopicSpec::default().message_bytes_max))
     }
 
+    /// True if messages of a topic wait that went by another number of partitions.
+    pub(crate) fn waits_by_other(&self, topic: &str, partitions: u32) -> bool {
+        self.lines.read().expect("no holder panics").waits_by_other(topic, partitions)
+    }
+
     /// Messages that wait.
     pub(crate) fn messages(&self) -> u64 {
         self.lines.read().expect("no holder panics").messages()

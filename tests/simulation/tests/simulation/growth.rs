@@ -202,7 +202,10 @@ async fn run(seed: u64) {
         }
         world.right();
         // One after the other: partitions that are added to unaccepted ones move keys whose place nobody knows.
+        let mut rounds = 0;
         while !world.accepted.load(Ordering::Relaxed) {
+            rounds += 1;
+            assert!(rounds < 200, "seed {seed}: nobody gets it accepted: {}", shown(&world).await);
             asleep.iter().filter(|_| dice.percent(20)).for_each(|gate| gate.thaw());
             if world.nodes.is_empty() || dice.percent(30) {
                 world.start();
