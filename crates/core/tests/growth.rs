@@ -1,6 +1,6 @@
 //! BRK-10: a topic that got more partitions, which were accepted: whatever is read when, each key keeps its order.
 
-use keylane_core::journal::{Command, CommandKind};
+use keylane_core::journal::{Claim, Command, CommandKind, Fence};
 use keylane_core::state::Ignored;
 use keylane_core::{Acceptance, Applied, Growth, Ranges, Record, Source, State, apply};
 use proptest::prelude::*;
@@ -155,4 +155,25 @@ fn a_number_that_nobody_accepted_is_told() {
         let growth = Growth::of(&state, source(4)).expect("nothing has changed");
         assert_eq!((0..4).find_map(|at| growth.limit(at)), None);
     }
+}
+
+/// A fence that was on its way when it went on record that there are more partitions does not count, unless its
+/// claimant knows of them.
+#[test]
+fn a_fence_by_fewer_partitions_does_not_count() {
+    let mut state = State::default();
+    let Record::Command(command) = accept(Acceptance { incarnation: 0, from: 0, ends: Vec::new() }) else {
+        panic!("a command");
+    };
+    let widen = Command { kind: CommandKind::Widen, accept: None, partitions: Some(5), ..command };
+    let claim = Claim { id: 7, instance: 2, node: String::new() };
+    let records = [Record::Identity { journal: 5 }, Record::Claim(claim), Record::Command(widen)];
+    for (position, record) in (0..).zip(&records) {
+        assert_eq!(apply(&mut state, position, record), Applied::Counted);
+    }
+    let fence = |partitions| {
+        Record::Fence(Fence { claim: 7, claim_position: 1, journal: 5, source: source(partitions) })
+    };
+    assert_eq!(apply(&mut state, 3, &fence(4)), Applied::Ignored(Ignored::Outgrown));
+    assert_eq!(apply(&mut state, 4, &fence(5)), Applied::Counted);
 }

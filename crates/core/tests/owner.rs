@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use keylane_core::journal::{Claim, Command, CommandKind, DeadEffect, DeadEntry, DeadReason, Facts, Fence};
 use keylane_core::setup::Bounds;
-use keylane_core::state::Ignored;
 use keylane_core::{
-    Action, Appended, Applied, Committed, Input, Mirror, Owner, Ranges, Record, RecordError, Replay, Setup,
-    Source, State, StepBack, Stop, apply, commit_metadata, parse_commit_metadata,
+    Action, Appended, Committed, Input, Mirror, Owner, Ranges, Record, RecordError, Replay, Setup, Source,
+    State, StepBack, Stop, commit_metadata, parse_commit_metadata,
 };
 use proptest::prelude::*;
 
@@ -504,7 +503,7 @@ fn a_journal_or_source_that_does_not_belong_here_stops_the_partition() {
 }
 
 /// BRK-10: once it is on record that the topic has more partitions, who goes by fewer ends: an owner drains and does not
-/// own again, and a fence that was on its way does not count.
+/// own again.
 #[test]
 fn who_goes_by_fewer_partitions_than_there_are_does_not_own() {
     let widen = || {
@@ -529,19 +528,6 @@ fn who_goes_by_fewer_partitions_than_there_are_does_not_own() {
     log.drive(&mut owner, 0, Input::Confirmed);
     let (said, _) = log.drive(&mut owner, 1_000, Input::Tick(1_000));
     assert_eq!(stop_of(&said).code(), Some("KL-1304"));
-    // A fence that lands behind it.
-    let mut state = State::default();
-    let claim = Claim { id: 7, instance: 2, node: String::new() };
-    apply(&mut state, 0, &Record::Identity { journal: 5 });
-    apply(&mut state, 1, &Record::Claim(claim));
-    apply(&mut state, 2, &widen());
-    let fence = |partitions| {
-        let source = Source { partitions, ..SOURCE };
-        Record::Fence(Fence { claim: 7, claim_position: 1, journal: 5, source })
-    };
-    let outgrown = Applied::Ignored(Ignored::Outgrown);
-    assert_eq!(apply(&mut state, 3, &fence(SOURCE.partitions)), outgrown);
-    assert_eq!(apply(&mut state, 4, &fence(SOURCE.partitions + 1)), Applied::Counted);
 }
 
 /// A state too large for a snapshot costs room, and nothing else.

@@ -176,7 +176,7 @@ impl Keylane {
         Ok(())
     }
 
-    /// Says how a topic is, so that messages for it are taken, and kept here, before the broker was ever reached. Other
+    /// Says how a topic is, so that messages for it are taken, and kept here, before the broker was ever reached. More
     /// partitions than the broker says later stop what was kept from being sent.
     pub fn declare_topic(&self, name: &str, spec: &TopicSpec) {
         let target = Target::new(name, spec.partitions, spec.message_bytes_max);
