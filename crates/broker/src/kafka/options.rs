@@ -90,10 +90,10 @@ impl KafkaOptions {
     }
 
     /// The client that appends to journals: each record is waited for, but not so much that those of other partitions
-    /// could not go with it.
+    /// could not go with it. They are small and packed already.
     pub(crate) fn journal_producer(&self) -> ClientConfig {
         let mut config = self.producer();
-        config.set("linger.ms", "2");
+        config.set("linger.ms", "2").set("compression.type", "none");
         config
     }
 

@@ -79,9 +79,13 @@ impl KafkaReader {
                 // Fetched before a seek, or twice.
                 Ok(Item::Record(record)) if record.offset() < self.next => {}
                 Ok(Item::Record(record)) => {
-                    warn_once(&mut self.warned, &self.topic, &record);
+                    let (appended_ms, by_broker) = record.time();
+                    if !by_broker && !self.warned {
+                        self.warned = true;
+                        warn_of_times(&self.topic);
+                    }
                     let (offset, fits) = (record.offset(), batch.frames.len());
-                    match batch.put(&mut self.place, &record) {
+                    match batch.put(&mut self.place, &record, appended_ms) {
                         Ok(()) if batch.count > 1 && batch.frames.len() > bytes_max => {
                             batch.frames.truncate(fits);
                             batch.count -= 1;
@@ -125,15 +129,12 @@ impl KafkaReader {
     }
 }
 
-/// Says once that a topic's records have no append time.
-fn warn_once(warned: &mut bool, topic: &str, record: &Raw<'_>) {
-    if !*warned && !record.time().1 {
-        *warned = true;
-        tracing::warn!(
-            topic,
-            "records carry the time of their making, not of their appending; set message.timestamp.type=LogAppendTime on the topic"
-        );
-    }
+/// Says that a topic's records have no append time.
+fn warn_of_times(topic: &str) {
+    tracing::warn!(
+        topic,
+        "records carry the time of their making, not of their appending; set message.timestamp.type=LogAppendTime on the topic"
+    );
 }
 
 struct Filling {
@@ -144,8 +145,7 @@ struct Filling {
 }
 
 impl Filling {
-    fn put(&mut self, place: &mut Place, raw: &Raw<'_>) -> Result<(), BrokerError> {
-        let appended_ms = raw.time().0;
+    fn put(&mut self, place: &mut Place, raw: &Raw<'_>, appended_ms: u64) -> Result<(), BrokerError> {
         if self.count == 0 {
             self.appended_ms = appended_ms;
         }

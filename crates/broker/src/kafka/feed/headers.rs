@@ -6,6 +6,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
+use std::sync::LazyLock;
 
 use rdkafka::bindings as rd;
 use rdkafka::types::RDKafkaRespErr;
@@ -111,9 +112,13 @@ impl<'a> Iterator for Headers<'a> {
 }
 
 /// Whether the client is of the version whose layout is known here, at compile time and now.
+#[inline]
 fn layout_is_known() -> bool {
-    // SAFETY: it only says a number.
-    rd::RD_KAFKA_VERSION == LAYOUT_OF && unsafe { rd::rd_kafka_version() } == LAYOUT_OF
+    static NOW: LazyLock<bool> = LazyLock::new(|| {
+        // SAFETY: it only says a number.
+        unsafe { rd::rd_kafka_version() == LAYOUT_OF }
+    });
+    rd::RD_KAFKA_VERSION == LAYOUT_OF && *NOW
 }
 
 /// The first header of some; a value that is null counts as empty. None if it is cut off, which Kafka's checksum rules
