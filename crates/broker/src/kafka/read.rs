@@ -80,9 +80,8 @@ impl KafkaReader {
                 Ok(Item::Record(record)) if record.offset() < self.next => {}
                 Ok(Item::Record(record)) => {
                     let (appended_ms, by_broker) = record.time();
-                    if !by_broker && !self.warned {
-                        self.warned = true;
-                        warn_of_times(&self.topic);
+                    if !by_broker {
+                        warn_once(&mut self.warned, &self.topic);
                     }
                     let (offset, fits) = (record.offset(), batch.frames.len());
                     match batch.put(&mut self.place, &record, appended_ms) {
@@ -129,12 +128,14 @@ impl KafkaReader {
     }
 }
 
-/// Says that a topic's records have no append time.
-fn warn_of_times(topic: &str) {
-    tracing::warn!(
-        topic,
-        "records carry the time of their making, not of their appending; set message.timestamp.type=LogAppendTime on the topic"
-    );
+/// Says once that a topic's records have no append time.
+fn warn_once(warned: &mut bool, topic: &str) {
+    if !std::mem::replace(warned, true) {
+        tracing::warn!(
+            topic,
+            "records carry the time of their making, not of their appending; set message.timestamp.type=LogAppendTime on the topic"
+        );
+    }
 }
 
 struct Filling {

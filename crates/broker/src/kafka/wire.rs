@@ -41,7 +41,7 @@ impl Place {
     /// At an offset. It is done for every record of somebody else's, and nearly always for the one behind the last.
     pub(crate) fn at(&mut self, offset: u64) -> &str {
         if self.offset.is_some_and(|last| last.checked_add(1) == Some(offset))
-            && let Some(last @ '0'..'9') = self.text.pop()
+            && let Some(last @ '0'..='8') = self.text.pop()
         {
             self.text.push(char::from(last as u8 + 1));
         } else {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use keylane_broker::Topic;
 use keylane_core::{Delivery, Draft, Frames};
 
@@ -30,7 +31,8 @@ impl Spill {
         }
         let mut frames = Frames::default();
         for (index, why) in refused {
-            push(&mut frames, &messages[*index], Some(why.as_str()).filter(|why| !why.is_empty()));
+            let why = Some(why.as_str()).filter(|why| !why.is_empty());
+            push(&mut frames, place.partition, &messages[*index], why);
         }
         let stored = self.store.append(Kind::Refused, &place.topic, place.partitions, frames).await;
         let mut lines = self.lines.write().expect("no holder panics");
@@ -61,18 +63,28 @@ impl Spill {
         failed.map_or(Ok(()), |error| Err(Stuck::Offering(error)))
     }
 
-    /// Tries everything that was refused once more, each partition in a task of its own.
+    /// Tries everything that was refused once more, each topic in a task of its own: its partitions all at once, but of
+    /// a topic that got more of them first what went by fewer.
     pub(super) fn drain_refused(self: &Arc<Self>) {
         let mut lines = self.lines.write().expect("no holder panics");
+        let mut due = BTreeMap::<Arc<str>, BTreeMap<u32, Vec<Place>>>::new();
         for (place, aside) in &mut lines.refused {
             if aside.trying {
                 // It may be past what is asked for.
                 aside.once_more = true;
             } else if aside.drained.low() < aside.end {
                 aside.trying = true;
-                let (spill, place) = (Arc::clone(self), place.clone());
-                self.tasks.spawn(async move { spill.drain_place(&place).await });
+                let of_topic = due.entry(Arc::clone(&place.topic)).or_default();
+                of_topic.entry(place.partitions).or_default().push(place.clone());
             }
+        }
+        for by_number in due.into_values() {
+            let spill = Arc::clone(self);
+            self.tasks.spawn(async move {
+                for places in by_number.values() {
+                    join_all(places.iter().map(|place| spill.drain_place(place))).await;
+                }
+            });
         }
     }
 
@@ -107,7 +119,7 @@ impl Spill {
         let topic = self.ask(place).await?;
         let (mut at, _) = self.aside(place);
         let mut reading = self.store.read(Kind::Refused, place, at).await?;
-        let mut still: HashSet<Bytes> = HashSet::new();
+        let mut still = self.keys_before(place).await?;
         let mut brought = 0;
         while at < self.aside(place).1 {
             let (messages, next) = reading.next(READ_BYTES).await?;
@@ -130,6 +142,31 @@ impl Spill {
             at = next;
         }
         Ok(brought)
+    }
+
+    /// Keys of which something was put aside when the topic had fewer partitions: what is here follows it.
+    async fn keys_before(&self, place: &Place) -> Result<HashSet<Bytes>, Stuck> {
+        let earlier: Vec<Place> = {
+            let lines = self.lines.read().expect("no holder panics");
+            let is_earlier =
+                |other: &&Place| other.topic == place.topic && other.partitions < place.partitions;
+            lines.refused.keys().filter(is_earlier).cloned().collect()
+        };
+        let mut keys = HashSet::new();
+        for earlier in &earlier {
+            let (mut at, end) = self.aside(earlier);
+            if at >= end {
+                continue;
+            }
+            let mut reading = self.store.read(Kind::Refused, earlier, at).await?;
+            while at < end {
+                let (messages, next) = reading.next(READ_BYTES).await?;
+                let left = self.not_drained(earlier, &messages);
+                keys.extend(left.iter().filter_map(|message| message.key()).map(Bytes::copy_from_slice));
+                at = next;
+            }
+        }
+        Ok(keys)
     }
 
     /// From where to where there is something.
@@ -157,7 +194,7 @@ impl Spill {
             return Ok(0);
         }
         let mut frames = Frames::default();
-        lot.iter().for_each(|message| push(&mut frames, message, None));
+        lot.iter().for_each(|message| push(&mut frames, place.now(topic, message), message, None));
         let (results, _) = self.offer(&target_of(topic), frames, self.patience_ms(0)).await;
         let (mut taken, mut stuck) = (Vec::new(), None);
         for (message, result) in lot.iter().zip(results) {
@@ -194,8 +231,9 @@ pub(super) fn why(message: &Delivery) -> Option<String> {
     why.map(|(_, why)| String::from_utf8_lossy(why).into_owned())
 }
 
-/// Adds a message, with or without why it was refused. Where there is no room for a header, it goes without.
-fn push(frames: &mut Frames, message: &Delivery, why: Option<&str>) {
+/// Adds a message for a partition, with or without why it was refused. Where there is no room for a header, it goes
+/// without.
+fn push(frames: &mut Frames, partition: u32, message: &Delivery, why: Option<&str>) {
     let mut headers: Vec<(&str, &[u8])> = message.headers().filter(|(name, _)| *name != WHY).collect();
     headers.extend(why.map(|why| (WHY, why.as_bytes())));
     let draft = Draft {
@@ -207,7 +245,7 @@ fn push(frames: &mut Frames, message: &Delivery, why: Option<&str>) {
         produced_ms: message.produced_ms(),
         appended_ms: None,
     };
-    if frames.push(message.partition(), &draft).is_err() {
-        frames.push_frame(message.partition(), message.frame());
+    if frames.push(partition, &draft).is_err() {
+        frames.push_frame(partition, message.frame());
     }
 }

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use keylane_broker::{Broker, BrokerError, Commit, ProduceError, Reader, TopicSpec};
-use keylane_core::{Batch, Delivery, Frames, Settled};
+use keylane_broker::{Broker, BrokerError, Commit, ProduceError, Reader, Topic, TopicSpec};
+use keylane_core::{Batch, Delivery, Frames, Settled, partition_of};
 
 use super::lock;
 use crate::Error;
@@ -77,6 +77,15 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn of(target: &Target, partition: u32) -> Place {
         Place { topic: Arc::clone(&target.name), partition, partitions: target.partitions }
+    }
+
+    /// The partition that a message of it goes to: if the topic got more of them meanwhile, the one that its key
+    /// belongs to now. By the old number it could come behind what follows it, once the others are accepted (BRK-10).
+    pub(crate) fn now(&self, topic: &Topic, message: &Delivery) -> u32 {
+        match message.key() {
+            Some(key) if topic.partitions != self.partitions => partition_of(key, topic.partitions),
+            _ => self.partition,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The spill, simulated: a broker that comes and goes by partition, a process that is killed, and what each key's
 //! messages look like in the log at the end.
 
+mod aside;
 mod remote;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -292,105 +293,12 @@ async fn run(seed: u64) -> (u64, u64, u64) {
     (acked.spilled, repeated, aside)
 }
 
-/// PRD-3: a message that the broker refuses for good stays, and blocks its key and no other, across a restart, until
-/// the topic takes it.
-#[tokio::test(start_paused = true)]
-async fn what_is_refused_for_good_blocks_only_its_key() {
-    let mut world = World::new(7).await;
-    let mut process = world.start().await;
-    let send = async |process: &Process, id: &str, key: &str, bytes: usize| {
-        let message = Message::new(TOPIC).id(id).key(key).payload(vec![b'x'; bytes]);
-        process.keylane.produce(message).await.expect("it is taken")
-    };
-    world.leave();
-    for (id, key, bytes) in [("a-0", "a", 10), ("a-1", "a", 5_000), ("a-2", "a", 10), ("b-0", "b", 10)] {
-        assert!(send(&process, id, key, bytes).await.is_spilled(), "{id} is kept");
-    }
-    world.limit(1_000).await;
-    world.come_back();
-    tokio::time::sleep(LONG).await;
-    assert_eq!(ids(&world).await, ["a-0", "b-0"]);
-    world.kill(process).await;
-    process = world.start().await;
-    assert!(send(&process, "a-3", "a", 10).await.is_spilled(), "it stands behind what was refused");
-    assert!(!send(&process, "b-1", "b", 10).await.is_spilled(), "another key goes straight to the broker");
-    tokio::time::sleep(LONG).await;
-    assert_eq!(ids(&world).await, ["a-0", "b-0", "b-1"]);
-    let failed = process.keylane.spill_entries(Some(SpillEntryState::Failed), 10).await.expect("it is read");
-    let shown: Vec<_> = failed.iter().map(|entry| (entry.id.as_str(), entry.last_error.is_some())).collect();
-    assert_eq!(shown, [("a-1", true), ("a-2", false), ("a-3", false)]);
-    world.limit(1 << 20).await;
-    process.keylane.drain_spill();
-    tokio::time::sleep(LONG).await;
-    assert_eq!(ids(&world).await, ["a-0", "a-1", "a-2", "a-3", "b-0", "b-1"]);
-    assert!(!send(&process, "a-4", "a", 10).await.is_spilled(), "its key is free again");
-    let status = process.keylane.spill();
-    assert_eq!((status.state, status.failed, status.bytes), (SpillState::Healthy, 0, 0));
-}
-
-/// PRD-3, P5: a key that is blocked for long takes neither its partition nor the spill from the others: past half of the
-/// spill only its own messages are refused, and all that were taken reach the broker in order at last.
-#[tokio::test(start_paused = true)]
-async fn a_busy_blocked_key_leaves_room_to_others() {
-    let mut world = World::new(12).await;
-    world.options.bytes_max = 20_000;
-    let mut process = world.start().await;
-    let other = (b'b'..=b'z').find(|key| partition_of(&[*key], PARTITIONS) == partition_of(b"a", PARTITIONS));
-    let other = char::from(other.expect("one of them")).to_string();
-    let send = async |process: &Process, id: String, bytes: usize| {
-        let message = Message::new(TOPIC).id(&id).key(&id[..1]).payload(vec![b'x'; bytes]);
-        process.keylane.produce(message).await
-    };
-    world.leave();
-    for (id, bytes) in [("a-0", 10), ("a-1", 3_000)] {
-        send(&process, id.to_owned(), bytes).await.expect("it is kept");
-    }
-    world.limit(1_000).await;
-    world.come_back();
-    tokio::time::sleep(LONG).await;
-    let (mut taken, mut landed) = (vec!["a-0".to_owned(), "a-1".to_owned()], vec!["a-0".to_owned()]);
-    for round in 0..4 {
-        if round == 1 {
-            world.kill(process).await;
-            process = world.start().await;
-        }
-        let away = round > 1;
-        if away {
-            world.leave();
-        }
-        for number in 0..20 {
-            let id = format!("a-{}", 2 + 20 * round + number);
-            match send(&process, id.clone(), 500).await {
-                Ok(receipt) => {
-                    assert!(receipt.is_spilled(), "{id} stands behind what was refused");
-                    taken.push(id);
-                }
-                Err(error) => {
-                    assert_eq!(error.code(), "KL-1220", "{error}");
-                    assert!(error.to_string().contains("keylane spill drain"), "{error}");
-                }
-            }
-        }
-        for number in 0..3 {
-            let id = format!("{other}-{}", 3 * round + number);
-            let receipt = send(&process, id.clone(), 500).await.expect("there is room for others");
-            assert_eq!(receipt.is_spilled(), away, "{id}, in round {round}");
-            landed.push(id);
-        }
-        world.come_back();
-        tokio::time::sleep(LONG).await;
-        assert_eq!(ids(&world).await, landed, "in round {round}");
-    }
-    assert!(taken.len() > 10, "{taken:?}");
-    let status = process.keylane.spill();
-    assert!(status.bytes <= world.options.bytes_max / 2, "{status:?}");
-    world.limit(1 << 20).await;
-    process.keylane.drain_spill();
-    tokio::time::sleep(LONG).await;
-    taken.extend(landed.split_off(1));
-    assert_eq!(ids(&world).await, taken);
-    let status = process.keylane.spill();
-    assert_eq!((status.state, status.failed, status.bytes), (SpillState::Healthy, 0, 0));
+/// Ids of a partition, in order.
+async fn ids_of(world: &World, partition: u32) -> Vec<String> {
+    let keylane =
+        Keylane::with_broker(Arc::clone(&world.cluster.log), Clock::simulated(0), Tasks::default(), false);
+    let found = keylane.peek(TOPIC, partition, 0, usize::MAX).await.expect("the log is read");
+    found.iter().map(|message| message.id().to_owned()).collect()
 }
 
 /// Ids in the log, by key, each key in its order, without repeats.
@@ -447,55 +355,6 @@ async fn a_partition_that_takes_nothing_disturbs_no_other() {
     let expected: Vec<_> = std::iter::once("a-0000".to_owned()).chain(expected).collect();
     assert_eq!(ids(&world).await, expected);
     assert_eq!(process.keylane.spill().state, SpillState::Healthy);
-}
-
-/// PRD-3, BRK-10, P2: a topic that was spilled, and has more partitions since, can be spilled again; what waits since
-/// before that is sent to the partition that it was meant for, and nothing that came later before it.
-#[tokio::test(start_paused = true)]
-async fn a_topic_that_grew_can_be_spilled_again() {
-    let mut world = World::new(11).await;
-    let mut process = world.start().await;
-    let send = async |process: &Process, id: &str| {
-        let message = Message::new(TOPIC).id(id).key(&id[..1]).payload("x");
-        process.keylane.produce(message).await.expect("it is taken").is_spilled()
-    };
-    world.leave();
-    assert!(send(&process, "a-0").await);
-    world.come_back();
-    tokio::time::sleep(LONG).await;
-    assert_eq!(process.keylane.spill().state, SpillState::Healthy);
-    world.kill(process).await;
-    world.grow(PARTITIONS + 2).await;
-    process = world.start().await;
-    world.leave();
-    for id in ["a-1", "b-0", "c-0"] {
-        assert!(send(&process, id).await, "{id}");
-    }
-    world.kill(process).await;
-    process = world.start().await;
-    assert!(send(&process, "a-2").await);
-    world.come_back();
-    tokio::time::sleep(LONG).await;
-    assert_eq!(ids(&world).await, ["a-1", "a-2", "b-0", "c-0"]);
-    assert_eq!(process.keylane.spill().state, SpillState::Healthy);
-    world.leave();
-    assert!(send(&process, "a-3").await);
-    world.kill(process).await;
-    world.grow(PARTITIONS + 4).await;
-    let (old, new) = (partition_of(b"a", PARTITIONS + 2), partition_of(b"a", PARTITIONS + 4));
-    assert_ne!(old, new, "its key has moved");
-    world.cluster.leave(old);
-    process = world.start().await;
-    assert!(send(&process, "a-4").await, "it waits behind what went by the old number");
-    tokio::time::sleep(LONG).await;
-    assert_eq!(ids(&world).await, [] as [&str; 0], "though its own partition is there");
-    world.come_back();
-    tokio::time::sleep(LONG).await;
-    let mut all = ids(&world).await;
-    all.sort();
-    assert_eq!(all, ["a-3", "a-4"]);
-    assert_eq!(process.keylane.spill().state, SpillState::Healthy);
-    assert!(!send(&process, "a-5").await, "it goes straight to the broker");
 }
 
 /// PRD-3, P5: past its bound the spill refuses, and says so; it takes more when it was drained.
