@@ -157,7 +157,7 @@ async fn accept(server: &Server, topic: &str) -> String {
 }
 
 /// A message of a key begins when all earlier ones were settled, wherever they lie.
-fn in_order_across_partitions(sink: &Sink) {
+pub(crate) fn in_order_across_partitions(sink: &Sink) {
     let mut keys: BTreeMap<String, Vec<Call>> = BTreeMap::new();
     for call in sink.calls() {
         keys.entry(call.key.clone().expect("all have one")).or_default().push(call);

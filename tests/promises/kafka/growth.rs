@@ -1,6 +1,11 @@
-//! From one broker to a cluster, by config alone.
+//! From one broker to a cluster, by config alone; and more partitions on a cluster that lacks a broker.
 
-use keylane_tests::{Cluster, Load, Server, Setup, Sink, check, until};
+use std::time::Duration;
+
+use keylane_tests::{Cluster, Load, Reply, Server, Setup, Sink, check, fill, run_binary, until};
+
+use crate::changes::in_order_across_partitions;
+use crate::{many, stopped};
 
 /// Puts three copies of every partition of these topics onto three brokers, with Kafka's own tool.
 fn copy_to_three(cluster: &Cluster, topics: &[(&str, u32)]) {
@@ -68,5 +73,45 @@ async fn a_topic_grows_from_one_broker_to_three_by_config_alone() {
     let acked = load.stop().await;
     server.settles(&sink, &acked).await;
     check(&acked, &sink.calls()).assert_once();
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// BRK-10, P2: all groups whose pipelines run here accept added partitions in one go, each for itself, also while a
+/// broker is down; and what moved its keys is in order for each.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_group_accepts_added_partitions_while_a_broker_is_down() {
+    let (cluster, sink, other) = (Cluster::start(3), Sink::start().await, Sink::start().await);
+    let handler = format!("{{ http: {{ url: \"{}\", allow_private: true }} }}", other.url());
+    let more = format!("  u:\n    topic: t\n    group: u\n    handler: {handler}\n");
+    let setup = Setup { replicas: (3, 2), more: (String::new(), more), ..Setup::default() };
+    let mut server = Server::new(&setup.on_kafka(&cluster, "session.timeout.ms: 6000"), &sink);
+    server.start().await;
+    let mut acked = fill(&server, &many(0, 5, 0)).await;
+    for sink in [&sink, &other] {
+        sink.wait("all to be settled", |sink| sink.has_settled(&acked)).await;
+        sink.behave(|_| Reply::After(Duration::from_millis(20), 200));
+    }
+    acked.extend(fill(&server, &many(5, 50, 0)).await);
+    cluster.tool(&["TopicCommand", "--alter", "--topic", "t", "--partitions", "8"]);
+    stopped(&server, &[0, 1, 2, 3, 4, 5, 6, 7], &["KL-1304"]).await;
+    cluster.kill(2);
+    let url = server.url("");
+    // While leaders change it may be refused; then nothing has happened that a second try does not go on from.
+    let said = until("the partitions to be accepted", async || {
+        let (code, said) = run_binary(&["topics", "accept", "t", "--url", &url]).await;
+        assert!(code == Some(0) || said.contains("KL-"), "{said}");
+        (code == Some(0)).then_some(said)
+    })
+    .await;
+    for group in ["t", "u"] {
+        assert!(said.contains(&format!("group {group}")), "{said}");
+    }
+    acked.extend(fill(&server, &many(55, 5, 0)).await);
+    for sink in [&sink, &other] {
+        sink.wait("all to be settled", |sink| sink.has_settled(&acked)).await;
+        check(&acked, &sink.calls()).assert_kept();
+        in_order_across_partitions(sink);
+    }
+    cluster.restart(2);
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
