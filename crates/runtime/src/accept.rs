@@ -68,8 +68,8 @@ impl Keylane {
         self.producer().targets().look_at(topic).await;
         let clock = self.inner.clock;
         wait(clock, targets::KNOWN_MS).await;
-        if self.producer().spill().is_some_and(|spill| spill.waits_by_other(topic, there.partitions)) {
-            let why = "messages that went by the old number wait in this machine's spill (keylane spill ls); try again when they are sent";
+        if self.producer().spill().is_some_and(|spill| spill.has_by_other(topic, there.partitions)) {
+            let why = "messages that went by the old number are in this machine's spill (keylane spill ls); try again when they are sent, and those that failed are drained (keylane spill drain)";
             return Err(Error::Accept(topic.to_owned(), why.to_owned()));
         }
         let accepting = open.into_iter().map(async |(pipeline, from)| {

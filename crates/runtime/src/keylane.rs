@@ -179,7 +179,9 @@ impl Keylane {
     /// Says how a topic is, so that messages for it are taken, and kept here, before the broker was ever reached. More
     /// partitions than the broker says later stop what was kept from being sent.
     pub fn declare_topic(&self, name: &str, spec: &TopicSpec) {
-        let target = Target::new(name, spec.partitions, spec.message_bytes_max);
+        // What is here by more was produced when there were more.
+        let here = self.inner.producer.spill().and_then(|spill| spill.number_of(name)).unwrap_or(0);
+        let target = Target::new(name, spec.partitions.max(here), spec.message_bytes_max);
         self.inner.producer.targets().know(target, self.inner.clock.now_ms());
     }
 

@@ -168,7 +168,7 @@ impl Spill {
             Err(_) => return Err(Stuck::Asking("the broker did not answer".to_owned())),
             Ok(answer) => answer.map_err(|error| Stuck::Asking(error.to_string()))?,
         };
-        // Partitions that were added do not matter: keys go where they belong now (BRK-10).
+        // Partitions that were added do not matter: whoever accepts them reads the others first (BRK-10).
         if topic.partitions < *partitions {
             let (topic, there) = (name.to_string(), topic.partitions);
             let moved = BrokerError::Partitions { topic, there, asked: *partitions };
@@ -189,7 +189,7 @@ impl Spill {
         let (mut frames, mut offered) = (Frames::default(), Vec::new());
         for (index, message) in messages.iter().enumerate() {
             if !refused.contains_key(&index) {
-                frames.push_frame(line.place.now(topic, message), message.frame());
+                frames.push_frame(line.place.partition, message.frame());
                 offered.push(index);
             }
         }

@@ -49,11 +49,23 @@ pub(super) struct Refused {
     pub(super) end: u64,
     /// Messages that are to be put here and are not yet.
     pub(super) queued: u64,
-    /// They are being tried again.
+}
+
+impl Refused {
+    /// True if something of it was not brought to the broker.
+    pub(super) fn is_left(&self) -> bool {
+        self.drained.low() < self.end
+    }
+}
+
+/// Trying a topic's refused messages again.
+#[derive(Debug, Default)]
+pub(super) struct Retry {
+    /// It is under way.
     pub(super) trying: bool,
     /// Somebody asked for it meanwhile.
     pub(super) once_more: bool,
-    /// To be tried again when those that are queued are there.
+    /// To be done again when those that are queued are there.
     pub(super) again: bool,
 }
 

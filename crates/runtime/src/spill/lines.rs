@@ -9,7 +9,7 @@ use keylane_broker::BrokerError;
 use keylane_core::{Delivery, Frames};
 
 use super::begin::Way;
-use super::line::{Line, Refused, Tries};
+use super::line::{Line, Refused, Retry, Tries};
 use super::lock;
 use super::store::{Kept, Kind, Place, Store};
 use crate::call::Target;
@@ -28,6 +28,7 @@ pub(crate) struct Lines {
     waiting: usize,
     /// What was refused for good, or stands behind it.
     pub(super) refused: BTreeMap<Place, Refused>,
+    pub(super) retries: HashMap<Arc<str>, Retry>,
     /// Keys of it, and how many messages of each.
     blocked: HashMap<Arc<str>, HashMap<Bytes, u64>>,
 }
@@ -124,6 +125,20 @@ impl Lines {
         lines.into_iter().any(|((_, by), line)| *by != partitions && line.is_waiting())
     }
 
+    /// The most partitions by which something of the topic is here. What goes by fewer would be sent before it.
+    pub(super) fn number_of(&self, topic: &str) -> Option<u32> {
+        let waiting = self.lines.get(topic).into_iter().flat_map(BTreeMap::values);
+        let waiting = waiting.filter(|line| line.is_waiting()).map(|line| line.place.partitions);
+        let refused = self.refused.iter().filter(|(place, aside)| *place.topic == *topic && aside.is_left());
+        waiting.chain(refused.map(|(place, _)| place.partitions)).max()
+    }
+
+    /// True if messages of the topic were refused that went by another number.
+    pub(super) fn refused_by_other(&self, topic: &str, partitions: u32) -> bool {
+        let is_other = |place: &Place| *place.topic == *topic && place.partitions != partitions;
+        self.refused.iter().any(|(place, aside)| is_other(place) && aside.is_left())
+    }
+
     pub(super) fn spills(&self, target: &Target, partition: u32) -> bool {
         self.get(target, partition).is_some_and(|line| line.is_waiting())
     }
@@ -155,7 +170,6 @@ impl Lines {
     pub(super) fn is_aside(&mut self, place: &Place, frame: &[u8], kept: Option<u64>) -> bool {
         let aside = self.refused.entry(place.clone()).or_default();
         aside.queued -= 1;
-        let again = aside.queued == 0 && std::mem::take(&mut aside.again);
         match kept {
             Some(position) => aside.end = aside.end.max(position + 1),
             None => {
@@ -164,7 +178,17 @@ impl Lines {
                 }
             }
         }
+        let retry = self.retries.get(&place.topic).is_some_and(|retry| retry.again);
+        let again = retry && !self.puts_aside(&place.topic);
+        if again && let Some(retry) = self.retries.get_mut(&place.topic) {
+            retry.again = false;
+        }
         again
+    }
+
+    /// True if messages of the topic are on their way to what was refused.
+    pub(super) fn puts_aside(&self, topic: &str) -> bool {
+        self.refused.iter().any(|(place, aside)| *place.topic == *topic && aside.queued > 0)
     }
 
     /// Bytes of blocked keys in partitions that wait.

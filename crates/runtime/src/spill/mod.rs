@@ -171,9 +171,15 @@ impl Spill {
         Ok((known, TopicSpec::default().message_bytes_max))
     }
 
-    /// True if messages of a topic wait that went by another number of partitions.
-    pub(crate) fn waits_by_other(&self, topic: &str, partitions: u32) -> bool {
-        self.lines.read().expect("no holder panics").waits_by_other(topic, partitions)
+    /// The most partitions by which something of a topic is here.
+    pub(crate) fn number_of(&self, topic: &str) -> Option<u32> {
+        self.lines.read().expect("no holder panics").number_of(topic)
+    }
+
+    /// True if messages of a topic are here that went by another number of partitions.
+    pub(crate) fn has_by_other(&self, topic: &str, partitions: u32) -> bool {
+        let lines = self.lines.read().expect("no holder panics");
+        lines.waits_by_other(topic, partitions) || lines.refused_by_other(topic, partitions)
     }
 
     /// Messages that wait.

@@ -1,7 +1,7 @@
 //! What the broker will not take as it is: it stays here, blocks its key and nothing else, until somebody changes the
 //! topic and asks for a drain.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -63,66 +63,90 @@ impl Spill {
         failed.map_or(Ok(()), |error| Err(Stuck::Offering(error)))
     }
 
-    /// Tries everything that was refused once more, each topic in a task of its own: its partitions all at once, but of
-    /// a topic that got more of them first what went by fewer.
+    /// Tries everything that was refused once more, each topic in a task of its own.
     pub(super) fn drain_refused(self: &Arc<Self>) {
         let mut lines = self.lines.write().expect("no holder panics");
-        let mut due = BTreeMap::<Arc<str>, BTreeMap<u32, Vec<Place>>>::new();
-        for (place, aside) in &mut lines.refused {
-            if aside.trying {
+        let left = lines.refused.iter().filter(|(_, aside)| aside.is_left());
+        let topics: BTreeSet<Arc<str>> = left.map(|(place, _)| Arc::clone(&place.topic)).collect();
+        for topic in topics {
+            let retry = lines.retries.entry(Arc::clone(&topic)).or_default();
+            match std::mem::replace(&mut retry.trying, true) {
                 // It may be past what is asked for.
-                aside.once_more = true;
-            } else if aside.drained.low() < aside.end {
-                aside.trying = true;
-                let of_topic = due.entry(Arc::clone(&place.topic)).or_default();
-                of_topic.entry(place.partitions).or_default().push(place.clone());
-            }
-        }
-        for by_number in due.into_values() {
-            let spill = Arc::clone(self);
-            self.tasks.spawn(async move {
-                for places in by_number.values() {
-                    join_all(places.iter().map(|place| spill.drain_place(place))).await;
+                true => retry.once_more = true,
+                false => {
+                    let spill = Arc::clone(self);
+                    self.tasks.spawn(async move { spill.drain_topic(&topic).await });
                 }
-            });
+            }
         }
     }
 
-    async fn drain_place(self: &Arc<Self>, place: &Place) {
+    async fn drain_topic(self: &Arc<Self>, topic: &Arc<str>) {
         loop {
-            let tried = self.drain_aside(place).await;
-            let once_more = {
-                let mut lines = self.lines.write().expect("no holder panics");
-                let aside = lines.refused.entry(place.clone()).or_default();
-                // What was on its way here meanwhile belongs to what was asked for: a busy key would never be free.
-                aside.again = matches!(tried, Ok(brought) if brought > 0) && aside.queued > 0;
-                aside.trying = std::mem::take(&mut aside.once_more);
-                aside.trying
-            };
-            if let Err(stuck) = tried {
-                let (error, Place { topic, partition, .. }) = (stuck.why(), place);
-                tracing::warn!(
-                    topic = &**topic,
-                    partition,
-                    error,
-                    "refused messages could not be tried again"
-                );
-            }
-            if !once_more {
+            let brought = self.drain_places(topic).await;
+            let mut lines = self.lines.write().expect("no holder panics");
+            // What was on its way here meanwhile belongs to what was asked for: a busy key would never be free.
+            let again = brought > 0 && lines.puts_aside(topic);
+            let retry = lines.retries.entry(Arc::clone(topic)).or_default();
+            retry.again = again;
+            retry.trying = std::mem::take(&mut retry.once_more);
+            if !retry.trying {
                 return;
             }
         }
     }
 
-    /// Brings what the broker takes now; says how much.
-    async fn drain_aside(self: &Arc<Self>, place: &Place) -> Result<usize, Stuck> {
-        let topic = self.ask(place).await?;
+    /// Tries a topic's partitions, all at once; but if it got more of them, first what was put aside by fewer, and
+    /// behind that nothing of a key that is left there. Says how much was brought to the broker, if it answered.
+    async fn drain_places(self: &Arc<Self>, topic: &Arc<str>) -> usize {
+        let mut by_number = BTreeMap::<u32, Vec<Place>>::new();
+        for (place, aside) in &self.lines.read().expect("no holder panics").refused {
+            if place.topic == *topic && aside.is_left() {
+                by_number.entry(place.partitions).or_default().push(place.clone());
+            }
+        }
+        let (mut left, mut brought) = (HashSet::new(), 0);
+        for places in by_number.into_values() {
+            let tried = join_all(places.iter().map(|place| self.drain_aside(place, left.clone()))).await;
+            let mut stuck = false;
+            for (Place { partition, .. }, tried) in places.iter().zip(tried) {
+                match tried {
+                    Ok((some, still)) => {
+                        brought += some;
+                        left.extend(still);
+                    }
+                    Err(why) => {
+                        let error = why.why();
+                        tracing::warn!(
+                            topic = &**topic,
+                            partition,
+                            error,
+                            "refused messages could not be tried again"
+                        );
+                        stuck = true;
+                    }
+                }
+            }
+            if stuck {
+                return 0;
+            }
+        }
+        brought
+    }
+
+    /// Brings what the broker takes now, but nothing of the keys in `still`. Says how much that was, and which keys have
+    /// something left.
+    async fn drain_aside(
+        self: &Arc<Self>,
+        place: &Place,
+        mut still: HashSet<Bytes>,
+    ) -> Result<(usize, HashSet<Bytes>), Stuck> {
         let (mut at, _) = self.aside(place);
         let mut reading = self.store.read(Kind::Refused, place, at).await?;
-        let mut still = self.keys_before(place).await?;
         let mut brought = 0;
         while at < self.aside(place).1 {
             let (messages, next) = reading.next(READ_BYTES).await?;
+            let topic = self.ask(place).await?;
             let (mut lot, mut keys) = (Vec::new(), HashSet::new());
             for message in self.not_drained(place, &messages) {
                 // One of a key at a time: if it is refused, the next must not go before it.
@@ -141,32 +165,7 @@ impl Spill {
             brought += self.bring_aside(place, &topic, &lot, &mut still).await?;
             at = next;
         }
-        Ok(brought)
-    }
-
-    /// Keys of which something was put aside when the topic had fewer partitions: what is here follows it.
-    async fn keys_before(&self, place: &Place) -> Result<HashSet<Bytes>, Stuck> {
-        let earlier: Vec<Place> = {
-            let lines = self.lines.read().expect("no holder panics");
-            let is_earlier =
-                |other: &&Place| other.topic == place.topic && other.partitions < place.partitions;
-            lines.refused.keys().filter(is_earlier).cloned().collect()
-        };
-        let mut keys = HashSet::new();
-        for earlier in &earlier {
-            let (mut at, end) = self.aside(earlier);
-            if at >= end {
-                continue;
-            }
-            let mut reading = self.store.read(Kind::Refused, earlier, at).await?;
-            while at < end {
-                let (messages, next) = reading.next(READ_BYTES).await?;
-                let left = self.not_drained(earlier, &messages);
-                keys.extend(left.iter().filter_map(|message| message.key()).map(Bytes::copy_from_slice));
-                at = next;
-            }
-        }
-        Ok(keys)
+        Ok((brought, still))
     }
 
     /// From where to where there is something.
@@ -194,7 +193,7 @@ impl Spill {
             return Ok(0);
         }
         let mut frames = Frames::default();
-        lot.iter().for_each(|message| push(&mut frames, place.now(topic, message), message, None));
+        lot.iter().for_each(|message| push(&mut frames, place.partition, message, None));
         let (results, _) = self.offer(&target_of(topic), frames, self.patience_ms(0)).await;
         let (mut taken, mut stuck) = (Vec::new(), None);
         for (message, result) in lot.iter().zip(results) {

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use keylane_broker::{Broker, BrokerError, Commit, ProduceError, Reader, Topic, TopicSpec};
-use keylane_core::{Batch, Delivery, Frames, Settled, partition_of};
+use keylane_broker::{Broker, BrokerError, Commit, ProduceError, Reader, TopicSpec};
+use keylane_core::{Batch, Delivery, Frames, Settled};
 
 use super::lock;
 use crate::Error;
@@ -78,15 +78,6 @@ impl Place {
     pub(crate) fn of(target: &Target, partition: u32) -> Place {
         Place { topic: Arc::clone(&target.name), partition, partitions: target.partitions }
     }
-
-    /// The partition that a message of it goes to: if the topic got more of them meanwhile, the one that its key
-    /// belongs to now. By the old number it could come behind what follows it, once the others are accepted (BRK-10).
-    pub(crate) fn now(&self, topic: &Topic, message: &Delivery) -> u32 {
-        match message.key() {
-            Some(key) if topic.partitions != self.partitions => partition_of(key, topic.partitions),
-            _ => self.partition,
-        }
-    }
 }
 
 /// What of a place is kept in one of its logs.
@@ -151,10 +142,11 @@ impl Store {
         }
     }
 
-    /// Partitions of a topic as something of it was kept last, if ever: their number only grows.
+    /// Partitions of a topic as something of it was kept last, if ever: their number only grows, and so does the turn
+    /// in which what was kept by it is sent.
     pub(crate) fn partitions(&self, topic: &str) -> Option<u32> {
         let made = lock(&self.made);
-        let counts = made.iter().filter(|log| kind_of(log) == Some((Kind::Waiting, topic)));
+        let counts = made.iter().filter(|log| kind_of(log).is_some_and(|(_, of)| of == topic));
         counts.filter_map(|log| log.split_once('.')?.0[1..].parse().ok()).max()
     }
 

@@ -1,5 +1,7 @@
 //! What a broker refuses for good, and what waits across a growth of its topic.
 
+use keylane::Outcome;
+
 use super::*;
 
 /// PRD-3: a message that the broker refuses for good stays, and blocks its key and no other, across a restart, until
@@ -104,7 +106,7 @@ async fn a_busy_blocked_key_leaves_room_to_others() {
 }
 
 /// PRD-3, BRK-10, P2: a topic that was spilled, and has more partitions since, can be spilled again; what waits since
-/// before that is sent where its key belongs now, and nothing that came later before it.
+/// before that is sent to the partition that it was meant for, and nothing that came later before it.
 #[tokio::test(start_paused = true)]
 async fn a_topic_that_grew_can_be_spilled_again() {
     let mut world = World::new(11).await;
@@ -145,13 +147,15 @@ async fn a_topic_that_grew_can_be_spilled_again() {
     assert_eq!(ids(&world).await, [] as [&str; 0], "though its own partition is there");
     world.come_back();
     tokio::time::sleep(LONG).await;
-    assert_eq!(ids_of(&world, new).await, ["a-3", "a-4"]);
+    assert_eq!(ids_of(&world, old).await, ["a-3"]);
+    assert_eq!(ids_of(&world, new).await, ["a-4"]);
     assert_eq!(process.keylane.spill().state, SpillState::Healthy);
     assert!(!send(&process, "a-5").await, "it goes straight to the broker");
 }
 
-/// PRD-3, BRK-10, P2: what was refused before a topic got more partitions, and what stands behind it since, is tried in
-/// order, where its keys belong now; one that is refused again keeps back its own key only.
+/// PRD-3, BRK-10, P2: what was refused before a topic got more partitions is tried before what stands behind it since,
+/// also if that came when only the config could say how many there are, and that says too few. One that is refused
+/// again keeps back its own key only.
 #[tokio::test(start_paused = true)]
 async fn refused_messages_keep_their_order_when_the_topic_grows() {
     let mut world = World::new(13).await;
@@ -176,12 +180,24 @@ async fn refused_messages_keep_their_order_when_the_topic_grows() {
     world.limit(1_000).await;
     process = world.start().await;
     send(&process, 1, 10).await;
+    world.kill(process).await;
+    world.leave();
+    let grown = std::mem::replace(&mut world.partitions, PARTITIONS);
+    process = world.start().await;
+    world.partitions = grown;
     send(&process, 2, 10).await;
+    world.come_back();
     world.limit(7_000).await;
     process.keylane.drain_spill();
     tokio::time::sleep(LONG).await;
     for key in keys {
-        let mut found = ids_of(&world, partition_of(key.as_bytes(), PARTITIONS + 4)).await;
+        let mut partitions =
+            [PARTITIONS, PARTITIONS + 4].map(|number| partition_of(key.as_bytes(), number)).to_vec();
+        partitions.dedup();
+        let mut found = Vec::new();
+        for partition in partitions {
+            found.extend(ids_of(&world, partition).await);
+        }
         found.retain(|id| id.starts_with(key));
         match key {
             "h" => assert_eq!(found, [] as [&str; 0], "its first is too large still"),
@@ -189,4 +205,35 @@ async fn refused_messages_keep_their_order_when_the_topic_grows() {
         }
     }
     assert_eq!(process.keylane.spill().failed, 3);
+}
+
+/// PRD-3, BRK-10, P2: added partitions are not accepted while a message that went by the old number is here, be it that
+/// it waits or that it was refused: sent afterwards, it would come behind newer ones of its key.
+#[tokio::test(start_paused = true)]
+async fn partitions_are_accepted_when_nothing_that_went_by_the_old_number_is_left() {
+    let mut world = World::new(15).await;
+    let process = world.start().await;
+    let keylane = &process.keylane;
+    let pipeline = keylane.pipeline(TOPIC).group("g").handle(|_: Message| async { Outcome::Done });
+    let pipeline = pipeline.start().await.expect("it starts");
+    let message = Message::new(TOPIC).id("a-0").key("a").payload(vec![b'x'; 5_000]);
+    world.leave();
+    assert!(keylane.produce(message).await.expect("it is kept").is_spilled());
+    world.partitions = 2 * PARTITIONS;
+    world.topics.grow_topic(TOPIC, world.partitions);
+    tokio::time::sleep(LONG).await;
+    let refused = keylane.accept(TOPIC, "test").await.expect_err("it waits").to_string();
+    assert!(refused.contains("spill"), "{refused}");
+    world.limit(1_000).await;
+    world.come_back();
+    tokio::time::sleep(LONG).await;
+    assert_eq!(keylane.spill().failed, 1);
+    let refused = keylane.accept(TOPIC, "test").await.expect_err("it was refused").to_string();
+    assert!(refused.contains("spill drain"), "{refused}");
+    world.limit(1 << 20).await;
+    keylane.drain_spill();
+    tokio::time::sleep(LONG).await;
+    let accepted = keylane.accept(TOPIC, "test").await.expect("nothing is left");
+    assert_eq!((accepted[0].from, accepted[0].to), (PARTITIONS, 2 * PARTITIONS));
+    pipeline.drain().await.expect("it ends");
 }

@@ -41,6 +41,8 @@ struct Acked {
 struct World {
     dice: Dice,
     cluster: Arc<Cluster>,
+    /// What its log is kept in.
+    topics: MemoryBroker,
     disk: MemoryBroker,
     acked: Arc<Mutex<Acked>>,
     /// The next number of each key.
@@ -60,13 +62,14 @@ struct Process {
 impl World {
     async fn new(seed: u64) -> World {
         let mut dice = Dice::new(seed);
-        let log = log_of(dice.number(), PARTITIONS).await;
+        let (topics, log) = log_of(dice.number(), PARTITIONS).await;
         let disk = MemoryBroker::new(dice.number(), || 0);
         disk.set_latency(Duration::ZERO, Duration::from_millis(dice.between(0, 100)));
         let mut options = SpillOptions::default();
         options.after = Duration::from_millis(dice.between(200, 5_000));
         World {
             cluster: Cluster::new(log),
+            topics,
             disk,
             acked: Arc::default(),
             numbers: (0..KEYS).map(|key| (key, 0)).collect(),
@@ -92,8 +95,8 @@ impl World {
 
     /// The topic has so many partitions from now on, and nothing in it.
     async fn grow(&mut self, partitions: u32) {
-        self.cluster = Cluster::new(log_of(self.dice.number(), partitions).await);
-        self.partitions = partitions;
+        let (topics, log) = log_of(self.dice.number(), partitions).await;
+        (self.cluster, self.topics, self.partitions) = (Cluster::new(log), topics, partitions);
     }
 
     fn leave(&self) {
@@ -185,12 +188,13 @@ impl World {
         tokio::task::yield_now().await;
     }
 
-    /// Each key's numbers as they stand in the log, repeats included.
+    /// Each key's numbers as they stand in the log, repeats included: those of its first partition before those of the
+    /// one that it moved to, as whoever accepts the others reads them.
     async fn log(&self) -> BTreeMap<u64, Vec<u64>> {
         let mut keys = BTreeMap::<u64, Vec<u64>>::new();
         let keylane =
             Keylane::with_broker(Arc::clone(&self.cluster.log), Clock::simulated(0), Tasks::default(), false);
-        for partition in 0..PARTITIONS {
+        for partition in 0..self.partitions {
             for message in keylane.peek(TOPIC, partition, 0, usize::MAX).await.expect("the log is read") {
                 let (key, number) = message.id().split_once('-').expect("an id of ours");
                 let number = number.parse().expect("a number");
@@ -201,11 +205,12 @@ impl World {
     }
 }
 
-async fn log_of(seed: u64, partitions: u32) -> Arc<dyn Broker> {
-    let log = MemoryBroker::new(seed, || 0).node("log");
+async fn log_of(seed: u64, partitions: u32) -> (MemoryBroker, Arc<dyn Broker>) {
+    let topics = MemoryBroker::new(seed, || 0);
+    let log = topics.node("log");
     let spec = TopicSpec { partitions, ..TopicSpec::default() };
     log.create_topic(TOPIC, &spec).await.expect("a topic is made");
-    log
+    (topics, log)
 }
 
 /// PRD-3, P1, P2: whatever comes and goes, what was acknowledged reaches the broker, each key's messages first in the
@@ -232,9 +237,9 @@ async fn run(seed: u64) -> (u64, u64, u64) {
     let mut aside = 0;
     for _ in 0..world.dice.between(20, 120) {
         match world.dice.between(0, 19) {
-            0 => world.cluster.leave(world.dice.between(0, u64::from(PARTITIONS) - 1) as u32),
+            0 => world.cluster.leave(world.dice.between(0, u64::from(world.partitions) - 1) as u32),
             1 => world.leave(),
-            2 | 3 => world.cluster.come_back(world.dice.between(0, u64::from(PARTITIONS) - 1) as u32),
+            2 | 3 => world.cluster.come_back(world.dice.between(0, u64::from(world.partitions) - 1) as u32),
             4 => world.come_back(),
             5 => {
                 world.kill(process).await;
@@ -242,7 +247,7 @@ async fn run(seed: u64) -> (u64, u64, u64) {
             }
             8..=10 => world.send_all(&process).await,
             11 => {
-                world.cluster.leave(world.dice.between(0, u64::from(PARTITIONS) - 1) as u32);
+                world.cluster.leave(world.dice.between(0, u64::from(world.partitions) - 1) as u32);
                 world.send_on(&process).await;
             }
             12 => process.keylane.drain_spill(),
@@ -255,6 +260,10 @@ async fn run(seed: u64) -> (u64, u64, u64) {
                 world.send(&process).await;
                 world.limit(SMALL).await;
                 world.come_back();
+            }
+            14 if world.partitions == PARTITIONS && world.dice.between(0, 2) == 0 => {
+                world.partitions = 2 * PARTITIONS;
+                world.topics.grow_topic(TOPIC, world.partitions);
             }
             6 | 7 => tokio::time::sleep(Duration::from_millis(world.dice.between(0, 40_000))).await,
             _ => {

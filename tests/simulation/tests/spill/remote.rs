@@ -299,6 +299,14 @@ impl Broker for Remote {
     async fn journal(&self, name: &JournalName) -> Result<Arc<dyn Journal>, BrokerError> {
         self.cluster.log.journal(name).await
     }
+
+    async fn journals(&self, group: &str, topic: &str) -> Result<Option<u32>, BrokerError> {
+        self.cluster.log.journals(group, topic).await
+    }
+
+    async fn grow_journals(&self, group: &str, topic: &str, partitions: u32) -> Result<(), BrokerError> {
+        self.cluster.log.grow_journals(group, topic, partitions).await
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
