@@ -23,7 +23,7 @@ type ByPartition = BTreeMap<(u32, u32), Arc<Line>>;
 /// All partitions that something was ever kept for.
 #[derive(Default)]
 pub(crate) struct Lines {
-    lines: HashMap<Arc<str>, ByPartition>,
+    pub(super) lines: HashMap<Arc<str>, ByPartition>,
     /// Partitions that wait now.
     waiting: usize,
     /// What was refused for good, or stands behind it.
@@ -119,26 +119,6 @@ impl Lines {
         self.waiting == 0 && self.blocked.is_empty()
     }
 
-    /// True if messages of the topic wait that went by another number of partitions: its keys may be among them.
-    pub(super) fn waits_by_other(&self, topic: &str, partitions: u32) -> bool {
-        let lines = self.lines.get(topic).into_iter().flatten();
-        lines.into_iter().any(|((_, by), line)| *by != partitions && line.is_waiting())
-    }
-
-    /// The most partitions by which something of the topic is here. What goes by fewer would be sent before it.
-    pub(super) fn number_of(&self, topic: &str) -> Option<u32> {
-        let waiting = self.lines.get(topic).into_iter().flat_map(BTreeMap::values);
-        let waiting = waiting.filter(|line| line.is_waiting()).map(|line| line.place.partitions);
-        let refused = self.refused.iter().filter(|(place, aside)| *place.topic == *topic && aside.is_left());
-        waiting.chain(refused.map(|(place, _)| place.partitions)).max()
-    }
-
-    /// True if messages of the topic were refused that went by another number.
-    pub(super) fn refused_by_other(&self, topic: &str, partitions: u32) -> bool {
-        let is_other = |place: &Place| *place.topic == *topic && place.partitions != partitions;
-        self.refused.iter().any(|(place, aside)| is_other(place) && aside.is_left())
-    }
-
     pub(super) fn spills(&self, target: &Target, partition: u32) -> bool {
         self.get(target, partition).is_some_and(|line| line.is_waiting())
     }
@@ -178,12 +158,16 @@ impl Lines {
                 }
             }
         }
-        let retry = self.retries.get(&place.topic).is_some_and(|retry| retry.again);
-        let again = retry && !self.puts_aside(&place.topic);
-        if again && let Some(retry) = self.retries.get_mut(&place.topic) {
-            retry.again = false;
-        }
-        again
+        // While it is being tried, who does that looks for it at the end.
+        let retry = self.retries.get_mut(&place.topic).filter(|retry| !retry.trying);
+        retry.is_some_and(|retry| std::mem::take(&mut retry.again))
+    }
+
+    /// True if something of the topic was put aside that was not tried.
+    pub(super) fn came_aside(&self, topic: &str, tried: &BTreeMap<Place, u64>) -> bool {
+        let is_tried = |place: &Place, end: u64| tried.get(place).is_some_and(|tried| end <= *tried);
+        let mut of_topic = self.refused.iter().filter(|(place, _)| *place.topic == *topic);
+        of_topic.any(|(place, aside)| aside.is_left() && !is_tried(place, aside.end))
     }
 
     /// True if messages of the topic are on their way to what was refused.
@@ -212,18 +196,6 @@ impl Lines {
     /// Partitions that wait now.
     pub(super) fn waiting(&self) -> Vec<Arc<Line>> {
         self.lines.values().flat_map(BTreeMap::values).filter(|line| line.is_waiting()).cloned().collect()
-    }
-
-    /// Those of them that may be brought to the broker: of a topic that got more partitions, what went by fewer goes
-    /// first.
-    pub(super) fn in_turn(&self) -> Vec<Arc<Line>> {
-        let mut first = Vec::new();
-        for lines in self.lines.values() {
-            let waiting = || lines.values().filter(|line| line.is_waiting());
-            let fewest = waiting().map(|line| line.place.partitions).min();
-            first.extend(waiting().filter(|line| Some(line.place.partitions) == fewest).cloned());
-        }
-        first
     }
 
     /// Messages kept, those refused for good apart.

@@ -7,8 +7,8 @@
 //! landed though its answer was lost comes twice, which handlers tell by its id.
 //!
 //! `begin.rs` says which way a message goes, `calls.rs` has what is under way, `lines.rs` which partitions wait,
-//! `write.rs` keeps, `drain.rs` brings, `refused.rs` has what the broker will never take as it is, and `store.rs` is the
-//! disk.
+//! `numbers.rs` what goes first if they became more, `write.rs` keeps, `drain.rs` brings, `refused.rs` has what the
+//! broker will never take as it is, and `store.rs` is the disk.
 
 mod begin;
 mod calls;
@@ -17,6 +17,7 @@ mod entries;
 mod job;
 mod line;
 mod lines;
+mod numbers;
 mod refused;
 mod status;
 mod store;

@@ -36,7 +36,7 @@ impl Spill {
         }
         let stored = self.store.append(Kind::Refused, &place.topic, place.partitions, frames).await;
         let mut lines = self.lines.write().expect("no holder panics");
-        let mut failed = None;
+        let (mut failed, mut too_late) = (None, false);
         for ((index, why), result) in refused.iter().zip(stored) {
             let position = match result {
                 Ok(position) => position,
@@ -47,6 +47,8 @@ impl Spill {
             };
             let aside = lines.refused.entry(place.clone()).or_default();
             aside.end = aside.end.max(position + 1);
+            // What it stands behind may have been brought to the broker since that was looked at.
+            too_late |= why.is_empty() && !lines.blocks_key(&place.topic, messages[*index].key());
             lines.block(&place.topic, messages[*index].key());
             if !why.is_empty() {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);
@@ -58,6 +60,10 @@ impl Spill {
                     "the broker refuses a message for good; its key waits in the spill"
                 );
             }
+        }
+        drop(lines);
+        if too_late {
+            self.drain_now();
         }
         // What is there already blocks its key, and will be there twice after the next try.
         failed.map_or(Ok(()), |error| Err(Stuck::Offering(error)))
@@ -81,15 +87,17 @@ impl Spill {
         }
     }
 
+    /// Tries a topic again until nothing comes behind it any more: what was put aside meanwhile, or was on its way,
+    /// belongs to what was asked for, or a busy key would never be free.
     async fn drain_topic(self: &Arc<Self>, topic: &Arc<str>) {
         loop {
-            let brought = self.drain_places(topic).await;
+            let (brought, tried) = self.drain_places(topic).await;
             let mut lines = self.lines.write().expect("no holder panics");
-            // What was on its way here meanwhile belongs to what was asked for: a busy key would never be free.
-            let again = brought > 0 && lines.puts_aside(topic);
+            let (came, comes) = (lines.came_aside(topic, &tried), lines.puts_aside(topic));
             let retry = lines.retries.entry(Arc::clone(topic)).or_default();
-            retry.again = again;
-            retry.trying = std::mem::take(&mut retry.once_more);
+            let freed = brought > 0 || retry.again;
+            retry.again = freed && comes;
+            retry.trying = std::mem::take(&mut retry.once_more) || freed && came;
             if !retry.trying {
                 return;
             }
@@ -97,54 +105,59 @@ impl Spill {
     }
 
     /// Tries a topic's partitions, all at once; but if it got more of them, first what was put aside by fewer, and
-    /// behind that nothing of a key that is left there. Says how much was brought to the broker, if it answered.
-    async fn drain_places(self: &Arc<Self>, topic: &Arc<str>) -> usize {
-        let mut by_number = BTreeMap::<u32, Vec<Place>>::new();
-        for (place, aside) in &self.lines.read().expect("no holder panics").refused {
-            if place.topic == *topic && aside.is_left() {
+    /// behind that nothing of a key that is left there. Says how much was brought to the broker, and how far each was
+    /// tried.
+    async fn drain_places(self: &Arc<Self>, topic: &Arc<str>) -> (usize, BTreeMap<Place, u64>) {
+        let (mut by_number, mut tried) = (BTreeMap::<u32, Vec<Place>>::new(), BTreeMap::new());
+        {
+            let lines = self.lines.read().expect("no holder panics");
+            let left = lines.refused.iter().filter(|(place, aside)| place.topic == *topic && aside.is_left());
+            for (place, aside) in left {
                 by_number.entry(place.partitions).or_default().push(place.clone());
+                tried.insert(place.clone(), aside.end);
+            }
+            // What waits by fewer is sent, or put aside, before.
+            if let Some(fewest) = lines.fewest(topic) {
+                by_number.retain(|number, _| *number <= fewest);
             }
         }
         let (mut left, mut brought) = (HashSet::new(), 0);
         for places in by_number.into_values() {
-            let tried = join_all(places.iter().map(|place| self.drain_aside(place, left.clone()))).await;
+            let all =
+                join_all(places.iter().map(|place| self.drain_aside(place, tried[place], left.clone())));
             let mut stuck = false;
-            for (Place { partition, .. }, tried) in places.iter().zip(tried) {
-                match tried {
+            for (Place { partition, .. }, ended) in places.iter().zip(all.await) {
+                match ended {
                     Ok((some, still)) => {
                         brought += some;
                         left.extend(still);
                     }
                     Err(why) => {
-                        let error = why.why();
-                        tracing::warn!(
-                            topic = &**topic,
-                            partition,
-                            error,
-                            "refused messages could not be tried again"
-                        );
+                        let (error, topic) = (why.why(), &**topic);
+                        tracing::warn!(topic, partition, error, "refused messages could not be tried again");
                         stuck = true;
                     }
                 }
             }
             if stuck {
-                return 0;
+                break;
             }
         }
-        brought
+        (brought, tried)
     }
 
-    /// Brings what the broker takes now, but nothing of the keys in `still`. Says how much that was, and which keys have
-    /// something left.
+    /// Brings what the broker takes now of all below `end`, but nothing of the keys in `still`. Says how much that was,
+    /// and which keys have something left.
     async fn drain_aside(
         self: &Arc<Self>,
         place: &Place,
+        end: u64,
         mut still: HashSet<Bytes>,
     ) -> Result<(usize, HashSet<Bytes>), Stuck> {
-        let (mut at, _) = self.aside(place);
+        let mut at = self.drained_aside(place);
         let mut reading = self.store.read(Kind::Refused, place, at).await?;
         let mut brought = 0;
-        while at < self.aside(place).1 {
+        while at < end {
             let (messages, next) = reading.next(READ_BYTES).await?;
             let topic = self.ask(place).await?;
             let (mut lot, mut keys) = (Vec::new(), HashSet::new());
@@ -168,10 +181,10 @@ impl Spill {
         Ok((brought, still))
     }
 
-    /// From where to where there is something.
-    fn aside(&self, place: &Place) -> (u64, u64) {
+    /// Up to where all of it was brought to the broker.
+    fn drained_aside(&self, place: &Place) -> u64 {
         let lines = self.lines.read().expect("no holder panics");
-        lines.refused.get(place).map_or((0, 0), |aside| (aside.drained.low(), aside.end))
+        lines.refused.get(place).map_or(0, |aside| aside.drained.low())
     }
 
     fn not_drained<'a>(&self, place: &Place, messages: &'a [Delivery]) -> Vec<&'a Delivery> {

@@ -237,3 +237,71 @@ async fn partitions_are_accepted_when_nothing_that_went_by_the_old_number_is_lef
     assert_eq!((accepted[0].from, accepted[0].to), (PARTITIONS, 2 * PARTITIONS));
     pipeline.drain().await.expect("it ends");
 }
+
+/// PRD-3: one drain frees a key that is busy all the while, though others of its topic are tried with it: one that has
+/// much behind it, and one that is too large still.
+#[tokio::test(start_paused = true)]
+async fn one_drain_frees_a_busy_key() {
+    for seed in 1..=20 {
+        let mut world = World::new(seed).await;
+        world.disk.set_latency(Duration::from_millis(1), Duration::from_millis(60));
+        let process = world.start().await;
+        let produce = |key: &str, bytes: usize| {
+            let (keylane, message) = (process.keylane.clone(), Message::new(TOPIC).key(key));
+            let message = message.payload(vec![b'x'; bytes]);
+            tokio::spawn(async move { keylane.produce(message).await.expect("it is taken").is_spilled() })
+        };
+        world.leave();
+        for (key, bytes, count) in [("a", 5_000, 1), ("b", 5_000, 1), ("b", 10, 200), ("c", 9_000, 1)] {
+            for _ in 0..count {
+                assert!(produce(key, bytes).await.expect("it ends"), "seed {seed}: it is kept");
+            }
+        }
+        world.limit(1_000).await;
+        world.come_back();
+        tokio::time::sleep(LONG).await;
+        assert_eq!(process.keylane.spill().failed, 203, "seed {seed}");
+        let mut sent = Vec::new();
+        for number in 0..1_000 {
+            sent.push(produce("a", 10));
+            tokio::time::sleep(Duration::from_millis(world.dice.between(1, 600))).await;
+            match number {
+                100 => world.limit(7_000).await,
+                110 => process.keylane.drain_spill(),
+                _ => {}
+            }
+        }
+        assert!(!sent.pop().expect("the last").await.expect("it ends"), "seed {seed}: its key is free");
+        assert_eq!(process.keylane.spill().failed, 1, "seed {seed}: all but what is too large was sent");
+    }
+}
+
+/// PRD-3: a message that is put aside just when what it stands behind was sent is tried as well.
+#[tokio::test(start_paused = true)]
+async fn what_is_put_aside_too_late_is_tried_as_well() {
+    for seed in 1..=60 {
+        let mut world = World::new(seed).await;
+        let process = world.start().await;
+        let send = async |key: &str, bytes: usize| {
+            let message = Message::new(TOPIC).key(key).payload(vec![b'x'; bytes]);
+            assert!(process.keylane.produce(message).await.expect("it is kept").is_spilled(), "seed {seed}");
+        };
+        let is_beside =
+            |key: &String| partition_of(key.as_bytes(), PARTITIONS) == partition_of(b"a", PARTITIONS);
+        let beside = (0..).map(|number| number.to_string()).find(is_beside).expect("endless");
+        world.leave();
+        send("a", 5_000).await;
+        world.limit(1_000).await;
+        world.come_back();
+        tokio::time::sleep(LONG).await;
+        world.leave();
+        for key in [beside.as_str(), "a", &beside] {
+            send(key, 10).await;
+        }
+        world.limit(1 << 20).await;
+        world.come_back();
+        process.keylane.drain_spill();
+        tokio::time::sleep(LONG).await;
+        assert_eq!(process.keylane.spill().failed, 0, "seed {seed}");
+    }
+}
