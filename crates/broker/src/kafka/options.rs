@@ -1,8 +1,8 @@
 //! How Keylane talks to Kafka: the settings of each client that it opens (BRK-2).
 //!
 //! Four kinds of clients: one that produces, those that read topics, those that read journals, and one member for each
-//! group and topic. What a user sets goes to all of them, but for how records of
-//! journals are put together; what a promise rests on cannot be set.
+//! group and topic. What a user sets goes to all of them, but for how records of journals are put together; what
+//! a promise rests on cannot be set.
 
 use std::collections::BTreeMap;
 

@@ -95,9 +95,9 @@ impl Spill {
             let mut lines = self.lines.write().expect("no holder panics");
             let (came, comes) = (lines.came_aside(topic, &tried), lines.puts_aside(topic));
             let retry = lines.retries.entry(Arc::clone(topic)).or_default();
-            let freed = brought > 0 || retry.again;
-            retry.again = freed && comes;
-            retry.trying = std::mem::take(&mut retry.once_more) || freed && came;
+            // Not if nothing was taken: what comes for a key that is refused still would keep this going for ever.
+            retry.again = brought > 0 && comes;
+            retry.trying = std::mem::take(&mut retry.once_more) || brought > 0 && came;
             if !retry.trying {
                 return;
             }

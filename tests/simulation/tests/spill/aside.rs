@@ -305,3 +305,39 @@ async fn what_is_put_aside_too_late_is_tried_as_well() {
         assert_eq!(process.keylane.spill().failed, 0, "seed {seed}");
     }
 }
+
+/// PRD-3: a key that is refused still and busy does not keep a drain going.
+#[tokio::test(start_paused = true)]
+async fn a_drain_ends_though_a_refused_key_is_busy() {
+    let mut world = World::new(16).await;
+    world.disk.set_latency(Duration::from_millis(1), Duration::from_millis(60));
+    let process = world.start().await;
+    let produce = |key: &str, bytes: usize| {
+        let (keylane, message) = (process.keylane.clone(), Message::new(TOPIC).key(key));
+        let message = message.payload(vec![b'x'; bytes]);
+        tokio::spawn(async move { keylane.produce(message).await.expect("it is taken").is_spilled() })
+    };
+    world.leave();
+    for (key, bytes) in [("a", 5_000), ("c", 9_000)] {
+        assert!(produce(key, bytes).await.expect("it ends"), "it is kept");
+    }
+    world.limit(1_000).await;
+    world.come_back();
+    tokio::time::sleep(LONG).await;
+    let mut asked = 0;
+    for number in 0..3_000 {
+        produce("c", 10);
+        match number {
+            100 => world.limit(7_000).await,
+            110 => {
+                asked = process.remote.asked();
+                process.keylane.drain_spill();
+            }
+            _ => {}
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let asked = process.remote.asked() - asked;
+    assert!((1..10).contains(&asked), "asked {asked} times");
+    assert!(!produce("a", 10).await.expect("it ends"), "the other key is free");
+}

@@ -68,6 +68,7 @@ pub struct Remote {
     inner: Arc<Mutex<Inner>>,
     more: Arc<Notify>,
     recalls: AtomicU64,
+    asked: AtomicU64,
 }
 
 struct Inner {
@@ -108,7 +109,13 @@ impl Remote {
             inner: Arc::new(Mutex::new(inner)),
             more: Arc::default(),
             recalls: AtomicU64::default(),
+            asked: AtomicU64::default(),
         }
+    }
+
+    /// How often it was asked whether a partition takes messages.
+    pub fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
     }
 
     /// How often all was called back.
@@ -259,6 +266,7 @@ impl Broker for Remote {
     }
 
     async fn takes(&self, _topic: &str, partition: u32) -> Result<(), BrokerError> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         match self.cluster.is_away(partition) {
             true => Err(BrokerError::Unavailable("away".to_owned())),
             false => Ok(()),
