@@ -44,14 +44,23 @@ async fn post(server: &Server, topic: &str, body: &Value) -> (u16, Value) {
     (status, serde_json::from_str(&answer.text().await.expect("a body")).expect("JSON"))
 }
 
-/// What `/readyz` gives as reasons, once it gives one that says this.
-async fn not_ready(server: &Server, says: &[&str]) -> String {
+/// Waits until `/readyz` answers with this status and gives a reason that says this.
+async fn readyz_says(server: &Server, wanted: u16, says: &[&str]) {
     until("/readyz to say why", async || {
-        let (status, problem) = server.get("/readyz").await?;
-        let reasons = problem["reasons"].to_string();
-        (status == 503 && says.iter().all(|text| reasons.contains(text))).then_some(reasons)
+        let (status, answer) = server.get("/readyz").await?;
+        let reasons = answer["reasons"].to_string();
+        (status == wanted && says.iter().all(|text| reasons.contains(text))).then_some(())
     })
-    .await
+    .await;
+}
+
+/// Waits until `/readyz` answers 200 and has nothing to say besides.
+async fn well(server: &Server) {
+    until("/readyz to be well", async || {
+        let (status, answer) = server.get("/readyz").await?;
+        (status == 200 && answer.get("reasons").is_none()).then_some(())
+    })
+    .await;
 }
 
 /// BRK-8: a server that is started before its cluster listens, says what it waits for, and comes up by itself.
@@ -64,13 +73,12 @@ async fn a_server_waits_for_a_cluster_that_is_not_there_yet() {
     server.spawn();
     until("/healthz to answer", async || server.get("/healthz").await.filter(|(status, _)| *status == 200))
         .await;
-    not_ready(&server, &["KL-1102", &cluster.bootstrap, "broker.kafka.brokers"]).await;
+    readyz_says(&server, 503, &["KL-1102", &cluster.bootstrap, "broker.kafka.brokers"]).await;
     let (status, answer) = post(&server, "t", &json!({ "payload": 1 })).await;
     assert_eq!((status, &answer["accepted"][0]["spilled"]), (202, &json!(true)), "{answer}");
     assert!(server.is_running(), "{}", server.output());
     cluster.restart(1);
-    until("/readyz to be well", async || server.get("/readyz").await.filter(|(status, _)| *status == 200))
-        .await;
+    well(&server).await;
     let acked = fill(&server, &items("k", 0, 50)).await;
     server.settles(&sink, &acked).await;
     assert!(server.output().contains("KL-1102"), "{}", server.output());
@@ -87,7 +95,7 @@ async fn a_server_that_waits_for_its_cluster_can_be_stopped() {
     };
     let mut server = Server::new(&setup, &sink);
     server.spawn();
-    not_ready(&server, &["KL-1102", "127.0.0.1:1"]).await;
+    readyz_says(&server, 503, &["KL-1102", "127.0.0.1:1"]).await;
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
@@ -182,12 +190,11 @@ async fn a_group_that_may_not_be_read_keeps_no_other_pipeline_from_its_work() {
     cluster.allow("ada", &TOPIC, &["--topic", "u"]);
     let mut server = Server::new(&setup, &sink);
     server.spawn();
-    not_ready(&server, &["KL-1110", "pipeline u", "READ on the group"]).await;
+    readyz_says(&server, 200, &["KL-1110", "pipeline u", "READ on the group"]).await;
     let acked = fill(&server, &items("k", 0, 20)).await;
     server.settles(&sink, &acked).await;
     cluster.allow("ada", &["Read"], &["--group", "u"]);
-    until("/readyz to be well", async || server.get("/readyz").await.filter(|(status, _)| *status == 200))
-        .await;
+    well(&server).await;
     let (status, answer) = post(&server, "u", &json!({ "payload": 1, "key": "u" })).await;
     assert_eq!(status, 202, "{answer}");
     sink.wait("the other pipeline's message", |sink| !sink.calls_of("u").is_empty()).await;
@@ -208,7 +215,7 @@ async fn a_topic_that_may_not_be_read_stops_its_own_pipeline_only() {
     let setup = Setup { more: second_pipeline(&sink, "u", "{ partitions: 1 }"), ..on(&cluster) };
     let mut server = Server::new(&setup, &sink);
     server.spawn();
-    not_ready(&server, &["KL-1110", "pipeline u", "READ"]).await;
+    readyz_says(&server, 200, &["KL-1110", "pipeline u", "READ"]).await;
     let acked = fill(&server, &items("k", 0, 20)).await;
     server.settles(&sink, &acked).await;
     let (status, answer) = post(&server, "u", &json!({ "payload": 1, "key": "u" })).await;
@@ -432,15 +439,14 @@ async fn lag_is_told_in_messages_and_age() {
     assert!(metrics.contains("kafka_consumer_lag{topic=\"t\",group=\"t\"} 30"), "{metrics}");
     // While no broker answers the figures are the last ones, and that is said.
     cluster.kill(1);
-    not_ready(&server, &["KL-1102"]).await;
+    readyz_says(&server, 200, &["KL-1102"]).await;
     let (status, metrics) = server.get("/metrics").await.expect("an answer");
     let metrics = metrics.as_str().expect("text").to_owned();
     assert_eq!(status, 200, "{metrics}");
     assert!(metrics.contains("kafka_consumer_lag{topic=\"t\",group=\"t\"} 30"), "{metrics}");
     assert!(metrics.contains("keylane_broker_up 0"), "{metrics}");
     cluster.restart(1);
-    until("/readyz to be well", async || server.get("/readyz").await.filter(|(status, _)| *status == 200))
-        .await;
+    well(&server).await;
     let (_, metrics) = server.get("/metrics").await.expect("an answer");
     assert!(metrics.as_str().is_some_and(|text| text.contains("keylane_broker_up 1")), "{metrics}");
 }

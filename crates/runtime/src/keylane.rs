@@ -284,6 +284,17 @@ impl Keylane {
         self.inner.pipelines.lock().expect("no holder panics").values().cloned().collect()
     }
 
+    /// How each pipeline is, by name, from memory and at once; [`Pipeline::seen`] says how old what is.
+    pub fn pipelines_seen(&self) -> Vec<PipelineStatus> {
+        self.running().iter().map(Pipeline::seen).collect()
+    }
+
+    /// Asks the broker for what [`Keylane::pipelines_seen`] shows.
+    pub async fn look(&self) {
+        // A pipeline that cannot be looked at says so by its partitions.
+        let _seen_so_far = join_all(self.running().iter().map(Pipeline::look)).await;
+    }
+
     /// How each pipeline is, by name.
     pub async fn pipelines(&self) -> Result<Vec<PipelineStatus>, Error> {
         let running = self.running();

@@ -29,6 +29,7 @@
 mod accept;
 mod assign;
 mod backlog;
+mod batch_times;
 mod bury;
 mod call;
 mod cell;

@@ -11,6 +11,7 @@ use keylane_broker::{BrokerError, Reader};
 use keylane_core::{Delivery, Ranges, Settled};
 use tokio::sync::{Notify, oneshot};
 
+use crate::batch_times::BatchTimes;
 use crate::status::{LaneSort, LaneStatus};
 
 /// Commands on their way to a shard. Each partition has at most a few under way, and queries are rare; senders wait.
@@ -126,6 +127,7 @@ pub(crate) struct Link {
     notify: Notify,
     ticked_ms: AtomicU64,
     paused: AtomicU8,
+    read: Mutex<BatchTimes>,
 }
 
 /// Why a shard reads nothing more of a partition.
@@ -180,6 +182,16 @@ impl Link {
     /// When the shard was last alive.
     pub(crate) fn ticked_ms(&self) -> u64 {
         self.ticked_ms.load(Ordering::Relaxed)
+    }
+
+    /// The shard has read a batch that begins at `position` and was appended at `appended_ms`.
+    pub(crate) fn read(&self, position: u64, appended_ms: u64) {
+        self.read.lock().expect("no holder panics").push(position, appended_ms);
+    }
+
+    /// When the message at `low`, below which everything is settled, was appended; none if its batch was not read yet.
+    pub(crate) fn appended_ms(&self, low: u64) -> Option<u64> {
+        self.read.lock().expect("no holder panics").at(low)
     }
 
     /// Shows whether the partition is read.

@@ -214,18 +214,32 @@ impl Pipeline {
         Ok(())
     }
 
-    /// How it is now.
+    /// How it is now, after asking the broker where partitions end and how far other processes are.
     pub async fn status(&self) -> Result<PipelineStatus, Error> {
+        self.look().await?;
+        let (at, lagging) = (&self.inner.subscription, &self.inner.lagging);
+        lagging.look_at_ages(at, &lagging.partitions(&all(&self.inner.views))).await;
+        Ok(self.seen())
+    }
+
+    /// Asks the broker for what [`Pipeline::seen`] shows and this process cannot know by itself.
+    pub async fn look(&self) -> Result<(), Error> {
+        self.inner.lagging.look(&self.inner.subscription, &all(&self.inner.views)).await
+    }
+
+    /// How it is now, from memory and at once. Where partitions end, and how far other processes are, is what the last
+    /// [`Pipeline::look`] or [`Pipeline::status`] saw (ING-8).
+    pub fn seen(&self) -> PipelineStatus {
         let at = &self.inner.subscription;
-        let partitions = self.inner.lagging.partitions(at, &all(&self.inner.views)).await?;
+        let partitions = self.inner.lagging.partitions(&all(&self.inner.views));
         let figures = self.inner.shards.figures();
-        Ok(PipelineStatus {
+        PipelineStatus {
             name: self.name().to_owned(),
             topic: at.topic.to_string(),
             group: at.group.clone(),
             mode: "normal",
             state: self.state(&partitions),
-            lag: self.inner.lagging.lag(at, &partitions).await,
+            lag: self.inner.lagging.lag(at, &partitions),
             lanes: LaneCounts {
                 total: figures.lanes,
                 busy: figures.busy,
@@ -241,7 +255,7 @@ impl Pipeline {
             buffered: figures.buffered,
             buffered_bytes: figures.buffered_bytes,
             partitions,
-        })
+        }
     }
 
     /// A partition that has stopped shows here too: what handles only a part of its messages does not just run.

@@ -131,6 +131,7 @@ impl Part {
             Poll::Ready(Ok(batch)) => {
                 self.messages += batch.count as usize;
                 self.bytes += batch.frames.len();
+                self.link.read(self.next, batch.appended_ms);
                 self.next = batch.next;
                 self.cursor = Some(batch.cursor(self.epoch));
                 Ok(true)

@@ -112,6 +112,16 @@ pub struct PartitionStatus {
     /// Why it is paused or stopped or starts over, and what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// When the oldest message not settled was appended, ms since 1970, if this process has read it.
+    #[serde(skip)]
+    pub(crate) oldest_ms: Option<u64>,
+}
+
+impl PartitionStatus {
+    /// True if there is something that is not settled.
+    pub(crate) fn lags(&self) -> bool {
+        self.end > self.committed
+    }
 }
 
 /// A lane now.

@@ -70,6 +70,11 @@ impl PartitionView {
         change(&mut self.shown.lock().expect("no holder panics"));
     }
 
+    /// Its number.
+    pub(crate) fn partition(&self) -> u32 {
+        self.partition
+    }
+
     /// As it is shown, but for where the log ends; if nobody can say, it seems to end where it is settled.
     pub(crate) fn status(&self, end: Option<u64>) -> PartitionStatus {
         let mut shown = self.shown.lock().expect("no holder panics").clone();
@@ -78,7 +83,10 @@ impl PartitionView {
         if let (PartitionState::Running, Some(pause)) = (shown.state, pause) {
             (shown.state, shown.why) = (PartitionState::Paused, Some(pause));
         }
+        let reads = !matches!(shown.state, PartitionState::Idle | PartitionState::Stopped);
+        let link = shown.link.as_ref().filter(|_| reads);
         PartitionStatus {
+            oldest_ms: link.and_then(|link| link.appended_ms(shown.committed)),
             partition: self.partition,
             state: shown.state,
             epoch: shown.epoch,

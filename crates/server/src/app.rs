@@ -11,6 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use crate::access::Access;
 use crate::config::Config;
 use crate::ingest::{Bodies, FirstUse};
+use crate::look::Seen;
 use crate::metrics::Metrics;
 use crate::outbox::Outboxes;
 use crate::problem::Problem;
@@ -50,6 +51,8 @@ pub(crate) struct App {
     pub(crate) first_use: FirstUse,
     pub(crate) metrics: Metrics,
     pub(crate) outboxes: Outboxes,
+    /// How the broker was when it was last looked at.
+    pub(crate) seen: Seen,
     pub(crate) clock: Clock,
     pub(crate) phase: watch::Sender<Phase>,
     /// What a server that comes up waits for.
@@ -72,6 +75,7 @@ impl App {
             first_use: FirstUse::default(),
             metrics: Metrics::new(),
             outboxes: Outboxes::default(),
+            seen: Seen::default(),
             clock: Clock::system(),
             phase: watch::Sender::new(Phase::Opening),
             waiting: watch::Sender::default(),

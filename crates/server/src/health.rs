@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
+use keylane::spill::SpillState;
 use keylane::status::{PartitionState, PartitionStatus, PipelineStatus};
 use serde_json::json;
 
@@ -18,42 +19,55 @@ pub(crate) async fn alive() -> Response<Body> {
     ingest::json(StatusCode::OK, br#"{"status":"ok"}"#.to_vec())
 }
 
-/// 200 when messages are taken and pipelines run, else 503 with every reason.
+/// 200 if this process can take messages or own partitions, else 503; either way with every reason why not all is well.
+/// Answers from memory (ING-8).
 pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
-    let reasons = reasons(&app).await;
-    if reasons.is_empty() {
-        return ingest::json(StatusCode::OK, br#"{"status":"ready"}"#.to_vec());
+    let Reasons { not_ready, besides } = reasons(&app);
+    if not_ready.is_empty() {
+        let mut ready = json!({ "status": "ready" });
+        if !besides.is_empty() {
+            ready["reasons"] = json!(besides);
+        }
+        return ingest::json(StatusCode::OK, ready.to_string().into_bytes());
     }
+    let reasons: Vec<String> = not_ready.into_iter().chain(besides).collect();
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "KL-1218", "not ready", reasons.join("; "))
         .with("reasons", reasons)
         .into_response()
 }
 
-async fn reasons(app: &App) -> Vec<String> {
-    let mut reasons = Vec::new();
+/// Why not all is well.
+#[derive(Default)]
+struct Reasons {
+    /// Why no work should be sent here.
+    not_ready: Vec<String>,
+    /// What somebody should look at, though work can be sent here.
+    besides: Vec<String>,
+}
+
+fn reasons(app: &App) -> Reasons {
+    let mut reasons = Reasons::default();
     match app.phase() {
-        Phase::Opening | Phase::Starting if !app.waiting.borrow().is_empty() => {
-            reasons.extend(app.waiting.borrow().iter().cloned());
-            // Asking the broker would only take longer to say the same.
+        Phase::Opening if !app.waiting.borrow().is_empty() => {
+            reasons.not_ready.extend(app.waiting.borrow().iter().cloned());
             return reasons;
         }
-        Phase::Opening => reasons.push("topics are being made".to_owned()),
-        Phase::Starting => reasons.push("pipelines are being started".to_owned()),
-        Phase::Draining | Phase::Closing => reasons.push("the server is shutting down".to_owned()),
+        // Messages are taken and other pipelines run: one that waits for somebody's action is not all there is.
+        Phase::Starting if !app.waiting.borrow().is_empty() => {
+            reasons.besides.extend(app.waiting.borrow().iter().cloned());
+        }
+        Phase::Opening => reasons.not_ready.push("topics are being made".to_owned()),
+        Phase::Starting => reasons.not_ready.push("pipelines are being started".to_owned()),
+        Phase::Draining | Phase::Closing => reasons.not_ready.push("the server is shutting down".to_owned()),
         Phase::Ready => {}
     }
-    if let Err(error) = app.keylane.health().await {
-        reasons.push(format!("{}: {error}", error.code()));
-        // Whoever does not answer would not say more about pipelines.
-        if error.code() == "KL-1102" {
-            return reasons;
-        }
+    // What a broker on another machine does not take is kept here meanwhile, until there is no room.
+    let kept = matches!(app.keylane.spill().state, SpillState::Healthy | SpillState::Spilling);
+    let of_broker = if kept { &mut reasons.besides } else { &mut reasons.not_ready };
+    of_broker.extend(app.seen.trouble());
+    for pipeline in app.keylane.pipelines_seen() {
+        pipeline_reasons(&pipeline, &mut reasons.besides);
     }
-    match app.keylane.pipelines().await {
-        Ok(pipelines) => pipelines.iter().for_each(|pipeline| pipeline_reasons(pipeline, &mut reasons)),
-        Err(error) => reasons.push(error.to_string()),
-    }
-    reasons.dedup();
     reasons
 }
 

@@ -22,6 +22,7 @@ mod errors;
 mod health;
 mod ingest;
 mod listen;
+mod look;
 mod metrics;
 mod openapi;
 mod outbox;

@@ -1,12 +1,12 @@
 //! The only file that names metrics (ADM-3). Those of the seeds keep their names on every broker; the rest begin with
 //! `keylane_`. No label carries a key or an id.
 //!
-//! What HTTP does is counted as it happens. All else is known elsewhere already, and is asked for at each scrape.
+//! What HTTP does is counted as it happens. All else is known elsewhere already, and is collected at each scrape, from
+//! memory: a scrape never asks the broker (ING-8).
 
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-use keylane::Error;
 use keylane::outbox::OutboxState;
 use keylane::spill::{SpillState, SpillStatus};
 use keylane::status::{PartitionState, PipelineStatus};
@@ -69,11 +69,11 @@ impl Metrics {
     }
 
     /// Everything, as Prometheus reads it.
-    pub(crate) async fn text(&self, app: &App) -> Result<String, Error> {
-        let pipelines = app.keylane.pipelines().await?;
+    pub(crate) fn text(&self, app: &App) -> String {
+        let pipelines = app.keylane.pipelines_seen();
         let mut scrape = Scrape::default();
         producer(&mut scrape, app);
-        let up = app.keylane.health().await.is_ok();
+        let up = app.seen.trouble().is_none();
         scrape.gauge(
             "keylane_broker_up",
             "1 if the broker takes and gives messages, else 0",
@@ -91,7 +91,7 @@ impl Metrics {
         // Two registries make one page: only the last may say that it ends.
         text.truncate(text.trim_end().trim_end_matches("# EOF").len());
         encode(&mut text, http).expect("writing to memory does not fail");
-        Ok(text)
+        text
     }
 }
 

@@ -35,7 +35,7 @@ fn paths() -> Value {
     json!({
         "/v1/topics/{topic}/messages": { "post": produce() },
         "/healthz": { "get": open("Alive; touches nothing", object(json!({ "status": { "const": "ok" } }))) },
-        "/readyz": { "get": open("Ready for work, or 503 with `reasons`", object(json!({ "status": { "const": "ready" } }))) },
+        "/readyz": { "get": open("Ready for work, with `reasons` where something needs a look; or 503 with `reasons`", ready()) },
         "/version": { "get": open("Name and version", object(json!({
             "name": text(), "version": text(), "broker": text(),
         }))) },
@@ -248,6 +248,12 @@ fn object(properties: Value) -> Value {
     let required: Vec<String> =
         properties.as_object().map(|members| members.keys().cloned().collect()).unwrap_or_default();
     json!({ "type": "object", "properties": properties, "required": required })
+}
+
+fn ready() -> Value {
+    let mut ready = object(json!({ "status": { "const": "ready" } }));
+    ready["properties"]["reasons"] = json!({ "type": "array", "items": text() });
+    ready
 }
 
 fn list(name: &str, of: &str) -> Value {

@@ -78,13 +78,8 @@ pub(crate) fn label(path: &str) -> &'static str {
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> Response<Body> {
-    match app.metrics.text(&app).await {
-        Ok(text) => {
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response()
-        }
-        Err(error) => Problem::from(error).into_response(),
-    }
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], app.metrics.text(&app)).into_response()
 }
 
 async fn openapi_json() -> Response<Body> {

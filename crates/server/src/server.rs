@@ -18,6 +18,7 @@ use crate::app::{App, Phase};
 use crate::config::{BrokerConfig, Config, ServerConfig};
 use crate::descriptors;
 use crate::listen;
+use crate::look;
 use crate::start::{self, Coming};
 use crate::tasks;
 
@@ -99,6 +100,7 @@ pub struct Server {
     app: Arc<App>,
     pipelines: Arc<Mutex<Vec<Pipeline>>>,
     accepting: JoinHandle<listen::Connections>,
+    looking: JoinHandle<()>,
     /// What still comes up, if not all did at once.
     coming: tokio::sync::Mutex<Option<JoinHandle<Result<(), ServeError>>>>,
     drain: Duration,
@@ -158,7 +160,8 @@ impl Server {
         let left = config.pipelines.keys().cloned().collect();
         let mut coming = Coming { config, app: Arc::clone(&app), pipelines: Arc::clone(&pipelines), left };
         let coming_up = tokio::sync::Mutex::default();
-        let server = Server { address, app, pipelines, accepting, coming: coming_up, drain };
+        let looking = tasks::spawn(look::on(Arc::clone(&app)));
+        let server = Server { address, app, pipelines, accepting, looking, coming: coming_up, drain };
         tracing::info!(address = %server.address, "listening");
         match coming.step().await {
             Ok(true) => {}
@@ -209,6 +212,7 @@ impl Server {
     /// Not ready, no intake; drains the pipelines within their deadline; closes connections.
     pub async fn stop(self) -> Result<(), ServeError> {
         tracing::info!("draining");
+        self.looking.abort();
         self.app.phase.send_replace(Phase::Draining);
         if let Some(coming) = self.coming.into_inner() {
             coming.abort();

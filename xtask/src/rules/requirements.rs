@@ -11,15 +11,22 @@ use crate::source::Source;
 use crate::tidy::Report;
 use crate::tree::{Tree, is_module};
 
+/// The issues, in the order in which they are built.
+const ISSUES: [&str; 14] = ["A", "B", "M1", "M2", "M3", "C1", "C2", "C3", "D1", "D2", "E", "F", "G", "H"];
 /// The issue that the tree is at: requirements up to it must be cited.
-const DUE: char = 'A';
-const LAST: char = 'H';
+const DUE: &str = "M1";
 const CONFORMANCE: &str = "crates/broker/src/conformance";
 const PAGE: &str = "docs/requirements.md";
 
 struct Requirement {
     line: usize,
-    due: char,
+    /// Where its issue stands among [`ISSUES`].
+    due: usize,
+}
+
+/// Where an issue stands among [`ISSUES`].
+fn place(issue: &str) -> Option<usize> {
+    ISSUES.iter().position(|known| *known == issue)
 }
 
 pub fn check(tree: &Tree, report: &mut Report) {
@@ -34,9 +41,10 @@ pub fn check(tree: &Tree, report: &mut Report) {
     };
     let known = read(page, report);
     let cited = cited(tree);
-    let mut later: BTreeMap<char, Vec<&str>> = BTreeMap::new();
+    let now = place(DUE).expect("the tree is at a known issue");
+    let mut later: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
     for (id, requirement) in known.iter().filter(|(id, _)| !cited.contains(*id)) {
-        if requirement.due <= DUE {
+        if requirement.due <= now {
             let by = if id.starts_with("PRF") { "benchmark" } else { "test" };
             let remedy = format!("write the {by} and cite the id in its comment");
             report.find(PAGE, requirement.line, "requirements", format!("no {by} cites {id}"), remedy);
@@ -45,7 +53,7 @@ pub fn check(tree: &Tree, report: &mut Report) {
         }
     }
     for (due, ids) in later {
-        report.notes.push(format!("due with {due}, not cited yet: {}", ids.join(" ")));
+        report.notes.push(format!("due with {}, not cited yet: {}", ISSUES[due], ids.join(" ")));
     }
     unknown(tree, &known, report);
 }
@@ -60,12 +68,12 @@ fn read(page: &str, report: &mut Report) -> BTreeMap<String, Requirement> {
         if !is_id(id) {
             continue;
         }
-        let letter = due.chars().next().unwrap_or(' ');
-        if due.len() != 1 || !('A'..=LAST).contains(&letter) || text.is_empty() {
-            let remedy = format!("a row is: id, A to {LAST}, what it asks for");
+        let due = place(due).filter(|_| !text.is_empty());
+        if due.is_none() {
+            let remedy = format!("a row is: id, one of {}, what it asks for", ISSUES.join(" "));
             report.find(PAGE, n + 1, "requirements", format!("the row of {id} is not complete"), remedy);
         }
-        let requirement = Requirement { line: n + 1, due: letter };
+        let requirement = Requirement { line: n + 1, due: due.unwrap_or(0) };
         if known.insert(id.to_owned(), requirement).is_some() {
             report.find(PAGE, n + 1, "requirements", format!("{id} stands here twice"), "keep one row");
         }
@@ -140,7 +148,7 @@ mod tests {
 
     const TABLE: (&str, &str) = (
         PAGE,
-        "| id | due | what |\n|---|---|---|\n| P1 | A | a |\n| ORD-1 | A | b |\n| ORD-2 | B | c |\n| PRF-1 | A | d |\n",
+        "| id | due | what |\n|---|---|---|\n| P1 | A | a |\n| ORD-1 | A | b |\n| ORD-2 | M2 | c |\n| PRF-1 | A | d |\n",
     );
 
     #[test]

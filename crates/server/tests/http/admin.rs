@@ -1,9 +1,11 @@
 //! What can be read: health, metrics, pipelines, lanes, topics, the page.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use keylane::{Message, Outcome, Settings};
+use keylane_broker::faults::{Faulty, Rates};
 use serde_json::{Value, json};
 
 use crate::client::Rig;
@@ -215,9 +217,9 @@ async fn a_silent_stream_says_that_it_is_there() {
     }
 }
 
-/// ING-8, ADM-1: a partition that has stopped is no secret, and says why.
+/// ING-8, ADM-1: a partition that has stopped is no secret and says why; the server still takes messages, so it is ready.
 #[tokio::test]
-async fn a_partition_that_has_stopped_makes_the_server_not_ready() {
+async fn a_partition_that_has_stopped_is_shown_and_the_server_stays_ready() {
     let rig = Rig::start("topics: { t: { partitions: 2 } }").await;
     rig.broker.reset_commit("p", "t", 1, 1_000);
     let pipeline = rig
@@ -239,7 +241,54 @@ async fn a_partition_that_has_stopped_makes_the_server_not_ready() {
     };
     assert_eq!(shown["state"], "partly stopped");
     let why = shown["partitions"][1]["why"].as_str().expect("a reason");
-    let problem = rig.get("/readyz").await.is_problem(503, "KL-1218");
-    assert_eq!(problem["reasons"], json!([format!("partition 1 of pipeline p has stopped: {why}")]));
+    let ready = rig.get("/readyz").await;
+    let reasons = [format!("partition 1 of pipeline p has stopped: {why}")];
+    assert_eq!((ready.status, ready.value()), (200, json!({ "status": "ready", "reasons": reasons })));
     rig.server.stop().await.expect("it drains");
+}
+
+/// A delay that no test waits for.
+const NEVER: Duration = Duration::from_secs(24 * 3600);
+
+/// ING-8: whoever asks whether the server is ready, or scrapes it, is answered from memory, also while the broker
+/// answers nobody; and a thousand who ask do not make one more question to the broker.
+#[tokio::test]
+async fn readiness_and_metrics_never_ask_the_broker() {
+    let (kept, keep) = (Arc::new(OnceLock::new()), Rates { delay: 1000, delay_max: NEVER, ..Rates::none() });
+    let faulty = Arc::clone(&kept);
+    let rig = Rig::start_through("topics: { t: { partitions: 1 } }", |broker| {
+        let wrapped = Faulty::new(broker, 1, keep);
+        wrapped.calm();
+        let _first = faulty.set(Arc::clone(&wrapped));
+        wrapped
+    })
+    .await;
+    let faulty = kept.get().expect("it was made");
+    let pipeline = rig
+        .server
+        .keylane()
+        .pipeline("p")
+        .topic("t")
+        .handle(|_: Message| std::future::pending::<Outcome>())
+        .start()
+        .await
+        .expect("it starts");
+    for n in 0..3 {
+        assert_eq!(rig.json("t", &format!("{{\"payload\":{n},\"key\":\"a\"}}")).await.status, 202);
+    }
+    // One look at the broker, so that there is something to remember; the handler has the first message.
+    while pipeline.status().await.expect("it answers").in_flight == 0 {
+        tokio::task::yield_now().await;
+    }
+    faulty.resume();
+    let before = faulty.counts().delayed;
+    let mut metrics = String::new();
+    for _ in 0..100 {
+        assert_eq!(rig.get("/readyz").await.status, 200);
+        metrics = rig.get("/metrics").await.text();
+    }
+    assert!(metrics.contains("kafka_consumer_lag{topic=\"t\",group=\"p\"} 3"), "{metrics}");
+    assert!(metrics.contains("keylane_lag_oldest_seconds{pipeline=\"p\"}"), "{metrics}");
+    let asked = faulty.counts().delayed - before;
+    assert!(asked < 100, "the server itself looks now and then, but not once for each who asks: {asked}");
 }

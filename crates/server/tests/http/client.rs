@@ -1,10 +1,12 @@
 //! A server on a free port, and a client that can also misbehave: it writes bytes and reads an answer.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use keylane::Keylane;
 use keylane::clock::Clock;
 use keylane::spawn::Tasks;
+use keylane_broker::Broker;
 use keylane_broker::memory::MemoryBroker;
 use keylane_server::{Config, Environment, Server};
 use serde_json::Value;
@@ -20,12 +22,21 @@ pub struct Rig {
 impl Rig {
     /// Runs `config`, which says nothing about where to listen.
     pub async fn start(config: &str) -> Rig {
+        Rig::start_through(config, |broker| broker).await
+    }
+
+    /// As [`Rig::start`], but the server sees the broker through something.
+    pub async fn start_through(
+        config: &str,
+        through: impl FnOnce(Arc<dyn Broker>) -> Arc<dyn Broker>,
+    ) -> Rig {
         let environment = Environment::of([("KEYLANE_SERVER__LISTEN", "127.0.0.1:0")]);
         let config = Config::parse("test", config, &environment).expect("a valid config");
         let clock = Clock::system();
         let broker = MemoryBroker::new(1, move || clock.wall_ms());
         let create_topics = config.topics.is_empty();
-        let keylane = Keylane::with_broker(broker.node("a"), clock, Tasks::default(), create_topics);
+        let seen = through(broker.node("a"));
+        let keylane = Keylane::with_broker(seen, clock, Tasks::default(), create_topics);
         let server = Server::start_on(config, keylane).await.expect("it starts");
         Rig { server, broker }
     }
