@@ -185,6 +185,12 @@ pub enum BrokerError {
     /// Stored bytes are damaged, at a place that is not the tail.
     #[error("damaged: {0}")]
     Damaged(String),
+    /// A newer version of Keylane wrote what is stored, in a way that this one does not know (P10).
+    #[error("{0}")]
+    Newer(String),
+    /// The disk under the broker is full: nothing is lost, and nothing more is taken until there is room.
+    #[error("the disk is full: {0}; free some space, or move the data folder to a larger disk")]
+    DiskFull(String),
     /// A record that somebody else wrote cannot be a message here.
     #[error("{0}; make it smaller where it is written, or set the group's commit behind it")]
     Foreign(String),

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use keylane_broker::embedded::OpenError;
+use keylane_broker::embedded::sim_disk::Fault;
 use keylane_broker::{Broker, BrokerError, JournalName, LogKind, TopicSpec};
 use rig::Rig;
 
@@ -62,11 +63,15 @@ fn a_tail_torn_at_any_byte_is_cut_and_everything_before_it_is_kept() {
         let zero = batches.div_ceil(2);
         vec![sent[0][..zero].to_vec(), sent[1][..2 * (batches / 2)].to_vec()]
     };
+    // Each open records how far the log reaches; before the next tear it is as the kill left it.
+    let record = path.with_file_name("end");
+    let recorded = rig.disk.contents(&record).expect("a record of the end");
     for torn in starts[4]..end {
         for filler in [0, 0xff] {
             let mut bytes = bytes.clone();
             bytes[torn..end].fill(filler);
             rig.disk.set_contents(&path, bytes.clone());
+            rig.disk.set_contents(&record, recorded.clone());
             rig.open().expect("a torn tail is no damage");
             let kept = if torn < starts[5] { 4 } else { 5 };
             let unchanged = bytes[torn..end].iter().all(|byte| *byte == filler)
@@ -80,6 +85,7 @@ fn a_tail_torn_at_any_byte_is_cut_and_everything_before_it_is_kept() {
         let mut late = bytes.clone();
         late[starts[4]..torn].fill(0);
         rig.disk.set_contents(&path, late);
+        rig.disk.set_contents(&record, recorded.clone());
         rig.open().expect("a torn tail is no damage");
         let found = read(&rig).expect("a torn tail is no damage");
         assert!(found == whole(if torn == starts[4] { 6 } else { 4 }), "missing up to {torn}");
@@ -115,7 +121,7 @@ fn what_a_refused_write_left_behind_does_not_come_back() {
     let mut rig = Rig::new(1);
     rig.open().expect("an empty disk");
     rig.create("orders", &rig::spec(2));
-    rig.disk.refuse_writes(1);
+    rig.disk.fail(Fault::RefusedWrite, 1);
     let broker = Arc::clone(rig.broker());
     let refused = rig.run(broker.produce("orders", rig::frames(&[(0, "a", 40), (1, "b", 40)])));
     assert!(refused.iter().all(Result::is_err), "{refused:?}");
@@ -163,7 +169,8 @@ fn after_a_close_a_flipped_bit_of_the_last_group_is_damage_too() {
     rig.close();
     let bytes = rig.disk.contents(&path).expect("a segment");
     let starts = batches(&bytes);
-    for at in starts[3]..starts[4] {
+    let end = bytes.iter().rposition(|byte| *byte != 0).expect("batches") + 1;
+    for at in starts[3]..end {
         let mut flipped = bytes.clone();
         flipped[at] ^= 4;
         rig.disk.set_contents(&path, flipped);

@@ -321,7 +321,7 @@ fn what_is_acknowledged_survives_every_crash_and_nothing_is_invented() {
 #[test]
 fn acknowledgement_before_the_sync_is_found() {
     let flaw = |rig: &mut Rig| {
-        let flaws = keylane_broker::embedded::Flaws { acknowledge_before_sync: true };
+        let flaws = keylane_broker::embedded::Flaws { acknowledge_before_sync: true, ..Default::default() };
         rig.options = rig.options.clone().with_flaws(flaws);
     };
     assert!((0..60).any(|seed| run(seed, flaw).is_err()), "no seed finds it");

@@ -2,7 +2,7 @@
 //!
 //! Everything the embedded broker does to files goes through [`Disk`] and [`DiskFile`], so that a simulated disk can
 //! cut the power between any two calls. What is written is not durable before `sync_data`; a name that was made,
-//! changed or removed is not durable before `sync_dir`.
+//! changed or removed is not durable before its folder is synced ([`DiskDir::sync`]).
 
 use std::any::Any;
 use std::fmt;
@@ -26,10 +26,19 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Makes the names in `dir` durable.
-    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Opens a folder, to make its names durable. Whoever does that again and again keeps it open: a process that has
+    /// run out of descriptors could not tell "cannot be opened" from "was not synced".
+    fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn DiskDir>>;
+    /// Bytes that may still be written to the file system of `dir`.
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
     /// Takes a lock that no other process can have, held until the answer is dropped. `WouldBlock`: somebody has it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>>;
+}
+
+/// An open folder.
+pub trait DiskDir: Send + Sync + fmt::Debug {
+    /// Makes the names in it durable.
+    fn sync(&self) -> io::Result<()>;
 }
 
 /// An open file. Reads and writes name their offset, so that it can be shared.
@@ -83,8 +92,14 @@ impl Disk for RealDisk {
         std::fs::remove_file(path)
     }
 
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        File::open(dir)?.sync_all()
+    fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn DiskDir>> {
+        Ok(Arc::new(File::open(dir)?))
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let space = rustix::fs::statvfs(dir)?;
+        // What is kept for the superuser is not ours to use.
+        Ok(space.f_bavail.saturating_mul(space.f_frsize))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
@@ -95,6 +110,12 @@ impl Disk for RealDisk {
             Err(std::fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
             Err(std::fs::TryLockError::Error(error)) => Err(error),
         }
+    }
+}
+
+impl DiskDir for File {
+    fn sync(&self) -> io::Result<()> {
+        self.sync_all()
     }
 }
 

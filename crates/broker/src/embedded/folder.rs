@@ -11,11 +11,12 @@ use std::thread::JoinHandle;
 
 use tokio::sync::watch;
 
-use super::appender::{Sizes, make_dir};
+use super::appender::Sizes;
 use super::failure::{Action, Failure, OpenError};
 use super::groups::Groups;
 use super::journal::{Role, latest, parse_commit, parse_name};
 use super::journal_log::JournalLog;
+use super::make::{check_unused, make_dir};
 use super::membership::Members;
 use super::options::Options;
 use super::topic_log::TopicLog;
@@ -127,8 +128,8 @@ impl Folder {
                 self.start(name, log.clone())?;
                 TopicState::Open(log)
             }
-            Err(failure @ Failure::Damaged { .. }) => {
-                tracing::error!(topic = name, %failure, "the topic is damaged and stays closed");
+            Err(failure @ (Failure::Damaged { .. } | Failure::Newer { .. })) => {
+                tracing::error!(topic = name, %failure, "the topic cannot be read and stays closed");
                 TopicState::Damaged(failure.to_broker_error())
             }
             Err(failure) => return Err(failure),
@@ -273,6 +274,9 @@ fn open_journals(root: &Path, options: &Options) -> Result<(JournalLog, JournalL
                 "the file is missing, though there are topics",
             ));
         }
+    }
+    for dir in [&journals_dir, &holds_dir] {
+        check_unused(host, dir)?;
     }
     let (journals, holds) = (host.entropy.u128()?, host.entropy.u128()?);
     let made = (

@@ -14,7 +14,7 @@ use super::appender::{Laid, Placed};
 use super::failure::Failure;
 use super::lock;
 use super::retention;
-use super::segment::{BATCH_HEADER, Kind};
+use super::segment::BATCH_HEADER;
 use super::stored::Stored;
 use super::topic_log::{TopicLog, Writer};
 use super::waiting::{GroupEnd, Waiting, group_bytes};
@@ -51,7 +51,7 @@ impl TopicLog {
         }
         self.publish(writer, written, batches);
         answer(callers, end);
-        if self.host.acknowledges_before_sync()
+        if self.host.flaw(|flaws| flaws.acknowledge_before_sync)
             && let Err(failure) = writer.appender.sync()
         {
             self.stop(failure.to_broker_error());
@@ -178,10 +178,8 @@ impl Drive for TopicLog {
             self.commit(&mut writer, waiting);
         }
         if self.stopped.get().is_none() {
-            // A sync group of its own: whatever is bad before it is damage, and not the tail.
-            let mut closed = [Laid::new(0, 0, Kind::Closed)];
-            let (_, failure) = writer.appender.write(&mut closed, self.host.now_ms());
-            if let Some(failure) = failure {
+            // From here on nothing is a tail: whatever is bad or missing before this end is damage.
+            if let Err(failure) = writer.appender.record_close() {
                 tracing::warn!(topic = %self.topic.name, %failure, "the log was not marked as closed");
             }
         }

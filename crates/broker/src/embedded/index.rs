@@ -64,7 +64,10 @@ impl SegmentIndex {
             _ => self.spans.push((offset, bytes)),
         }
         self.bytes += bytes;
-        self.newest_ms = self.newest_ms.max(header.appended_ms);
+        // What holds no message has no age: a log that is closed every night must not stay young by it.
+        if header.count > 0 {
+            self.newest_ms = self.newest_ms.max(header.appended_ms);
+        }
         let span = self.spans.len() as u32 - 1;
         let partition = header.stream as usize;
         if let Some(entries) = self.entries.get_mut(partition)

@@ -15,9 +15,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::appender::{self, Appender, Laid, Sizes};
+use super::appender::{Appender, Laid, Sizes};
 use super::failure::Failure;
 use super::lock;
+use super::make;
 use super::options::Host;
 use super::recover::recover;
 use super::segment::{BATCH_HEADER, Kind, Table};
@@ -80,7 +81,7 @@ impl JournalLog {
         log: u128,
         sizes: Sizes,
     ) -> Result<JournalLog, Failure> {
-        let appender = appender::create(host, dir, log, sizes, Table::new())?;
+        let appender = make::create(host, dir, log, sizes, Table::new())?;
         let mut streams = Streams::default();
         streams.begin(appender.active());
         Ok(JournalLog::new(name, host, appender, streams))
@@ -206,7 +207,7 @@ impl JournalLog {
         for answer in group.answers {
             let _gone = answer.caller.send(answer.result);
         }
-        if self.host.acknowledges_before_sync()
+        if self.host.flaw(|flaws| flaws.acknowledge_before_sync)
             && let Err(failure) = appender.sync()
         {
             self.stop(failure.to_broker_error());
@@ -285,9 +286,8 @@ impl Drive for JournalLog {
             self.commit(&mut appender, requests);
         }
         if self.stopped.get().is_none() {
-            // A sync group of its own: whatever is bad before it is damage, and not the tail.
-            let (_, failure) = appender.write(&mut [Laid::new(0, 0, Kind::Closed)], self.host.now_ms());
-            if let Some(failure) = failure {
+            // From here on nothing is a tail: whatever is bad or missing before this end is damage.
+            if let Err(failure) = appender.record_close() {
                 tracing::warn!(log = self.name, %failure, "the log was not marked as closed");
             }
         }

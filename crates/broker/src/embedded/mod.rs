@@ -5,6 +5,7 @@
 //! <data>/broker                identities of the two logs below (meta.rs)
 //! <data>/topics/<name>/topic   partitions, bounds, incarnation (meta.rs)
 //! <data>/topics/<name>/*.seg   the log of a topic, shared by its partitions (segment.rs)
+//! <data>/topics/<name>/end     how far that log reaches (end.rs); the two below have one, too
 //! <data>/journals/*.seg        all journals, commits and known groups
 //! <data>/holds/*.seg           all holds
 //! ```
@@ -18,6 +19,7 @@
 
 mod appender;
 pub mod disk;
+mod end;
 mod failure;
 mod folder;
 mod group_commit;
@@ -25,6 +27,7 @@ mod groups;
 mod index;
 mod journal;
 mod journal_log;
+mod make;
 mod membership;
 mod meta;
 mod options;

@@ -81,12 +81,19 @@ impl Options {
     }
 }
 
-/// Known flaws that a test may put back.
-#[cfg(feature = "flaws")]
+/// Known flaws that a test may put back (docs/decisions/0005). Nobody can set one in a build for users.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Flaws {
     /// Acknowledges what was written, and syncs it only then: a power cut in between loses it.
     pub acknowledge_before_sync: bool,
+    /// Believes at the start what the page cache says of the last group, though its sync may have failed.
+    pub trust_the_cache: bool,
+    /// Forgets an old segment before its file is gone: the file stays if that fails, and later ones go.
+    pub forget_before_freeing: bool,
+    /// Takes whatever is left of a log for all of it.
+    pub ignore_the_recorded_end: bool,
+    /// Empties the folder of a log that is to be made, whatever lies there.
+    pub clear_the_folder: bool,
 }
 
 /// What a broker stands on.
@@ -106,12 +113,12 @@ impl Host {
         (self.clock)()
     }
 
-    /// True if the flaw of that name is put back. Always false in a build for users.
-    pub fn acknowledges_before_sync(&self) -> bool {
+    /// True if that flaw is put back. Always false in a build for users.
+    pub fn flaw(&self, which: impl FnOnce(&Flaws) -> bool) -> bool {
         #[cfg(feature = "flaws")]
-        return self.flaws.acknowledge_before_sync;
+        return which(&self.flaws);
         #[cfg(not(feature = "flaws"))]
-        false
+        which(&Flaws::default())
     }
 
     /// Runs what may wait for the disk, away from the caller's thread where there are others.

@@ -14,11 +14,12 @@ use std::task::Waker;
 use keylane_core::Frames;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::appender::{self, Appender, Sizes};
+use super::appender::{Appender, Sizes};
 use super::failure::Failure;
 use super::groups::Groups;
 use super::index::{Index, SegmentIndex, Span};
 use super::lock;
+use super::make;
 use super::options::{Host, Options};
 use super::recover::recover;
 use super::segment::{StreamEnds, Table};
@@ -86,7 +87,7 @@ impl TopicLog {
         let table: Table =
             (0..topic.partitions).map(|partition| (partition, StreamEnds::default())).collect();
         let sizes = sizes(&topic, options);
-        let appender = appender::create(&options.host, dir, topic.incarnation, sizes, table)?;
+        let appender = make::create(&options.host, dir, topic.incarnation, sizes, table)?;
         let mut index = Index::default();
         let first = vec![0; topic.partitions as usize];
         index.segments.push_back(SegmentIndex::new(Arc::clone(appender.active()), first));
