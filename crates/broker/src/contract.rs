@@ -46,6 +46,9 @@ pub trait Broker: Send + Sync + 'static {
     /// all later ones when its future is first polled. A topic's limit is on the whole frame. A position may be
     /// [`NO_POSITION`].
     ///
+    /// Whoever drops the future does not hear what became of its messages; they may land. What the broker keeps of such
+    /// calls counts within its own bound until it has landed or is given up: the caller may forget it (P5).
+    ///
     /// A broker on another machine may take as long as it likes, and answers [`ProduceError::Unavailable`] in order:
     /// where a message's fate is not known, no later one of its partition that was under way then is acknowledged.
     async fn produce(&self, topic: &str, frames: Frames) -> Vec<Result<u64, ProduceError>>;

@@ -8,9 +8,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
 
 use super::appender::{Laid, Placed};
+use super::entrance::Entrance;
 use super::failure::Failure;
 use super::lock;
 use super::retention;
@@ -22,22 +22,33 @@ use super::writer::Drive;
 use crate::contract::{BrokerError, ProduceError};
 
 impl TopicLog {
-    /// Writes a group and lets readers see it.
-    fn commit(&self, writer: &mut Writer, mut waiting: Waiting) {
+    /// Writes a group, lets readers see it, tells its callers, and gives its room to those who wait outside.
+    fn commit(&self, writer: &mut Writer, mut waiting: Waiting, kib: usize) {
+        let callers = std::mem::take(&mut waiting.callers);
+        let end = Arc::new(self.write(writer, waiting));
+        // Before callers are told: one that comes back at once finds room.
+        self.queue.change(|entrance| entrance.written(kib));
+        callers.into_iter().for_each(|caller| caller.tell(&end));
+        if self.host.flaw(|flaws| flaws.acknowledge_before_sync)
+            && let Err(failure) = writer.appender.sync()
+        {
+            self.stop(failure.to_broker_error());
+        }
+    }
+
+    fn write(&self, writer: &mut Writer, mut waiting: Waiting) -> GroupEnd {
         let incoming = group_bytes(&waiting);
         let failure = match self.stopped.get() {
             Some(why) => Some(ProduceError::Unavailable(why.to_string())),
             None => self.make_room(writer, incoming),
         };
-        let callers = std::mem::take(&mut waiting.callers);
         let table = &writer.appender.table;
         let (mut batches, placed) =
             waiting.lay_out(|partition| table.get(&partition).map_or(0, |ends| ends.next));
         let mut end = GroupEnd { placed, failure };
         if end.failure.is_some() {
             end.placed.iter_mut().for_each(|(_, durable)| *durable = 0);
-            answer(callers, end);
-            return;
+            return end;
         }
         let (written, failure) = writer.appender.write(&mut batches, self.host.now_ms());
         if let Some(failure) = failure {
@@ -50,12 +61,7 @@ impl TopicLog {
             }
         }
         self.publish(writer, written, batches);
-        answer(callers, end);
-        if self.host.flaw(|flaws| flaws.acknowledge_before_sync)
-            && let Err(failure) = writer.appender.sync()
-        {
-            self.stop(failure.to_broker_error());
-        }
+        end
     }
 
     fn publish(&self, writer: &mut Writer, written: Vec<Placed>, batches: Vec<Laid>) {
@@ -153,12 +159,12 @@ impl TopicLog {
 impl Drive for TopicLog {
     fn commit_once(&self) {
         let mut writer = lock(&self.writer);
-        let waiting = self.queue.take();
+        let (waiting, kib) = self.queue.take(Entrance::take);
         match waiting.is_empty() {
             true => {
                 self.make_room(&mut writer, 0);
             }
-            false => self.commit(&mut writer, waiting),
+            false => self.commit(&mut writer, waiting, kib),
         }
         if self.stopped.get().is_some() {
             return;
@@ -173,9 +179,13 @@ impl Drive for TopicLog {
 
     fn finish(&self) {
         let mut writer = lock(&self.writer);
-        let waiting = self.queue.take();
-        if !waiting.is_empty() {
-            self.commit(&mut writer, waiting);
+        // A group at a time, with those who wait outside: they came before the close.
+        loop {
+            let (waiting, kib) = self.queue.take(Entrance::take);
+            if waiting.is_empty() {
+                break;
+            }
+            self.commit(&mut writer, waiting, kib);
         }
         if self.stopped.get().is_none() {
             // From here on nothing is a tail: whatever is bad or missing before this end is damage.
@@ -196,14 +206,9 @@ impl Drive for TopicLog {
         self.queue.close();
         self.stop(BrokerError::Stopped("its writer ended unexpectedly".to_owned()));
         // Whoever waits is told by the end of its channel.
-        drop(self.queue.take());
-    }
-}
-
-fn answer(callers: Vec<oneshot::Sender<Arc<GroupEnd>>>, end: GroupEnd) {
-    let end = Arc::new(end);
-    for caller in callers {
-        // A caller that went away does not want to know.
-        let _gone = caller.send(Arc::clone(&end));
+        self.queue.change(|entrance| {
+            entrance.clear();
+            false
+        });
     }
 }

@@ -13,9 +13,10 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 use super::appender::{Appender, Laid, Sizes};
+use super::entrance::{Entrance, Gather, Ticket};
 use super::failure::Failure;
 use super::lock;
 use super::make;
@@ -28,7 +29,7 @@ use crate::contract::{AppendError, BrokerError};
 
 /// A batch of records has at most about this many bytes: what a read gets at once.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// At most so much waits for a group; more callers wait.
+/// At most so much is admitted and not written; more callers wait outside.
 const WAITING_KIB_MAX: usize = 64 << 10;
 /// Emptying a segment copies at most about this much at a time: appends wait meanwhile.
 const COPY_BYTES_MAX: usize = 1 << 20;
@@ -37,23 +38,32 @@ const COPY_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct JournalLog {
     name: &'static str,
     pub host: Host,
-    queue: Queue<Vec<Request>>,
-    room: Semaphore,
+    queue: Queue<Entrance<Vec<Request>>>,
     pub streams: Mutex<Streams>,
     writer: Mutex<Appender>,
     stopped: OnceLock<BrokerError>,
 }
 
+#[derive(Debug)]
 struct Request {
     stream: u32,
     want: Want,
     answer: oneshot::Sender<Result<u64, AppendError>>,
 }
 
+#[derive(Debug)]
 enum Want {
     Append { record: Bytes, expect_end: Option<u64> },
     Replace(Bytes),
     Cut(u64),
+}
+
+impl Gather for Vec<Request> {
+    type Call = Request;
+
+    fn admit(&mut self, call: Request) {
+        self.push(call);
+    }
 }
 
 /// A group while it is laid out.
@@ -105,8 +115,7 @@ impl JournalLog {
         JournalLog {
             name,
             host: host.clone(),
-            queue: Queue::default(),
-            room: Semaphore::new(WAITING_KIB_MAX),
+            queue: Queue::new(Entrance::new(WAITING_KIB_MAX)),
             streams: Mutex::new(streams),
             writer: Mutex::new(appender),
             stopped: OnceLock::new(),
@@ -161,22 +170,29 @@ impl JournalLog {
     }
 
     async fn ask(&self, urgency: Urgency, bytes: usize, stream: u32, want: Want) -> Result<u64, AppendError> {
-        let gone = || self.gone();
-        let kib = (bytes / 1024 + 1).min(WAITING_KIB_MAX) as u32;
-        let _room = self.room.acquire_many(kib).await.map_err(|_| gone())?;
         let (answer, answered) = oneshot::channel();
         let request = Request { stream, want, answer };
-        self.queue.add(urgency, |waiting| waiting.push(request)).ok_or_else(gone)?;
-        answered.await.unwrap_or_else(|_| Err(gone()))
+        let overtake = self.host.flaw(|flaws| flaws.overtake_who_waits);
+        let entered = self.queue.add(urgency, |entrance| entrance.enter(bytes, request, overtake));
+        let ticket = entered.ok_or_else(|| self.gone())?;
+        let mut place = TakenPlace { log: self, ticket: Some(ticket) };
+        let answer = answered.await;
+        place.ticket = None;
+        answer.unwrap_or_else(|_| Err(self.gone()))
     }
 
     fn stop(&self, why: BrokerError) {
         let _first_reason_stays = self.stopped.set(why.clone());
-        self.room.close();
         lock(&self.streams).stop(&why);
     }
 
-    fn commit(&self, appender: &mut Appender, requests: Vec<Request>) {
+    /// Writes a group, tells its callers, and gives its room to those who wait outside.
+    fn commit(&self, appender: &mut Appender, requests: Vec<Request>, kib: usize) {
+        self.write_group(appender, requests);
+        self.queue.change(|entrance| entrance.written(kib));
+    }
+
+    fn write_group(&self, appender: &mut Appender, requests: Vec<Request>) {
         if let Some(why) = self.stopped.get() {
             for request in requests {
                 let stopped = AppendError::Stopped(why.to_string());
@@ -261,18 +277,33 @@ impl JournalLog {
     }
 }
 
+/// The place of a call that has not been answered.
+struct TakenPlace<'a> {
+    log: &'a JournalLog,
+    ticket: Option<Ticket>,
+}
+
+impl Drop for TakenPlace<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            let forget = self.log.host.flaw(|flaws| flaws.forget_the_cancelled);
+            self.log.queue.change(|entrance| entrance.leave(ticket, forget));
+        }
+    }
+}
+
 impl Drive for JournalLog {
     fn commit_once(&self) {
         let mut appender = lock(&self.writer);
-        let requests = self.queue.take();
+        let (requests, kib) = self.queue.take(Entrance::take);
         if !requests.is_empty() {
-            self.commit(&mut appender, requests);
+            self.commit(&mut appender, requests, kib);
         }
         if self.stopped.get().is_some() {
             return;
         }
         match self.tidy(&mut appender) {
-            Ok(true) => self.queue.again(),
+            Ok(true) => self.queue.change(|_| true),
             Ok(false) => {}
             Err(failure) if failure.is_harmless() => {}
             Err(failure) => self.stop(failure.to_broker_error()),
@@ -281,9 +312,13 @@ impl Drive for JournalLog {
 
     fn finish(&self) {
         let mut appender = lock(&self.writer);
-        let requests = self.queue.take();
-        if !requests.is_empty() {
-            self.commit(&mut appender, requests);
+        // A group at a time, with those who wait outside: they came before the close.
+        loop {
+            let (requests, kib) = self.queue.take(Entrance::take);
+            if requests.is_empty() {
+                break;
+            }
+            self.commit(&mut appender, requests, kib);
         }
         if self.stopped.get().is_none() {
             // From here on nothing is a tail: whatever is bad or missing before this end is damage.
@@ -304,7 +339,10 @@ impl Drive for JournalLog {
         self.queue.close();
         self.stop(BrokerError::Stopped("its writer ended unexpectedly".to_owned()));
         // Whoever waits is told by the end of its channel.
-        drop(self.queue.take());
+        self.queue.change(|entrance| {
+            entrance.clear();
+            false
+        });
     }
 }
 

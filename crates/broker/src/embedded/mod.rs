@@ -20,6 +20,7 @@
 mod appender;
 pub mod disk;
 mod end;
+mod entrance;
 mod failure;
 mod folder;
 mod group_commit;

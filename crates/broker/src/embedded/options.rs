@@ -94,6 +94,10 @@ pub struct Flaws {
     pub ignore_the_recorded_end: bool,
     /// Empties the folder of a log that is to be made, whatever lies there.
     pub clear_the_folder: bool,
+    /// Lets a call that fits go before those that wait for room.
+    pub overtake_who_waits: bool,
+    /// Gives back the room of a call that was cancelled, though its bytes still wait to be written.
+    pub forget_the_cancelled: bool,
 }
 
 /// What a broker stands on.

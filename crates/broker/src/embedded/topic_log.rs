@@ -12,9 +12,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::task::Waker;
 
 use keylane_core::Frames;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
 use super::appender::{Appender, Sizes};
+use super::entrance::{Entrance, Ticket};
 use super::failure::Failure;
 use super::groups::Groups;
 use super::index::{Index, SegmentIndex, Span};
@@ -24,7 +25,7 @@ use super::options::{Host, Options};
 use super::recover::recover;
 use super::segment::{StreamEnds, Table};
 use super::stored::{SpanCache, Stored};
-use super::waiting::{GROUP_BYTES_MAX, Waiting};
+use super::waiting::{Call, GROUP_KIB_MAX, Waiting};
 use super::writer::{Queue, Urgency};
 use crate::contract::{BrokerError, Ends, ProduceError, Topic, TopicSpec};
 
@@ -40,9 +41,9 @@ pub(crate) struct TopicLog {
     spec: RwLock<Arc<TopicSpec>>,
     pub(super) host: Host,
     pub(super) groups: Arc<Groups>,
-    pub(super) queue: Queue<Waiting>,
-    /// Bounds what waits, in KiB: a caller beyond it waits before it adds.
-    room: Semaphore,
+    pub(super) queue: Queue<Entrance<Waiting>>,
+    /// The topic's name, as calls carry it.
+    name: Arc<str>,
     pub(super) tails: Vec<Mutex<Tail>>,
     pub(super) index: RwLock<Index>,
     spans: SpanCache,
@@ -120,14 +121,15 @@ impl TopicLog {
             .values()
             .zip(starts)
             .map(|(ends, start)| Mutex::new(Tail { start, end: ends.next, ..Tail::default() }));
+        let name = topic.name.as_str().into();
         TopicLog {
             tails: tails.collect(),
             spec: RwLock::new(Arc::new(topic.spec.clone())),
             topic,
             host: options.host.clone(),
             groups,
-            queue: Queue::default(),
-            room: Semaphore::new(GROUP_BYTES_MAX / 1024),
+            queue: Queue::new(Entrance::new(GROUP_KIB_MAX)),
+            name,
             index: RwLock::new(index),
             spans: SpanCache::default(),
             writer: Mutex::new(Writer { appender, in_tails: VecDeque::new(), tail_bytes: 0 }),
@@ -136,32 +138,34 @@ impl TopicLog {
         }
     }
 
-    /// Appends messages; answers when each is durable or refused.
+    /// Appends messages; answers when each is durable or refused. The call's place is taken at the first poll. If the
+    /// future is dropped, what was admitted is still written and counted; what waited outside is not.
     pub async fn produce(&self, frames: Frames) -> Vec<Result<u64, ProduceError>> {
-        let count = frames.len();
-        let refused = |why: String| vec![Err(ProduceError::Unavailable(why)); count];
-        let kib = (frames.bytes() / 1024 + 1).min(GROUP_BYTES_MAX / 1024) as u32;
-        let Ok(_room) = self.room.acquire_many(kib).await else {
-            return refused(BrokerError::Closed.to_string());
-        };
-        if let Some(why) = self.stopped.get() {
-            return refused(why.to_string());
+        let (count, bytes) = (frames.len(), frames.bytes());
+        let refused = || vec![Err(ProduceError::Unavailable(self.why_gone())); count];
+        if self.stopped.get().is_some() {
+            return refused();
         }
-        let (sender, receiver) = oneshot::channel();
-        let bytes_max = self.spec().message_bytes_max;
-        let seats = self.queue.add(Urgency::Now, |waiting| {
-            let seats = waiting.add(&self.topic.name, self.topic.partitions, bytes_max, &frames);
-            waiting.callers.push(sender);
-            seats
-        });
-        drop(frames);
-        let Some(seats) = seats else {
-            return refused(BrokerError::Closed.to_string());
+        let (answer, answered) = oneshot::channel();
+        let (topic, partitions) = (Arc::clone(&self.name), self.topic.partitions);
+        let call = Call { topic, partitions, bytes_max: self.spec().message_bytes_max, frames, answer };
+        let overtake = self.host.flaw(|flaws| flaws.overtake_who_waits);
+        let entered = self.queue.add(Urgency::Now, |entrance| entrance.enter(bytes, call, overtake));
+        let Some(ticket) = entered else {
+            return refused();
         };
-        let Ok(end) = receiver.await else {
-            return refused("its writer ended".to_owned());
-        };
-        seats.results(&end)
+        let mut place = TakenPlace { log: self, ticket: Some(ticket) };
+        let answer = answered.await;
+        place.ticket = None;
+        match answer {
+            Ok((seats, end)) => seats.results(&end),
+            Err(_) => refused(),
+        }
+    }
+
+    /// What a call is told that came too late.
+    fn why_gone(&self) -> String {
+        self.stopped.get().unwrap_or(&BrokerError::Closed).to_string()
     }
 
     /// Why it stopped, if it did (P10).
@@ -251,7 +255,7 @@ impl TopicLog {
 
     /// A group has settled more: something may be freed now.
     pub fn settled_more(&self) {
-        let _closed = self.queue.add(Urgency::Lazy, |_| ());
+        let _closed = self.queue.add(Urgency::Lazy, |_: &mut Entrance<Waiting>| ());
     }
 
     /// Takes nothing more; the thread writes what waits, and ends.
@@ -262,10 +266,24 @@ impl TopicLog {
     /// Nothing comes any more, for this reason: readers at the end and producers are told.
     pub fn stop(&self, why: BrokerError) {
         let _first_reason_stays = self.stopped.set(why);
-        self.room.close();
         for tail in &self.tails {
             let waiting = std::mem::take(&mut lock(tail).waiting);
             waiting.into_iter().for_each(|(_, waker)| waker.wake());
+        }
+    }
+}
+
+/// The place of a call that has not been answered.
+struct TakenPlace<'a> {
+    log: &'a TopicLog,
+    ticket: Option<Ticket>,
+}
+
+impl Drop for TakenPlace<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            let forget = self.log.host.flaw(|flaws| flaws.forget_the_cancelled);
+            self.log.queue.change(|entrance| entrance.leave(ticket, forget));
         }
     }
 }
