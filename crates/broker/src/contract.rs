@@ -26,6 +26,11 @@ pub trait Broker: Send + Sync + 'static {
         Ok(())
     }
 
+    /// What of the broker does not work, though the rest does: each concerns one topic, or what keeps journals (P10).
+    async fn troubles(&self) -> Vec<BrokerError> {
+        Vec::new()
+    }
+
     /// Creates a topic, or gives the one that is there the limits of `spec`. A topic that exists with another partition count is an
     /// error (BRK-10): its keys would move.
     async fn create_topic(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError>;

@@ -89,6 +89,8 @@ pub(crate) struct Inner {
     pub(crate) node: String,
     producer: Producer,
     pub(crate) pipelines: Arc<Mutex<BTreeMap<String, Pipeline>>>,
+    /// Pipelines that could not start and are shown all the same, by name.
+    pub(crate) apart: Mutex<BTreeMap<String, PipelineStatus>>,
     claims: Arc<Mutex<Claims>>,
 }
 
@@ -149,6 +151,7 @@ impl Keylane {
             },
             producer,
             pipelines: Arc::default(),
+            apart: Mutex::default(),
             claims: Arc::default(),
         };
         Keylane { inner: Arc::new(inner) }
@@ -225,6 +228,11 @@ impl Keylane {
         Ok(self.inner.broker.health().await?)
     }
 
+    /// What of the broker does not work, though the rest does.
+    pub async fn troubles(&self) -> Vec<Error> {
+        self.inner.broker.troubles().await.into_iter().map(Error::from).collect()
+    }
+
     /// Settings of these topics that weaken a promise (BRK-9).
     pub async fn warnings(&self, topics: &[String]) -> Result<Vec<TopicWarning>, Error> {
         let warnings = self.inner.broker.warnings(topics).await?;
@@ -286,7 +294,7 @@ impl Keylane {
 
     /// How each pipeline is, by name, from memory and at once; [`Pipeline::seen`] says how old what is.
     pub fn pipelines_seen(&self) -> Vec<PipelineStatus> {
-        self.running().iter().map(Pipeline::seen).collect()
+        self.with_those_apart(self.running().iter().map(Pipeline::seen).collect())
     }
 
     /// Asks the broker for what [`Keylane::pipelines_seen`] shows.
@@ -295,11 +303,27 @@ impl Keylane {
         let _seen_so_far = join_all(self.running().iter().map(Pipeline::look)).await;
     }
 
+    /// Shows a pipeline that could not start among the others, as stopped, until one of that name starts.
+    pub fn show_stopped(&self, name: &str, topic: &str, group: &str, partitions: u32, why: &str) {
+        let stopped = PipelineStatus::stopped(name, topic, group, partitions, why);
+        self.inner.apart.lock().expect("no holder panics").insert(name.to_owned(), stopped);
+    }
+
+    fn with_those_apart(&self, mut all: Vec<PipelineStatus>) -> Vec<PipelineStatus> {
+        let apart = self.inner.apart.lock().expect("no holder panics");
+        if !apart.is_empty() {
+            all.extend(apart.values().cloned());
+            all.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        all
+    }
+
     /// How each pipeline is, by name.
     pub async fn pipelines(&self) -> Result<Vec<PipelineStatus>, Error> {
         let running = self.running();
         // Together: while a broker is away, each waits a moment for it.
-        join_all(running.iter().map(Pipeline::status)).await.into_iter().collect()
+        let all = join_all(running.iter().map(Pipeline::status)).await;
+        Ok(self.with_those_apart(all.into_iter().collect::<Result<Vec<_>, _>>()?))
     }
 
     /// Lanes of one pipeline, or of all, the first `limit` by `sort`.
@@ -313,6 +337,9 @@ impl Keylane {
             let pipelines = self.inner.pipelines.lock().expect("no holder panics");
             match pipeline {
                 None => pipelines.values().cloned().collect(),
+                Some(name) if self.inner.apart.lock().expect("no holder panics").contains_key(name) => {
+                    Vec::new()
+                }
                 Some(name) => vec![
                     pipelines.get(name).cloned().ok_or_else(|| Error::UnknownPipeline(name.to_owned()))?,
                 ],

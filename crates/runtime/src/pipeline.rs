@@ -156,6 +156,7 @@ impl<H: Handler> PipelineBuilder<H> {
             claimed: Mutex::new(Some(claimed)),
         };
         let pipeline = Pipeline { inner: Arc::new(running) };
+        inner.apart.lock().expect("no holder panics").remove(&name);
         inner.pipelines.lock().expect("no holder panics").insert(name, pipeline.clone());
         Ok(pipeline)
     }
@@ -255,6 +256,7 @@ impl Pipeline {
             buffered: figures.buffered,
             buffered_bytes: figures.buffered_bytes,
             partitions,
+            why: None,
         }
     }
 

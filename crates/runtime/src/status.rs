@@ -39,6 +39,48 @@ pub struct PipelineStatus {
     pub buffered_bytes: u64,
     /// Each partition of the topic.
     pub partitions: Vec<PartitionStatus>,
+    /// Why it did not start, and what to do.
+    pub why: Option<String>,
+}
+
+impl PipelineStatus {
+    /// One that did not start: nothing of it runs, for the same reason.
+    pub(crate) fn stopped(
+        name: &str,
+        topic: &str,
+        group: &str,
+        partitions: u32,
+        why: &str,
+    ) -> PipelineStatus {
+        let stopped = |partition| PartitionStatus {
+            partition,
+            state: PartitionState::Stopped,
+            epoch: 0,
+            committed: 0,
+            settled_above: 0,
+            end: 0,
+            oldest_ms: None,
+            why: Some(why.to_owned()),
+        };
+        PipelineStatus {
+            name: name.to_owned(),
+            topic: topic.to_owned(),
+            group: group.to_owned(),
+            mode: "normal",
+            state: "stopped",
+            lag: Lag::default(),
+            lanes: LaneCounts::default(),
+            handled: 0,
+            failed: 0,
+            dead: 0,
+            commits: Commits::default(),
+            in_flight: 0,
+            buffered: 0,
+            buffered_bytes: 0,
+            partitions: (0..partitions).map(stopped).collect(),
+            why: Some(why.to_owned()),
+        }
+    }
 }
 
 /// Commits of a pipeline.

@@ -164,6 +164,7 @@ fn schemas() -> Value {
             "commits": object(json!({ "done": count(), "failed": count() })),
             "in_flight": count(), "buffered": count(), "buffered_bytes": count(),
             "partitions": { "type": "array", "items": { "$ref": "#/components/schemas/Partition" } },
+            "why": maybe_text(),
         })),
         "Partition": {
             "type": "object",

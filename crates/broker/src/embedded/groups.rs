@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::lock;
 use crate::contract::Commit;
@@ -13,12 +14,19 @@ use crate::contract::Commit;
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     topics: Mutex<HashMap<String, BTreeMap<String, Commits>>>,
+    /// The journals cannot be read: any group may be known, and none may have settled anything.
+    unknown: AtomicBool,
 }
 
 /// A group's commits by partition.
 type Commits = BTreeMap<u32, Commit>;
 
 impl Groups {
+    /// Nobody can say which groups there are: nothing may be deleted.
+    pub fn unknown(&self) {
+        self.unknown.store(true, Ordering::Relaxed);
+    }
+
     /// Notes that a group reads a topic.
     pub fn know(&self, group: &str, topic: &str) {
         let mut topics = lock(&self.topics);
@@ -54,6 +62,9 @@ impl Groups {
 
     /// For each partition the lowest position that some known group has not settled; `None` if no group is known.
     pub fn settled(&self, topic: &str, partitions: u32) -> Option<Vec<u64>> {
+        if self.unknown.load(Ordering::Relaxed) {
+            return Some(vec![0; partitions as usize]);
+        }
         let topics = lock(&self.topics);
         let groups = topics.get(topic).filter(|groups| !groups.is_empty())?;
         let lowest = |partition| {

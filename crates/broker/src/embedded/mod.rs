@@ -45,7 +45,7 @@ mod topic_log;
 mod waiting;
 mod writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -66,6 +66,8 @@ pub use options::Options;
 use reader::PartitionReader;
 use writer::Urgency;
 
+use crate::tasks;
+
 /// A broker in a local folder. Closed when it is dropped.
 pub struct Embedded {
     folder: Arc<Folder>,
@@ -76,6 +78,19 @@ impl Embedded {
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Embedded, OpenError> {
         let folder = Arc::new(Folder::open(path.as_ref(), options)?);
         Ok(Embedded { folder })
+    }
+
+    /// The same, for a caller who must not wait for the disk. Dropped, it ends in the background, and closes again.
+    pub async fn open_elsewhere(path: PathBuf, options: Options) -> Result<Embedded, OpenError> {
+        match tasks::blocking(move || Embedded::open(path, options)).await {
+            Ok(opened) => opened,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(error) => Err(OpenError::Io {
+                action: "wait for".to_owned(),
+                path: PathBuf::from("a thread"),
+                error: std::io::Error::other(error),
+            }),
+        }
     }
 
     /// Writes what waits, and lets the folder go. Whoever still reads or waits is told that it is closed.
@@ -95,7 +110,7 @@ impl Embedded {
         let Some(partitions) = self.folder.groups.forget(group, topic) else {
             return Ok(());
         };
-        let journals = &self.folder.journals;
+        let journals = self.folder.journals()?;
         let mut names = vec![stream_name(Role::Known, group, topic, 0)?];
         for partition in partitions {
             names.push(stream_name(Role::Commit, group, topic, partition)?);
@@ -111,8 +126,7 @@ impl Embedded {
     #[cfg(feature = "testing")]
     pub fn commit_once(&self) {
         use writer::Drive;
-        self.folder.journals.commit_once();
-        self.folder.holds.commit_once();
+        [self.folder.journals(), self.folder.holds()].into_iter().flatten().for_each(|log| log.commit_once());
         for log in self.folder.open_topics() {
             log.commit_once();
         }
@@ -154,6 +168,10 @@ impl Broker for Embedded {
         self.folder.health()
     }
 
+    async fn troubles(&self) -> Vec<BrokerError> {
+        self.folder.troubles()
+    }
+
     async fn produce(&self, topic: &str, frames: Frames) -> Vec<Result<u64, ProduceError>> {
         let refused = match self.folder.log(topic) {
             Ok(log) => return log.produce(frames).await,
@@ -182,7 +200,7 @@ impl Broker for Embedded {
     ) -> Result<(), BrokerError> {
         let log = self.folder.partition(topic, partition)?;
         let name = stream_name(Role::Commit, group, topic, partition)?;
-        let journals = &self.folder.journals;
+        let journals = self.folder.journals()?;
         let stream = lock(&journals.streams).number(&name);
         // One with our metadata mirrors the journal and may wait for another's sync; an operator's may not.
         let urgency = match commit.metadata.is_empty() {
@@ -202,11 +220,14 @@ impl Broker for Embedded {
         partition: u32,
     ) -> Result<Option<Commit>, BrokerError> {
         self.folder.partition(topic, partition)?;
+        // Without the journals nobody knows: "none" would make whoever asks begin at the start.
+        self.folder.journals()?;
         Ok(self.folder.groups.committed(group, topic, partition))
     }
 
     async fn join(&self, group: &str, topic: &str, _node: &str) -> Result<Box<dyn Membership>, BrokerError> {
         let log = self.folder.log(topic)?;
+        let journals = self.folder.journals()?;
         let member = Member::join(
             &self.folder.members,
             group,
@@ -220,7 +241,6 @@ impl Broker for Embedded {
             // deleted before it is back.
             self.folder.groups.know(group, topic);
             let name = stream_name(Role::Known, group, topic, 0)?;
-            let journals = &self.folder.journals;
             let stream = lock(&journals.streams).number(&name);
             let known = journals.replace(stream, Bytes::from_static(b"known"), Urgency::Now);
             if let Err(error) = known.await {
@@ -233,8 +253,8 @@ impl Broker for Embedded {
 
     async fn journal(&self, name: &JournalName) -> Result<Arc<dyn Journal>, BrokerError> {
         let log = match name.kind {
-            LogKind::Journal => &self.folder.journals,
-            LogKind::Hold => &self.folder.holds,
+            LogKind::Journal => self.folder.journals()?,
+            LogKind::Hold => self.folder.holds()?,
         };
         Ok(Arc::new(JournalHandle::open(log, name)?))
     }

@@ -24,7 +24,7 @@ use super::make;
 use super::options::{Host, Options};
 use super::recover::recover;
 use super::segment::{StreamEnds, Table};
-use super::stored::{SpanCache, Stored};
+use super::stored::{SpanBatches, SpanCache, Stored};
 use super::waiting::{Call, GROUP_KIB_MAX, Waiting};
 use super::writer::{Queue, Urgency};
 use crate::contract::{BrokerError, Ends, ProduceError, Topic, TopicSpec};
@@ -239,12 +239,12 @@ impl TopicLog {
     }
 
     /// Reads a span, from memory or from the disk.
-    pub fn load(&self, span: &Span) -> Result<Arc<[Stored]>, BrokerError> {
+    pub fn load(&self, span: &Span) -> Result<Arc<SpanBatches>, BrokerError> {
         self.spans.load(span).map_err(BrokerError::from)
     }
 
     /// A span that another reader has read already.
-    pub fn loaded(&self, span: &Span) -> Option<Arc<[Stored]>> {
+    pub fn loaded(&self, span: &Span) -> Option<Arc<SpanBatches>> {
         self.spans.peek(span)
     }
 

@@ -1,0 +1,260 @@
+//! The embedded broker's folder as a whole: what one bad file stops and what it does not, who may read it, who has it.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use keylane_broker::embedded::{Embedded, OpenError, Options};
+use keylane_broker::{Broker, BrokerError, Commit, JournalName, LogKind, ProduceError, Reader, TopicSpec};
+use keylane_core::{Draft, Frames};
+
+fn open(dir: &Path) -> Embedded {
+    Embedded::open(dir, Options::default()).expect("whatever is damaged, the folder opens")
+}
+
+fn frames(messages: &[(u32, &str)]) -> Frames {
+    let mut frames = Frames::default();
+    for (partition, id) in messages {
+        let draft = Draft { id, payload: Some(b"payload"), ..Draft::default() };
+        frames.push(*partition, &draft).expect("a small message");
+    }
+    frames
+}
+
+fn spec(partitions: u32) -> TopicSpec {
+    TopicSpec { partitions, ..TopicSpec::default() }
+}
+
+async fn next(reader: &mut dyn Reader) -> Result<Vec<String>, BrokerError> {
+    let batch = std::future::poll_fn(|cx| reader.poll_batch(cx, 1 << 20)).await?;
+    Ok(batch.cursor(0).map(|delivery| delivery.expect("a good frame").id().to_owned()).collect())
+}
+
+async fn ids(broker: &Embedded, topic: &str, partition: u32) -> Result<Vec<String>, BrokerError> {
+    let ends = broker.ends(topic).await?[partition as usize];
+    let mut reader = broker.reader(topic, partition, ends.start).await?;
+    let mut ids = Vec::new();
+    while (ids.len() as u64) < ends.end - ends.start {
+        ids.extend(next(&mut *reader).await?);
+    }
+    Ok(ids)
+}
+
+fn segment(dir: &Path, log: &str) -> PathBuf {
+    dir.join(log).join(format!("{:016x}.seg", 1))
+}
+
+/// Flips a bit of the `nth` batch of a segment, `at` bytes behind its beginning.
+fn flip(path: &Path, nth: usize, at: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    let starts = (0..bytes.len() - 64).step_by(8).filter(|at| &bytes[at + 4..at + 8] == b"KLB1");
+    let start = starts.collect::<Vec<_>>()[nth];
+    bytes[start + at] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn journal_of(topic: &str, kind: LogKind) -> JournalName {
+    JournalName { group: "group".into(), topic: topic.into(), partition: 0, kind }
+}
+
+/// Two topics with messages, groups that read them, and a record in each kind of journal.
+async fn filled(dir: &Path) {
+    let broker = open(dir);
+    for topic in ["good", "bad"] {
+        broker.create_topic(topic, &spec(2)).await.unwrap();
+        for id in ["a", "b", "c"] {
+            broker.produce(topic, frames(&[(0, id)])).await.remove(0).unwrap();
+        }
+        broker.join("group", topic, "node").await.unwrap();
+        for kind in [LogKind::Journal, LogKind::Hold] {
+            let journal = broker.journal(&journal_of(topic, kind)).await.unwrap();
+            journal.append("record".into(), None).await.unwrap();
+        }
+    }
+}
+
+/// P10, BRK-1: damage, a file that cannot be read, and a file of somebody else's concern their own topic alone.
+#[tokio::test]
+async fn a_topic_that_cannot_be_opened_is_kept_apart_with_its_cause_and_all_others_run() {
+    type Harm = fn(&Path);
+    let harms: [(&str, Harm); 4] = [
+        ("damaged", |dir| flip(&segment(dir, "topics/bad"), 0, 70)),
+        ("damaged", |dir| std::fs::write(dir.join("topics/bad/topic"), "keylane topic 1\n").unwrap()),
+        ("stopped", |dir| {
+            std::fs::remove_file(segment(dir, "topics/bad")).unwrap();
+            std::fs::create_dir(segment(dir, "topics/bad")).unwrap();
+        }),
+        ("stopped", |dir| {
+            std::fs::remove_file(dir.join("topics/bad/topic")).unwrap();
+            std::fs::create_dir(dir.join("topics/bad/topic")).unwrap();
+        }),
+    ];
+    for (index, (kind, harm)) in harms.into_iter().enumerate() {
+        let dir = tempfile::tempdir().unwrap();
+        filled(dir.path()).await;
+        harm(dir.path());
+        std::fs::write(dir.path().join("topics/readme.txt"), "somebody else's").unwrap();
+
+        let broker = open(dir.path());
+        assert_eq!(ids(&broker, "good", 0).await.unwrap(), ["a", "b", "c"], "{index}");
+        assert_eq!(broker.produce("good", frames(&[(0, "d")])).await, [Ok(3)]);
+        let refused = broker.produce("bad", frames(&[(0, "d")])).await.remove(0).unwrap_err();
+        let cause = dir.path().join("topics/bad");
+        assert!(
+            matches!(&refused, ProduceError::Unavailable(why) if why.contains(cause.to_str().unwrap())),
+            "{refused}"
+        );
+        for error in [
+            broker.topic("bad").await.map(|_| ()).unwrap_err(),
+            broker.create_topic("bad", &spec(2)).await.map(|_| ()).unwrap_err(),
+            broker.join("group", "bad", "node").await.map(|_| ()).unwrap_err(),
+            broker.troubles().await.remove(0),
+        ] {
+            let told = match &error {
+                BrokerError::Damaged(_) => "damaged",
+                BrokerError::Stopped(_) => "stopped",
+                other => panic!("{index}: {other}"),
+            };
+            assert_eq!(told, kind, "{index}: {error}");
+            assert!(error.to_string().contains("topic bad"), "{error}");
+        }
+        assert_eq!(broker.health().await, Ok(()), "messages are taken");
+        assert!(dir.path().join("topics/readme.txt").exists());
+    }
+}
+
+/// P10, BRK-6: without journals no group reads and nothing is deleted; messages are taken all the same.
+#[tokio::test]
+async fn damaged_journals_stop_groups_and_retention_and_nothing_else() {
+    for missing in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        filled(dir.path()).await;
+        match missing {
+            true => std::fs::remove_file(dir.path().join("broker")).unwrap(),
+            false => flip(&segment(dir.path(), "journals"), 1, 66),
+        }
+        let broker = open(dir.path());
+        assert_eq!(broker.produce("good", frames(&[(0, "d")])).await, [Ok(3)]);
+        assert_eq!(ids(&broker, "good", 0).await.unwrap(), ["a", "b", "c", "d"]);
+        let commit = Commit { position: 2, metadata: Default::default() };
+        let small = TopicSpec { retention_bytes: Some(1), ..spec(2) };
+        broker.create_topic("good", &small).await.expect("bounds can change");
+        let full = broker.produce("good", frames(&[(0, "e")])).await.remove(0);
+        assert!(matches!(full, Err(ProduceError::Full { .. })), "nobody knows what is settled: {full:?}");
+        for error in [
+            broker.join("group", "good", "node").await.map(|_| ()).unwrap_err(),
+            broker.journal(&journal_of("good", LogKind::Journal)).await.map(|_| ()).unwrap_err(),
+            broker.commit("group", "good", 0, commit).await.unwrap_err(),
+            broker.committed("group", "good", 0).await.map(|_| ()).unwrap_err(),
+            broker.troubles().await.remove(0),
+        ] {
+            assert!(matches!(error, BrokerError::Damaged(_)), "{error}");
+        }
+    }
+}
+
+/// P10: a body that was rejected has no place without the holds; journals are whole.
+#[tokio::test]
+async fn damaged_holds_leave_journals_and_topics_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path()).await;
+    flip(&segment(dir.path(), "holds"), 1, 66);
+    let broker = open(dir.path());
+    assert_eq!(broker.produce("good", frames(&[(0, "d")])).await, [Ok(3)]);
+    let journal = broker.journal(&journal_of("good", LogKind::Journal)).await.expect("journals are whole");
+    assert_eq!(journal.read(0, 100).await.unwrap().records.len(), 1);
+    let hold = broker.journal(&journal_of("good", LogKind::Hold)).await.map(|_| ()).unwrap_err();
+    assert!(matches!(&hold, BrokerError::Damaged(why) if why.contains("holds")), "{hold}");
+}
+
+/// P10, BRK-1: while it runs, a batch that turns bad stops readers of its partition, and of no other.
+#[tokio::test]
+async fn a_batch_that_turns_bad_while_the_broker_runs_concerns_its_own_partition_alone() {
+    // In the payload, where the header still says whose it is; and in the header, where only what is missing does.
+    for at in [70, 20, 3] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut options = Options::default();
+        options.tail_bytes = 0;
+        let broker = Embedded::open(dir.path(), options).unwrap();
+        broker.create_topic("orders", &spec(3)).await.unwrap();
+        for round in 0..5 {
+            let names: Vec<_> = (0..3).map(|partition| (partition, format!("{round}-{partition}"))).collect();
+            let messages: Vec<_> = names.iter().map(|(partition, id)| (*partition, id.as_str())).collect();
+            broker
+                .produce("orders", frames(&messages))
+                .await
+                .into_iter()
+                .for_each(|placed| assert!(placed.is_ok()));
+        }
+        // The third round's batch of partition 1.
+        flip(&segment(dir.path(), "topics/orders"), 7, at);
+        for partition in [0, 2] {
+            let want: Vec<_> = (0..5).map(|round| format!("{round}-{partition}")).collect();
+            assert_eq!(ids(&broker, "orders", partition).await.unwrap(), want, "{at}");
+        }
+        let mut reader = broker.reader("orders", 1, 0).await.unwrap();
+        let mut before = Vec::new();
+        let error = loop {
+            match next(&mut *reader).await {
+                Ok(ids) => before.extend(ids),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(before, ["0-1", "1-1"], "what lies before it is read");
+        let said = error.to_string();
+        assert!(
+            matches!(error, BrokerError::Damaged(_)) && said.contains("position 2 of orders/1"),
+            "{said}"
+        );
+        assert!(said.contains("byte"), "{said}");
+        let behind = broker.reader("orders", 1, 3).await.map(drop);
+        assert_eq!(behind, Ok(()), "what lies behind it can be read, by whoever decides to");
+    }
+}
+
+/// BRK-1: one process per folder, also if somebody removes the file that says so.
+#[test]
+fn a_folder_whose_lock_file_was_removed_is_still_locked() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = open(dir.path());
+    std::fs::remove_file(dir.path().join("lock")).unwrap();
+    let second = Embedded::open(dir.path(), Options::default()).err();
+    assert!(matches!(second, Some(OpenError::Locked(_))), "{second:?}");
+    broker.close();
+    open(dir.path());
+}
+
+/// BRK-1: payloads are nobody else's.
+#[tokio::test]
+async fn files_are_the_owners_alone_and_those_of_an_earlier_version_become_so() {
+    fn modes(dir: &Path, found: &mut Vec<(PathBuf, u32)>) {
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        found.push((dir.to_owned(), mode(dir)));
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => modes(&path, found),
+                false => found.push((path.clone(), mode(&path))),
+            }
+        }
+    }
+    let check = |data: &Path| {
+        let mut found = Vec::new();
+        modes(data, &mut found);
+        assert!(found.len() > 10, "{found:?}");
+        for (path, mode) in found {
+            assert_eq!(mode, if path.is_dir() { 0o700 } else { 0o600 }, "{}", path.display());
+        }
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("a/data");
+    filled(&data).await;
+    check(&data);
+    let mut found = Vec::new();
+    modes(&data, &mut found);
+    for (path, mode) in found {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode | 0o055)).unwrap();
+    }
+    drop(open(&data));
+    check(&data);
+}
