@@ -99,6 +99,24 @@ pub trait Broker: Send + Sync + 'static {
     /// Joins a group's reading of a topic. What is assigned comes as [`Change`]s.
     async fn join(&self, group: &str, topic: &str, node: &str) -> Result<Box<dyn Membership>, BrokerError>;
 
+    /// Says which groups pipelines are configured for, each with its topic. What only others have not settled may be
+    /// deleted, a day after that was first seen (BRK-1). A broker that keeps groups for itself does not care.
+    async fn configured(&self, _groups: &[(String, String)]) -> Result<(), BrokerError> {
+        Ok(())
+    }
+
+    /// Forgets a group's commits and journals of a topic: what it has not settled may be deleted, and if it comes back
+    /// it is new. False if it was not known. Nobody may be in the group.
+    async fn forget_group(&self, _group: &str, _topic: &str) -> Result<bool, BrokerError> {
+        let text = "this broker keeps groups itself; remove the group with the broker's own tools";
+        Err(BrokerError::Invalid(text.to_owned()))
+    }
+
+    /// Groups that keep a topic's oldest messages from being deleted, though their time has come or the topic is full.
+    async fn held_back(&self, _topic: &str) -> Result<Vec<HeldBack>, BrokerError> {
+        Ok(Vec::new())
+    }
+
     /// One of the two small logs beside a source partition (BRK-6). Created empty by its first append.
     async fn journal(&self, name: &JournalName) -> Result<Arc<dyn Journal>, BrokerError>;
 
@@ -324,6 +342,15 @@ pub enum Weakness {
     ProducersTime,
     /// Messages go before a pipeline that was away for a day could settle them.
     ShortRetention,
+}
+
+/// A group that keeps messages of a topic from being deleted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldBack {
+    /// The group.
+    pub group: String,
+    /// Until when, ms since 1970, if no pipeline is configured for it; `None`: one is.
+    pub until_ms: Option<u64>,
 }
 
 /// Where a partition begins and ends.

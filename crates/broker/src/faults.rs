@@ -18,8 +18,8 @@ use keylane_core::Frames;
 use self::weather::{Call, Fate, Weather};
 use self::wrapped::{FaultyJournal, FaultyMembership, FaultyReader};
 use crate::contract::{
-    Broker, BrokerError, Commit, Ends, Journal, JournalName, Membership, ProduceError, Reader, Topic,
-    TopicSpec,
+    Broker, BrokerError, Commit, Ends, HeldBack, Journal, JournalName, Membership, ProduceError, Reader,
+    Topic, TopicSpec,
 };
 
 /// How often each fault happens, in calls of 1,000.
@@ -241,6 +241,22 @@ impl Broker for Faulty {
 
     async fn grow_journals(&self, group: &str, topic: &str, partitions: u32) -> Result<(), BrokerError> {
         ask(&self.weather, self.inner.grow_journals(group, topic, partitions)).await
+    }
+
+    async fn configured(&self, groups: &[(String, String)]) -> Result<(), BrokerError> {
+        self.inner.configured(groups).await
+    }
+
+    async fn forget_group(&self, group: &str, topic: &str) -> Result<bool, BrokerError> {
+        self.inner.forget_group(group, topic).await
+    }
+
+    async fn held_back(&self, topic: &str) -> Result<Vec<HeldBack>, BrokerError> {
+        self.inner.held_back(topic).await
+    }
+
+    async fn troubles(&self) -> Vec<BrokerError> {
+        self.inner.troubles().await
     }
 
     async fn journal(&self, name: &JournalName) -> Result<Arc<dyn Journal>, BrokerError> {

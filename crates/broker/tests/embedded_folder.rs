@@ -1,11 +1,17 @@
 //! The embedded broker's folder as a whole: what one bad file stops and what it does not, who may read it, who has it.
-#![allow(missing_docs, clippy::unwrap_used)]
+#![cfg(feature = "testing")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::field_reassign_with_default)]
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use keylane_broker::embedded::disk::RealDisk;
 use keylane_broker::embedded::{Embedded, OpenError, Options};
-use keylane_broker::{Broker, BrokerError, Commit, JournalName, LogKind, ProduceError, Reader, TopicSpec};
+use keylane_broker::{
+    Broker, BrokerError, Commit, HeldBack, JournalName, LogKind, ProduceError, Reader, TopicSpec,
+};
 use keylane_core::{Draft, Frames};
 
 fn open(dir: &Path) -> Embedded {
@@ -257,4 +263,137 @@ async fn files_are_the_owners_alone_and_those_of_an_earlier_version_become_so() 
     }
     drop(open(&data));
     check(&data);
+}
+
+/// What the tests of groups stand on: a clock, and small segments.
+struct Timed {
+    dir: tempfile::TempDir,
+    now_ms: Arc<AtomicU64>,
+}
+
+const DAY_MS: u64 = 24 * 3600 * 1000;
+
+impl Timed {
+    fn new() -> Timed {
+        Timed { dir: tempfile::tempdir().unwrap(), now_ms: Arc::new(AtomicU64::new(1_000 * DAY_MS)) }
+    }
+
+    fn open(&self) -> Embedded {
+        let clock = Arc::clone(&self.now_ms);
+        let now = Arc::new(move || clock.load(Ordering::Relaxed));
+        let options = Options::on_disk(Arc::new(RealDisk), now, 7);
+        Embedded::open(self.dir.path(), options).unwrap()
+    }
+
+    fn pass(&self, ms: u64) {
+        self.now_ms.fetch_add(ms, Ordering::Relaxed);
+    }
+}
+
+/// Produces until the topic is full, or until so much was taken that it never will be.
+async fn fill(broker: &Embedded) -> Result<(), ProduceError> {
+    for index in 0..200 {
+        let (id, payload) = (index.to_string(), vec![b'p'; 4000]);
+        let mut frames = Frames::default();
+        let draft = Draft { id: &id, payload: Some(&payload), ..Draft::default() };
+        frames.push(0, &draft).expect("a small message");
+        broker.produce("orders", frames).await.remove(0)?;
+    }
+    Ok(())
+}
+
+fn pair(group: &str) -> (String, String) {
+    (group.to_owned(), "orders".to_owned())
+}
+
+/// BRK-1: only what configured pipelines have not settled is kept beyond the bound; a group that lost its pipeline keeps
+/// its messages for a day, so that a name that was mistyped loses nothing at once.
+#[tokio::test]
+async fn a_group_that_no_pipeline_is_configured_for_holds_back_for_a_day_and_then_no_more() {
+    let timed = Timed::new();
+    let small = TopicSpec { retention_bytes: Some(256 << 10), ..spec(1) };
+    let broker = timed.open();
+    broker.create_topic("orders", &small).await.unwrap();
+    drop(broker.join("old", "orders", "node").await.unwrap());
+    assert!(matches!(fill(&broker).await, Err(ProduceError::Full { .. })));
+    let held = HeldBack { group: "old".into(), until_ms: None };
+    assert_eq!(broker.held_back("orders").await.unwrap(), [held]);
+
+    // Said at each start; only the first counts.
+    broker.configured(&[pair("new")]).await.unwrap();
+    let until_ms = Some(timed.now_ms.load(Ordering::Relaxed) + DAY_MS);
+    for _ in 0..2 {
+        timed.pass(DAY_MS / 3);
+        broker.configured(&[pair("new")]).await.unwrap();
+        let held = HeldBack { group: "old".into(), until_ms };
+        assert_eq!(broker.held_back("orders").await.unwrap(), [held]);
+        assert!(matches!(fill(&broker).await, Err(ProduceError::Full { .. })));
+    }
+    drop(broker);
+    let broker = timed.open();
+    assert!(matches!(fill(&broker).await, Err(ProduceError::Full { .. })), "a restart begins no new day");
+    timed.pass(DAY_MS / 2);
+    fill(&broker).await.expect("nothing holds it back any more");
+    assert_eq!(broker.held_back("orders").await.unwrap(), []);
+
+    // It was not forgotten: configured again, it holds back what is left.
+    broker.configured(&[pair("old")]).await.unwrap();
+    assert!(matches!(fill(&broker).await, Err(ProduceError::Full { .. })));
+    broker.configured(&[]).await.unwrap();
+    // A pipeline that is started without a word in any config counts as well.
+    drop(broker.join("old", "orders", "node").await.unwrap());
+    timed.pass(2 * DAY_MS);
+    assert!(matches!(fill(&broker).await, Err(ProduceError::Full { .. })));
+}
+
+/// BRK-1, BRK-6: a group that is forgotten leaves nothing behind, holds nothing back, and begins anew if it comes back.
+#[tokio::test]
+async fn a_forgotten_group_holds_nothing_back_and_begins_anew() {
+    let timed = Timed::new();
+    let small = TopicSpec { retention_bytes: Some(256 << 10), ..spec(1) };
+    let mut broker = timed.open();
+    broker.create_topic("orders", &small).await.unwrap();
+    let journal =
+        |group: &str, kind| JournalName { group: group.into(), topic: "orders".into(), partition: 0, kind };
+    for group in ["stays", "goes"] {
+        drop(broker.join(group, "orders", "node").await.unwrap());
+        let commit = Commit { position: 0, metadata: Default::default() };
+        broker.commit(group, "orders", 0, commit).await.unwrap();
+        for kind in [LogKind::Journal, LogKind::Hold] {
+            let log = broker.journal(&journal(group, kind)).await.unwrap();
+            for _ in 0..3 {
+                log.append(format!("of {group}").into(), None).await.unwrap();
+            }
+        }
+    }
+    assert!(matches!(fill(&broker).await, Err(ProduceError::Full { .. })));
+    let member = broker.join("goes", "orders", "node").await.unwrap();
+    assert!(broker.forget_group("goes", "orders").await.is_err(), "somebody is in it");
+    drop(member);
+    assert_eq!(broker.forget_group("never", "orders").await, Ok(false));
+    assert_eq!(broker.forget_group("goes", "orders").await, Ok(true));
+    assert_eq!(broker.forget_group("goes", "orders").await, Ok(false));
+    for _ in 0..2 {
+        assert_eq!(broker.committed("goes", "orders", 0).await, Ok(None));
+        let held = HeldBack { group: "stays".into(), until_ms: None };
+        assert_eq!(broker.held_back("orders").await.unwrap(), [held]);
+        for kind in [LogKind::Journal, LogKind::Hold] {
+            let gone = broker.journal(&journal("goes", kind)).await.unwrap();
+            let page = gone.read(0, 1000).await.unwrap();
+            assert_eq!((page.start, page.end, page.records.len()), (0, 0, 0));
+            let stays = broker.journal(&journal("stays", kind)).await.unwrap();
+            assert_eq!(stays.read(0, 1000).await.unwrap().records.len(), 3);
+        }
+        drop(broker);
+        broker = timed.open();
+    }
+    let anew = broker.journal(&journal("goes", LogKind::Journal)).await.unwrap();
+    assert_eq!(anew.append("anew".into(), Some(0)).await, Ok(0));
+    drop((anew, broker));
+    let broker = timed.open();
+    let anew = broker.journal(&journal("goes", LogKind::Journal)).await.unwrap();
+    assert_eq!(anew.read(0, 1000).await.unwrap().records, [(0, "anew".into())]);
+    assert_eq!(broker.forget_group("stays", "orders").await, Ok(true));
+    assert_eq!(broker.forget_group("goes", "orders").await, Ok(true));
+    fill(&broker).await.expect("nothing holds it back any more");
 }

@@ -31,6 +31,21 @@ pub enum Error {
     /// A topic's new number of partitions cannot be accepted.
     #[error("the partitions of topic {0} cannot be accepted: {1}")]
     Accept(String, String),
+    /// A group cannot be forgotten: a pipeline here uses it.
+    #[error(
+        "group {group} of topic {topic} cannot be forgotten: pipeline {pipeline} uses it; drain the pipeline or take it out of the config first"
+    )]
+    GroupInUse {
+        /// The group.
+        group: String,
+        /// The topic.
+        topic: String,
+        /// Who uses it.
+        pipeline: String,
+    },
+    /// A group has never read the topic.
+    #[error("group {0} has never read topic {1}; `keylane topics` names the groups that hold messages back")]
+    UnknownGroup(String, String),
     /// An outbox is not described well.
     #[error("the outbox cannot be relayed: {0}")]
     Outbox(String),
@@ -47,6 +62,8 @@ impl Error {
             Error::UnknownPipeline(_) => "KL-1309",
             Error::Outbox(_) => "KL-1310",
             Error::Accept(..) => "KL-1311",
+            Error::GroupInUse { .. } => "KL-1120",
+            Error::UnknownGroup(..) => "KL-1121",
         }
     }
 }

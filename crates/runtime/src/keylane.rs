@@ -248,8 +248,9 @@ impl Keylane {
         for some in there.chunks(TOPICS_AT_ONCE) {
             let ends = join_all(some.iter().map(|topic| self.inner.broker.ends(&topic.name))).await;
             for (topic, ends) in some.iter().zip(ends) {
+                let held_back = self.inner.broker.held_back(&topic.name).await.unwrap_or_default();
                 match ends {
-                    Ok(ends) => topics.push(TopicStatus::of(topic, ends, &warnings)),
+                    Ok(ends) => topics.push(TopicStatus::of(topic, ends, &warnings).held_back(held_back)),
                     // Somebody's topic without a leader must not hide the others.
                     Err(BrokerError::Unavailable(_)) => {
                         topics.push(TopicStatus::of(topic, Vec::new(), &warnings));
@@ -269,7 +270,32 @@ impl Keylane {
         };
         let warnings = self.warnings(&[name.to_owned()]).await?;
         let ends = self.inner.broker.ends(name).await?;
-        Ok(Some(TopicStatus::of(&topic, ends, &warnings)))
+        let held_back = self.inner.broker.held_back(name).await?;
+        Ok(Some(TopicStatus::of(&topic, ends, &warnings).held_back(held_back)))
+    }
+
+    /// Says for which groups pipelines are configured, each with its topic: the embedded broker keeps what others have not
+    /// settled for one more day. Without this call, and for pipelines that are started here, it keeps everything.
+    pub async fn configured(&self, groups: &[(String, String)]) -> Result<(), Error> {
+        Ok(self.inner.broker.configured(groups).await?)
+    }
+
+    /// Forgets a group's position and journals of a topic. What only it has not settled may be deleted from now on, and
+    /// a pipeline that uses the group later begins anew.
+    pub async fn forget_group(&self, topic: &str, group: &str) -> Result<(), Error> {
+        let pair = (group.to_owned(), topic.to_owned());
+        let uses = |pipeline: &Pipeline| {
+            let at = pipeline.subscription();
+            (&at.group, &*at.topic) == (&pair.0, pair.1.as_str())
+        };
+        if let Some(pipeline) = self.running().iter().find(|pipeline| uses(pipeline)) {
+            let (group, topic) = pair;
+            return Err(Error::GroupInUse { group, topic, pipeline: pipeline.name().to_owned() });
+        }
+        match self.inner.broker.forget_group(group, topic).await? {
+            true => Ok(()),
+            false => Err(Error::UnknownGroup(pair.0, pair.1)),
+        }
     }
 
     /// Up to `limit` messages of a partition from position `from` on, without a group. Ends at the end of the log.

@@ -1,7 +1,7 @@
 //! What a pipeline, a lane or a topic looks like from outside. The admin API, the command line and the status page
 //! show these as they are.
 
-use keylane_broker::{Ends, Topic, Warning, Weakness};
+use keylane_broker::{Ends, HeldBack, Topic, Warning, Weakness};
 use serde::Serialize;
 
 use crate::error::warning_code;
@@ -209,11 +209,35 @@ pub struct TopicStatus {
     pub messages: u64,
     /// Settings of its broker that weaken a promise.
     pub warnings: Vec<TopicWarning>,
+    /// Groups that keep its oldest messages from being deleted, though their time has come or the topic is full.
+    pub held_back_by: Vec<HeldBackBy>,
+}
+
+/// A group that keeps messages from being deleted.
+#[derive(Debug, Clone, Serialize)]
+pub struct HeldBackBy {
+    /// The group.
+    pub group: String,
+    /// Whether a pipeline is configured for it.
+    pub configured: bool,
+    /// Until when, ms since 1970, if none is.
+    pub until: Option<u64>,
 }
 
 impl TopicStatus {
+    pub(crate) fn held_back(mut self, by: Vec<HeldBack>) -> TopicStatus {
+        let shown = |HeldBack { group, until_ms }| HeldBackBy {
+            group,
+            configured: until_ms.is_none(),
+            until: until_ms,
+        };
+        self.held_back_by = by.into_iter().map(shown).collect();
+        self
+    }
+
     pub(crate) fn of(topic: &Topic, ends: Vec<Ends>, warnings: &[TopicWarning]) -> TopicStatus {
         TopicStatus {
+            held_back_by: Vec::new(),
             warnings: warnings.iter().filter(|warning| warning.topic == topic.name).cloned().collect(),
             name: topic.name.clone(),
             partitions: topic.partitions,

@@ -44,6 +44,24 @@ pub(crate) async fn accept(
     Ok(listed("accepted", app.keylane.accept(&topic, "admin API").await?))
 }
 
+/// Which group.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GroupQuery {
+    group: String,
+}
+
+/// `POST /admin/topics/{topic}/forget-group`
+pub(crate) async fn forget_group(
+    State(app): State<Arc<App>>,
+    Segment(topic): Segment,
+    query: Result<Query<GroupQuery>, QueryRejection>,
+) -> Result<Response<Body>, Problem> {
+    let Query(query) = query.map_err(|error| Problem::bad_query(error.body_text()))?;
+    app.keylane.forget_group(&topic, &query.group).await?;
+    Ok(listed("forgotten", query.group))
+}
+
 /// `GET /admin/outbox`
 pub(crate) async fn outbox(State(app): State<Arc<App>>) -> Response<Body> {
     listed("outbox", app.outboxes.shown())

@@ -68,6 +68,17 @@ fn paths() -> Value {
                 "401": problem(), "403": problem(), "404": problem(), "409": problem(), "503": problem(), "default": problem(),
             },
         } },
+        "/admin/topics/{topic}/forget-group": { "post": {
+            "summary": "Forgets a group's position and journals of a topic",
+            "description": "What only this group has not settled may be deleted from then on; a pipeline that uses the group later begins anew. Needs the role `admin`. 409 while a pipeline uses the group.",
+            "parameters": [path_parameter("topic"), {
+                "name": "group", "in": "query", "required": true, "description": "The group", "schema": text(),
+            }],
+            "responses": {
+                "200": content("What was forgotten", "application/json", object(json!({ "forgotten": text() }))),
+                "400": problem(), "401": problem(), "403": problem(), "404": problem(), "409": problem(), "503": problem(), "default": problem(),
+            },
+        } },
         "/admin/spill": { "get": get("What waits on this machine for the broker", &[
             query("state", "Only entries in this state", json!({ "enum": ["pending", "retrying", "success", "failed"] })),
             query("limit", "At most so many entries", json!({ "type": "integer", "minimum": 0, "maximum": 1000, "default": 50 })),
@@ -181,6 +192,9 @@ fn schemas() -> Value {
         "Topic": object(json!({ "name": text(), "partitions": count(), "messages": count(),
             "ends": { "type": "array", "items": object(json!({ "partition": count(), "start": count(), "end": count() })) },
             "warnings": { "type": "array", "items": object(json!({ "code": text(), "what": text(), "remedy": text() })) },
+            "held_back_by": { "type": "array", "items": object(json!({
+                "group": text(), "configured": { "type": "boolean" }, "until": { "type": ["integer", "null"] },
+            })) },
         })),
         "ShownMessage": {
             "type": "object",

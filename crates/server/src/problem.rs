@@ -57,6 +57,8 @@ impl From<Error> for Problem {
         let (status, title) = match &error {
             Error::Produce(error) => produce_status(error),
             Error::Accept(..) => (StatusCode::CONFLICT, "the partitions cannot be accepted"),
+            Error::GroupInUse { .. } => (StatusCode::CONFLICT, "the group is in use"),
+            Error::UnknownGroup(..) => (StatusCode::NOT_FOUND, "there is no such group"),
             Error::UnknownPipeline(_) => (StatusCode::NOT_FOUND, "there is no such pipeline"),
             Error::Broker(_) => match error.code() {
                 "KL-1201" => (StatusCode::NOT_FOUND, "there is no such topic"),

@@ -48,6 +48,7 @@ impl Coming {
                 self.wait_for(vec![reason(&error)]);
                 return if error.code() == UNREACHABLE { Ok(false) } else { Err(error.into()) };
             }
+            self.say_which_groups().await;
             self.app.go(Phase::Starting);
             self.warn().await;
         }
@@ -71,6 +72,16 @@ impl Coming {
             tracing::info!(pipelines = self.config.pipelines.len(), "ready");
         }
         Ok(self.left.is_empty())
+    }
+
+    /// A group that no pipeline of the config reads any more must not hold its topic's messages back for ever (BRK-1).
+    async fn say_which_groups(&self) {
+        let of = |pipeline: &PipelineConfig| (pipeline.group.clone(), pipeline.topic.clone());
+        let groups: Vec<_> = self.config.pipelines.values().map(of).collect();
+        if let Err(error) = self.app.keylane.configured(&groups).await {
+            // Nothing is deleted that should not be; the next start says it again.
+            tracing::warn!("groups that are not configured go on holding messages back: {}", reason(&error));
+        }
     }
 
     /// A pipeline that the damage of its topic or of its journals keeps from starting.
@@ -116,8 +127,9 @@ const UNREACHABLE: &str = "KL-1102";
 const CREDENTIALS: &str = "KL-1109";
 /// Somebody may grant it.
 const DENIED: &str = "KL-1110";
-/// Concerns one topic or one log, which stays closed until somebody has looked at it: it stopped, or it is damaged.
-const APART: [&str; 2] = ["KL-1104", "KL-1107"];
+/// Concerns one topic or one log, which stays closed until somebody has looked at it: it stopped, it is damaged, or a
+/// newer version wrote it.
+const APART: [&str; 3] = ["KL-1104", "KL-1107", "KL-1114"];
 
 fn reason(error: &Error) -> String {
     format!("{}: {error}", error.code())

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use super::appender::Sizes;
 use super::failure::{Action, Failure, OpenError};
-use super::groups::Groups;
+use super::groups::{Groups, Standing};
 use super::journal::{Role, latest, parse_commit, parse_name};
 use super::journal_log::JournalLog;
 use super::make::{check_unused, make_dir};
@@ -361,9 +361,9 @@ fn open_journals(root: &Path, options: &Options) -> Result<(Kept, Kept), Failure
 fn load_groups(journals: &JournalLog, groups: &Groups) -> Result<(), Failure> {
     for (name, record) in latest(journals, Role::Known)? {
         if let Some((_, group, topic, _)) = parse_name(&name)
-            && !record.is_empty()
+            && let Some(standing) = Standing::parse(&record)
         {
-            groups.know(group, topic);
+            groups.know(group, topic, standing);
         }
     }
     for (name, record) in latest(journals, Role::Commit)? {

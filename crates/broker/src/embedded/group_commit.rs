@@ -109,7 +109,7 @@ impl TopicLog {
             if oldest_is_fine {
                 return None;
             }
-            let settled = self.groups.settled(&self.topic.name, self.topic.partitions);
+            let settled = self.groups.settled(&self.topic.name, self.topic.partitions, self.host.now_ms());
             let plan = retention::plan(
                 index.segments.iter(),
                 bytes,

@@ -93,6 +93,13 @@ pub(crate) fn latest(log: &JournalLog, role: Role) -> Result<Vec<(Vec<u8>, Bytes
     Ok(found)
 }
 
+/// All streams of a group and topic that are in a log.
+pub(crate) fn streams_of(log: &JournalLog, group: &str, topic: &str) -> Vec<u32> {
+    let streams = lock(&log.streams);
+    let theirs = |name: &[u8]| parse_name(name).is_some_and(|(_, g, t, _)| (g, t) == (group, topic));
+    streams.iter().filter(|(_, stream)| theirs(&stream.name)).map(|(number, _)| number).collect()
+}
+
 /// A handle to one journal.
 pub(crate) struct JournalHandle {
     log: Arc<JournalLog>,

@@ -56,6 +56,7 @@ enum Want {
     Append { record: Bytes, expect_end: Option<u64> },
     Replace(Bytes),
     Cut(u64),
+    Forget,
 }
 
 impl Gather for Vec<Request> {
@@ -144,6 +145,23 @@ impl JournalLog {
     pub async fn cut(&self, stream: u32, below: u64) -> Result<(), BrokerError> {
         let cut = self.ask(Urgency::Now, 0, stream, Want::Cut(below)).await;
         cut.map(|_| ()).map_err(|error| self.why(error))
+    }
+
+    /// Forgets streams, durably and together: nobody may hold a handle to one of them.
+    pub async fn forget(&self, streams: Vec<u32>) -> Result<(), BrokerError> {
+        let (mut answers, mut requests) = (Vec::new(), Vec::new());
+        for stream in streams {
+            let (answer, answered) = oneshot::channel();
+            answers.push(answered);
+            requests.push(Request { stream, want: Want::Forget, answer });
+        }
+        self.queue
+            .add(Urgency::Now, |waiting| waiting.extend(requests))
+            .ok_or_else(|| self.why(self.gone()))?;
+        for answered in answers {
+            answered.await.unwrap_or_else(|_| Err(self.gone())).map_err(|error| self.why(error))?;
+        }
+        Ok(())
     }
 
     /// Why it stopped, if it did (P10).
@@ -382,6 +400,7 @@ impl Group {
                 self.open.insert(number, (None, end));
                 (Ok(end), Some(batch))
             }
+            Want::Forget => (Ok(end), Some(self.begin(number, Kind::Gone, 0))),
         };
         self.answers.push(Answer { caller: request.answer, result, batch });
     }

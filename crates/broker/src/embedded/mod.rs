@@ -49,16 +49,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use keylane_core::Frames;
 
 use crate::contract::{
-    Broker, BrokerError, Commit, Ends, Journal, JournalName, LogKind, Membership, ProduceError, Reader,
-    Topic, TopicSpec,
+    Broker, BrokerError, Commit, Ends, HeldBack, Journal, JournalName, LogKind, Membership, ProduceError,
+    Reader, Topic, TopicSpec,
 };
 pub use failure::OpenError;
 use folder::Folder;
-use journal::{JournalHandle, Role, commit_record, stream_name};
+use groups::Standing;
+use journal::{JournalHandle, Role, commit_record, stream_name, streams_of};
+use journal_log::JournalLog;
 use membership::Member;
 #[cfg(feature = "flaws")]
 pub use options::Flaws;
@@ -105,21 +106,12 @@ impl Embedded {
         host.blocking(move || folder.alter_topic(&name, &spec)).await?
     }
 
-    /// Forgets that a group ever read a topic: what it has not settled may be deleted from now on.
-    pub async fn forget_group(&self, group: &str, topic: &str) -> Result<(), BrokerError> {
-        let Some(partitions) = self.folder.groups.forget(group, topic) else {
-            return Ok(());
-        };
+    /// Puts on record how a group stands with a topic.
+    async fn stands(&self, group: &str, topic: &str, standing: Standing) -> Result<(), BrokerError> {
         let journals = self.folder.journals()?;
-        let mut names = vec![stream_name(Role::Known, group, topic, 0)?];
-        for partition in partitions {
-            names.push(stream_name(Role::Commit, group, topic, partition)?);
-        }
-        for name in names {
-            let stream = lock(&journals.streams).number(&name);
-            journals.replace(stream, Bytes::new(), Urgency::Now).await?;
-        }
-        Ok(())
+        let name = stream_name(Role::Known, group, topic, 0)?;
+        let stream = lock(&journals.streams).number(&name);
+        journals.replace(stream, standing.record(), Urgency::Now).await
     }
 
     /// Does for every log, once, what its thread does otherwise: writes, syncs and acknowledges what waits.
@@ -227,7 +219,7 @@ impl Broker for Embedded {
 
     async fn join(&self, group: &str, topic: &str, _node: &str) -> Result<Box<dyn Membership>, BrokerError> {
         let log = self.folder.log(topic)?;
-        let journals = self.folder.journals()?;
+        self.folder.journals()?;
         let member = Member::join(
             &self.folder.members,
             group,
@@ -236,19 +228,69 @@ impl Broker for Embedded {
             self.folder.instance,
             self.folder.closed.subscribe(),
         )?;
-        if !self.folder.groups.is_known(group, topic) {
+        let before = self.folder.groups.standing(group, topic);
+        if before != Some(Standing::Configured) {
             // Known at once, and on record before it counts: after a restart, nothing that it has not settled may be
             // deleted before it is back.
-            self.folder.groups.know(group, topic);
-            let name = stream_name(Role::Known, group, topic, 0)?;
-            let stream = lock(&journals.streams).number(&name);
-            let known = journals.replace(stream, Bytes::from_static(b"known"), Urgency::Now);
-            if let Err(error) = known.await {
-                self.folder.groups.forget(group, topic);
+            self.folder.groups.know(group, topic, Standing::Configured);
+            if let Err(error) = self.stands(group, topic, Standing::Configured).await {
+                match before {
+                    Some(before) => self.folder.groups.know(group, topic, before),
+                    None => self.folder.groups.forget(group, topic),
+                }
                 return Err(error);
             }
         }
         Ok(Box::new(member))
+    }
+
+    async fn configured(&self, groups: &[(String, String)]) -> Result<(), BrokerError> {
+        let now_ms = self.folder.options.host.now_ms();
+        for (group, topic) in self.folder.groups.all() {
+            let pair = (group, topic);
+            let stays = groups.contains(&pair) || self.folder.members.has(&pair);
+            let (group, topic) = (&pair.0, &pair.1);
+            let standing = match (self.folder.groups.standing(group, topic), stays) {
+                (Some(Standing::Removed(_)), true) => Standing::Configured,
+                (Some(Standing::Configured), false) => Standing::Removed(now_ms),
+                _ => continue,
+            };
+            if !stays {
+                tracing::warn!(
+                    group,
+                    topic,
+                    "no pipeline is configured for this group any more; what it has not settled is kept for a day, or until `keylane topics forget-group {topic} {group}`"
+                );
+            }
+            self.stands(group, topic, standing).await?;
+            self.folder.groups.know(group, topic, standing);
+        }
+        Ok(())
+    }
+
+    async fn forget_group(&self, group: &str, topic: &str) -> Result<bool, BrokerError> {
+        let (journals, holds) = (self.folder.journals()?, self.folder.holds()?);
+        // Nobody joins while its journals go.
+        let _member = self.folder.members.keep_out(group, topic)?;
+        let of = |log: &JournalLog| streams_of(log, group, topic);
+        if of(journals).is_empty()
+            && of(holds).is_empty()
+            && self.folder.groups.standing(group, topic).is_none()
+        {
+            return Ok(false);
+        }
+        // Bodies first: if that is all that happens before a crash, the group is still known and can be forgotten again.
+        holds.forget(of(holds)).await?;
+        journals.forget(of(journals)).await?;
+        self.folder.groups.forget(group, topic);
+        if let Ok(log) = self.folder.log(topic) {
+            log.settled_more();
+        }
+        Ok(true)
+    }
+
+    async fn held_back(&self, topic: &str) -> Result<Vec<HeldBack>, BrokerError> {
+        Ok(self.folder.log(topic)?.held_back())
     }
 
     async fn journal(&self, name: &JournalName) -> Result<Arc<dyn Journal>, BrokerError> {

@@ -283,7 +283,8 @@ fn follow(
         return Err(Failure::damaged(&segment.path, 0, what));
     }
     let went_back = table.iter().any(|(stream, ends)| {
-        header.table.get(stream).is_none_or(|later| later.next < ends.next || later.start < ends.start)
+        // One that is not there any more was forgotten.
+        header.table.get(stream).is_some_and(|later| later.next < ends.next || later.start < ends.start)
     });
     if went_back {
         let what = "a journal is shorter here than in an earlier segment";

@@ -1,9 +1,9 @@
 //! Which old segments may go.
 //!
-//! Pure. In: what each segment holds, oldest first, the topic's bounds, and how far every known group has settled.
-//! Out: how many of the oldest are freed. Whole segments only, from the oldest on, and never one that holds a message
-//! which a known group has not settled (BRK-1): if that is what stands in the way of the size bound, the topic is
-//! full, and says so to its producers.
+//! Pure. In: what each segment holds, oldest first, the topic's bounds, and how far every group that holds back has
+//! settled. Out: how many of the oldest are freed. Whole segments only, from the oldest on, and never one that holds a
+//! message which such a group has not settled (BRK-1): if that is what stands in the way of the size bound, the topic
+//! is full, and says so to its producers.
 
 use super::index::SegmentIndex;
 use crate::contract::TopicSpec;
@@ -17,8 +17,26 @@ pub(crate) struct Plan {
     pub full: bool,
 }
 
-/// What may go now, if `incoming` bytes are to be added. `settled`: for each partition the lowest commit of all known
-/// groups; `None` where no group is known. The newest segment may be among those that go: roll first.
+/// A topic that is within this part of its size bound counts as full when it is asked what holds it back: its producers
+/// are refused before the last byte is taken.
+const NEARLY_FULL: u64 = 20;
+
+/// The oldest segment, if it is old enough to go, or the topic is so large that it should.
+pub(crate) fn overdue<'a>(
+    oldest: Option<&'a SegmentIndex>,
+    total_bytes: u64,
+    spec: &TopicSpec,
+    now_ms: u64,
+) -> Option<&'a SegmentIndex> {
+    oldest.filter(|oldest| {
+        let over = spec.retention_bytes.is_some_and(|max| total_bytes + max / NEARLY_FULL >= max);
+        let old = spec.retention_ms.is_some_and(|age| oldest.newest_ms.saturating_add(age) < now_ms);
+        oldest.bytes > 0 && (over || old)
+    })
+}
+
+/// What may go now, if `incoming` bytes are to be added. `settled`: for each partition the lowest commit of all groups
+/// that hold back; `None` where none does. The newest segment may be among those that go: roll first.
 pub(crate) fn plan<'a>(
     segments: impl Iterator<Item = &'a SegmentIndex>,
     total_bytes: u64,

@@ -64,6 +64,8 @@ pub(crate) enum Kind {
     Latest = 6,
     /// The log was closed; nothing was under way. Written by older versions, where the file `end` says it now.
     Closed = 7,
+    /// The stream was forgotten, name and all.
+    Gone = 9,
 }
 
 impl Kind {
@@ -76,6 +78,7 @@ impl Kind {
             5 => Kind::Name,
             6 => Kind::Latest,
             7 => Kind::Closed,
+            9 => Kind::Gone,
             _ => return None,
         })
     }
@@ -184,6 +187,10 @@ pub(crate) type Table = BTreeMap<u32, StreamEnds>;
 pub(crate) fn apply(table: &mut Table, header: &BatchHeader, payload: &[u8]) -> Result<(), String> {
     let ends = match header.kind {
         Kind::Closed => return Ok(()),
+        Kind::Gone => {
+            table.remove(&header.stream);
+            return Ok(());
+        }
         Kind::Name => {
             let new = StreamEnds { name: payload.to_vec(), ..StreamEnds::default() };
             return match table.insert(header.stream, new) {

@@ -31,6 +31,8 @@ pub(crate) struct Streams {
     by_name: HashMap<Vec<u8>, u32>,
     streams: BTreeMap<u32, Stream>,
     segments: BTreeMap<u64, SegmentUse>,
+    /// The next number: never one that an older segment may still speak of.
+    next: u32,
 }
 
 /// One stream.
@@ -76,7 +78,7 @@ impl Streams {
         if let Some(number) = self.by_name.get(name) {
             return *number;
         }
-        let number = self.streams.last_key_value().map_or(0, |(highest, _)| highest + 1);
+        let number = self.next;
         self.add(number, name.to_vec(), false);
         number
     }
@@ -136,6 +138,7 @@ impl Streams {
                 self.cut(header.stream, header.base);
             }
             Kind::Cut => self.cut(header.stream, header.base),
+            Kind::Gone => self.forget(header.stream),
             Kind::Messages | Kind::Name | Kind::Closed => {}
         }
     }
@@ -211,7 +214,17 @@ impl Streams {
         Ok(())
     }
 
+    /// Takes a stream out, with all that lies in it.
+    fn forget(&mut self, number: u32) {
+        let Some(stream) = self.streams.remove(&number) else {
+            return;
+        };
+        self.by_name.remove(&stream.name);
+        stream.runs.values().for_each(|run| give_back(&mut self.segments, run));
+    }
+
     fn add(&mut self, number: u32, name: Vec<u8>, named: bool) {
+        self.next = self.next.max(number + 1);
         self.by_name.insert(name.clone(), number);
         let stream = self.streams.entry(number).or_insert_with(|| Stream {
             name,
@@ -276,6 +289,10 @@ impl Visitor for Streams {
 
     fn segment(&mut self, segment: &Arc<Segment>, table: &Table) {
         self.begin(segment);
+        // Forgotten in a segment that is gone.
+        let gone: Vec<u32> =
+            self.streams.keys().filter(|number| !table.contains_key(number)).copied().collect();
+        gone.into_iter().for_each(|number| self.forget(number));
         for (number, ends) in table {
             self.add(*number, ends.name.clone(), true);
             if let Some(stream) = self.streams.get_mut(number)

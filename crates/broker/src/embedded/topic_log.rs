@@ -23,11 +23,12 @@ use super::lock;
 use super::make;
 use super::options::{Host, Options};
 use super::recover::recover;
+use super::retention;
 use super::segment::{StreamEnds, Table};
 use super::stored::{SpanBatches, SpanCache, Stored};
 use super::waiting::{Call, GROUP_KIB_MAX, Waiting};
 use super::writer::{Queue, Urgency};
-use crate::contract::{BrokerError, Ends, ProduceError, Topic, TopicSpec};
+use crate::contract::{BrokerError, Ends, HeldBack, ProduceError, Topic, TopicSpec};
 
 /// The smallest segment: below it, headers and syncs of the folder outweigh the messages.
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
@@ -246,6 +247,16 @@ impl TopicLog {
     /// A span that another reader has read already.
     pub fn loaded(&self, span: &Span) -> Option<Arc<SpanBatches>> {
         self.spans.peek(span)
+    }
+
+    /// Groups that keep the oldest messages from being deleted, though their time has come or the topic is full.
+    pub fn held_back(&self) -> Vec<HeldBack> {
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        let now_ms = self.host.now_ms();
+        match retention::overdue(index.segments.front(), index.bytes(), &self.spec(), now_ms) {
+            Some(oldest) => self.groups.holding(&self.topic.name, &oldest.next, now_ms),
+            None => Vec::new(),
+        }
     }
 
     /// A reader is gone.

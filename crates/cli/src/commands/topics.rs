@@ -27,6 +27,19 @@ pub struct Args {
 enum Command {
     /// Goes on with a topic that got more partitions: what is newer is read once all that stood before is settled
     Accept(Accept),
+    /// Forgets the position and the journals of a group that no pipeline uses any more, so that messages which only it
+    /// has not settled can be deleted
+    ForgetGroup(ForgetGroup),
+}
+
+#[derive(Debug, clap::Args)]
+struct ForgetGroup {
+    /// The topic
+    topic: String,
+    /// The group
+    group: String,
+    #[command(flatten)]
+    asked: Asked,
 }
 
 #[derive(Debug, clap::Args)]
@@ -78,6 +91,15 @@ pub struct Topic {
     ends: Vec<Ends>,
     #[serde(default)]
     warnings: Vec<Warning>,
+    #[serde(default)]
+    held_back_by: Vec<HeldBackBy>,
+}
+
+#[derive(Debug, Deserialize)]
+struct HeldBackBy {
+    group: String,
+    configured: bool,
+    until: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -98,6 +120,7 @@ struct Ends {
 pub async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Some(Command::Accept(args)) => accept(args).await,
+        Some(Command::ForgetGroup(args)) => forget_group(args).await,
         None => list(args.asked).await,
     }
 }
@@ -127,6 +150,20 @@ async fn accept(args: Accept) -> Result<(), Failure> {
     }
 }
 
+async fn forget_group(args: ForgetGroup) -> Result<(), Failure> {
+    let client = Client::new(&args.asked.server)?;
+    let path = ["admin", "topics", &args.topic, "forget-group"];
+    let answer: Box<RawValue> = client.order_with(&path, &[("group", args.group.clone())]).await?;
+    if args.asked.json {
+        return show::raw_json(&answer);
+    }
+    let said = format!(
+        "group {} of topic {} is forgotten; a pipeline that uses it later begins with the oldest message kept",
+        args.group, args.topic
+    );
+    show::line(&show::harmless(&said))
+}
+
 async fn list(args: Asked) -> Result<(), Failure> {
     let client = Client::new(&args.server)?;
     let answer: Box<RawValue> = client.get(&["admin", "topics"], &[]).await?;
@@ -140,11 +177,27 @@ async fn list(args: Asked) -> Result<(), Failure> {
         rows,
         "no topics yet: the first message makes one, unless the config declares them",
     )?;
+    for topic in &answer.topics {
+        for held in &topic.held_back_by {
+            show::line(&show::harmless(&held_back(&topic.name, held)))?;
+        }
+    }
     for warning in answer.topics.iter().flat_map(|topic| &topic.warnings) {
         let said = format!("{}: {}; {}", warning.code, warning.what, warning.remedy);
         show::line(&show::harmless(&said))?;
     }
     Ok(())
+}
+
+fn held_back(topic: &str, HeldBackBy { group, configured, until }: &HeldBackBy) -> String {
+    let end = match (configured, until) {
+        (false, Some(until)) => format!(
+            "no pipeline is configured for it, and it does so until {}, or until `keylane topics forget-group {topic} {group}`",
+            show::time(*until)
+        ),
+        _ => "its pipeline has not settled them".to_owned(),
+    };
+    format!("topic {topic}: old messages are held back by group {group}: {end}")
 }
 
 fn row(topic: &Topic) -> Vec<Cell> {

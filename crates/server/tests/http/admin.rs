@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use keylane::{Message, Outcome, Settings};
 use keylane_broker::faults::{Faulty, Rates};
+use keylane_server::{Config, Environment, Server, hash_token};
 use serde_json::{Value, json};
 
-use crate::client::Rig;
+use crate::client::{Client, Rig};
 
 /// ING-8.
 #[tokio::test]
@@ -291,4 +292,41 @@ async fn readiness_and_metrics_never_ask_the_broker() {
     assert!(metrics.contains("keylane_lag_oldest_seconds{pipeline=\"p\"}"), "{metrics}");
     let asked = faulty.counts().delayed - before;
     assert!(asked < 100, "the server itself looks now and then, but not once for each who asks: {asked}");
+}
+
+/// BRK-1, ADM-2: forgetting a group is for admins, and never for one that is in use.
+#[tokio::test]
+async fn a_group_is_forgotten_by_an_admin_and_not_while_a_pipeline_uses_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let with = |pipelines: &str| {
+        let environment = Environment::of([("KEYLANE_SERVER__LISTEN", "127.0.0.1:0")]);
+        let tokens: String = ["operate", "admin"]
+            .map(|role| format!("{{ name: {role}, role: {role}, sha256: {} }}", hash_token(role)))
+            .join(", ");
+        let text =
+            format!("server: {{ tokens: [{tokens}] }}\ntopics: {{ t: {{ partitions: 1 }} }}\n{pipelines}");
+        let mut config = Config::parse("test", &text, &environment).expect("a valid config");
+        config.data = folder.path().to_owned();
+        config
+    };
+    let ask = async |server: &Server, role: &str, query: &str| {
+        let path = format!("/admin/topics/t/forget-group{query}");
+        let bearer = format!("Bearer {role}");
+        Client::connect(server.address()).await.ask("POST", &path, &[("Authorization", &bearer)], b"").await
+    };
+    let server =
+        Server::start(with("pipelines: { old: { topic: t, handler: log } }")).await.expect("it starts");
+    let used = ask(&server, "admin", "?group=old").await;
+    assert_eq!((used.status, used.value()["code"].as_str()), (409, Some("KL-1120")), "{}", used.text());
+    server.stop().await.expect("it stops");
+
+    let server = Server::start(with("")).await.expect("it starts");
+    assert_eq!(ask(&server, "operate", "?group=old").await.status, 403);
+    assert_eq!(ask(&server, "admin", "").await.status, 400);
+    let unknown = ask(&server, "admin", "?group=never").await;
+    assert_eq!((unknown.status, unknown.value()["code"].as_str()), (404, Some("KL-1121")));
+    let forgotten = ask(&server, "admin", "?group=old").await;
+    assert_eq!((forgotten.status, forgotten.text().as_str()), (200, "{\"forgotten\":\"old\"}"));
+    assert_eq!(ask(&server, "admin", "?group=old").await.status, 404);
+    server.stop().await.expect("it stops");
 }
