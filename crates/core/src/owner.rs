@@ -15,9 +15,10 @@ mod take;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use siphasher::sip::SipHasher24;
 
-use crate::journal::{Claim, DeadEntry, Record, RecordError};
+use crate::journal::{Claim, DeadEntry, FORMAT_FIRST, Record, RecordError};
 use crate::ranges::Ranges;
 use crate::record::Ready;
 use crate::rules::Rules;
@@ -40,7 +41,7 @@ pub enum Input<'a> {
         /// Its size.
         bytes: usize,
     },
-    /// A record was read that [`Record::decode`] refused.
+    /// A record was read that [`Owner::decode`] refused.
     Unreadable {
         /// Where it stands.
         position: u64,
@@ -97,7 +98,7 @@ pub enum Appended {
 /// What to do next. All but `Wait` and `Read` are said once, and must be done before the next step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Append the record, on condition that the journal ends at `expect` if given, and say how it went.
+    /// Append the record as [`Owner::encode`] writes it, on condition that the journal ends at `expect` if given, and say how it went.
     Append {
         /// What to append.
         record: Arc<Record>,
@@ -273,6 +274,16 @@ impl Owner {
         self.replay.state()
     }
 
+    /// The bytes of a record that this owner appends, in the format in use.
+    pub fn encode(&self, record: &Record) -> Bytes {
+        record.encode_as(self.state().map_or(FORMAT_FIRST, State::format))
+    }
+
+    /// Reads a record, if it is of a format that this owner reads.
+    pub fn decode(&self, bytes: &[u8]) -> Result<Record, RecordError> {
+        Record::decode_up_to(self.setup.format, bytes)
+    }
+
     /// The next journal position to read.
     pub fn next(&self) -> u64 {
         self.replay.next()
@@ -303,6 +314,11 @@ impl Owner {
         self.state().is_some_and(|state| state.widened > self.setup.source.partitions)
     }
 
+    /// The format in use, if this owner does not read it.
+    fn newer_format(&self) -> Option<u8> {
+        self.state().map(State::format).filter(|in_use| *in_use > self.setup.format)
+    }
+
     /// The epoch of this owner's counting fence.
     fn running(&self) -> Option<u64> {
         match self.phase {
@@ -320,6 +336,7 @@ impl Owner {
             id: self.claim,
             instance: self.setup.instance,
             node: self.setup.node.clone(),
+            format: self.setup.format,
         }));
     }
 

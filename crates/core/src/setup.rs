@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 
+use crate::engine::Order;
 use crate::journal::Source;
 use crate::rice::RANGE_BYTES_MAX;
 
@@ -28,6 +29,10 @@ pub struct Setup {
     pub source: Source,
     /// Numbers of partitions that it had before, from which the present one was accepted.
     pub former: Vec<u32>,
+    /// The newest format of journals that this process reads and writes: [`crate::journal::FORMAT`], but under test.
+    pub format: u8,
+    /// The order that the pipeline keeps.
+    pub order: Order,
     /// Where a new group starts.
     pub start: u64,
     /// How long a handler may run.

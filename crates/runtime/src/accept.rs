@@ -94,7 +94,7 @@ async fn number_of(broker: &dyn Broker, at: &Subscription, there: &Topic) -> Res
         return Ok(None);
     };
     let journal = journal_of(broker, &at.group, &at.topic, 0).await?;
-    let state = read_on(&*journal, &mut Replay::default()).await?;
+    let state = read_on(at, &*journal, &mut Replay::default()).await?;
     if incarnation_of(&state).is_some_and(|recorded| recorded != there.incarnation) {
         return Err(BrokerError::Recreated(there.name.clone()).into());
     }
@@ -119,7 +119,7 @@ async fn decide(at: &Subscription, there: &Topic, from: u32, who: &str) -> Resul
     let broker = &*at.broker;
     let first = journal_of(broker, &at.group, &at.topic, 0).await?;
     let mut replay = Replay::default();
-    if decided(&read_on(&*first, &mut replay).await?) == Some(there.partitions) {
+    if decided(&read_on(at, &*first, &mut replay).await?) == Some(there.partitions) {
         return Ok(());
     }
     try_join_all((0..from).map(|partition| released(at, partition, there.partitions, who))).await?;
@@ -131,7 +131,7 @@ async fn decide(at: &Subscription, there: &Topic, from: u32, who: &str) -> Resul
     let accept = Command { accept: Some(accept), ..command(at, CommandKind::Accept, who) };
     append(at, &*first, &Record::Command(accept)).await?;
     // Another may have been first; either way it counts once.
-    match decided(&read_on(&*first, &mut replay).await?) {
+    match decided(&read_on(at, &*first, &mut replay).await?) {
         Some(decided) if decided == there.partitions => Ok(()),
         _ => {
             let why = "somebody else has accepted another number; look at it, and try again";
@@ -145,14 +145,14 @@ async fn decide(at: &Subscription, there: &Topic, from: u32, who: &str) -> Resul
 async fn released(at: &Subscription, partition: u32, partitions: u32, who: &str) -> Result<(), Error> {
     let journal = journal_of(&*at.broker, &at.group, &at.topic, partition).await?;
     let mut replay = Replay::default();
-    if read_on(&*journal, &mut replay).await?.widened < partitions {
+    if read_on(at, &*journal, &mut replay).await?.widened < partitions {
         let widen = Command { partitions: Some(partitions), ..command(at, CommandKind::Widen, who) };
         append(at, &*journal, &Record::Command(widen)).await?;
     }
     let (began_ms, mut heard_ms) = (at.clock.now_ms(), at.clock.now_ms());
     loop {
         let read = replay.next();
-        let state = read_on(&*journal, &mut replay).await?;
+        let state = read_on(at, &*journal, &mut replay).await?;
         let now_ms = at.clock.now_ms();
         if replay.next() != read {
             heard_ms = now_ms;

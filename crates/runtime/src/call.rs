@@ -56,16 +56,36 @@ impl Call {
 
     fn push_placed(&mut self, draft: &Draft<'_>, id_is_callers: bool) {
         let index = self.len();
-        if let Some((name, _)) = draft.headers.iter().find(|(name, _)| is_ours(name)) {
-            let text =
-                format!("the header {name:?} cannot be used: names that begin with keylane- are taken");
-            return self.refused.push((index, ProduceError::Invalid(text)));
+        if let Err(refused) = Call::check(draft) {
+            return self.refused.push((index, refused));
         }
         // How large a message may be is the broker's to say: it knows what a message takes when it is kept.
         let partition = self.target.partition(draft, id_is_callers);
         match self.frames.push(partition, draft) {
             Ok(()) => self.placed.push((draft.id.to_owned(), partition)),
             Err(error) => self.refused.push((index, ProduceError::Invalid(error.to_string()))),
+        }
+    }
+
+    /// Whether any topic would take the message: what it asks for can be done. Its size is for its topic to judge.
+    pub fn check(draft: &Draft<'_>) -> Result<(), ProduceError> {
+        if let Some((name, _)) = draft.headers.iter().find(|(name, _)| is_ours(name)) {
+            let text =
+                format!("the header {name:?} cannot be used: names that begin with keylane- are taken");
+            return Err(ProduceError::Invalid(text));
+        }
+        // Frames have a place for these; whoever stored them now would have them ignored in silence.
+        let asked = [
+            ("deliver_at", draft.deliver_at_ms.is_some()),
+            ("priority", draft.priority.is_some()),
+            ("ttl", draft.ttl_ms.is_some()),
+        ];
+        match asked.iter().find(|(_, asked)| *asked) {
+            Some((name, _)) => {
+                let text = format!("`{name}` is not carried out by this version; leave it out");
+                Err(ProduceError::Invalid(text))
+            }
+            None => Ok(()),
         }
     }
 

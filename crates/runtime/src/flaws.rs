@@ -2,6 +2,7 @@
 //!
 //! Without the feature `flaws` there is nothing to put back: the value is empty, and what is made here has none.
 
+use keylane_core::journal::FORMAT;
 use keylane_core::{Engine, Ledger, Owner, Settled, Setup};
 
 /// Which flaws a pipeline has. A test puts one back; nothing else does.
@@ -14,12 +15,19 @@ pub struct Flaws {
     pub engine: keylane_core::engine::Flaws,
     /// Rules of the partition protocol that are left out.
     pub rules: keylane_core::Rules,
+    /// The newest format of journals that it reads and writes: a pipeline of the next version has one more.
+    pub format: u8,
 }
 
 #[cfg(feature = "flaws")]
 impl Default for Flaws {
     fn default() -> Flaws {
-        Flaws { ledger: Default::default(), engine: Default::default(), rules: keylane_core::Rules::ALL }
+        Flaws {
+            ledger: Default::default(),
+            engine: Default::default(),
+            rules: keylane_core::Rules::ALL,
+            format: FORMAT,
+        }
     }
 }
 
@@ -41,6 +49,10 @@ impl Flaws {
     pub(crate) fn owner(self, setup: Setup) -> Owner {
         Owner::with_rules(self.rules, Default::default(), std::sync::Arc::new(setup))
     }
+
+    pub(crate) fn format(self) -> u8 {
+        self.format
+    }
 }
 
 #[cfg(not(feature = "flaws"))]
@@ -55,5 +67,9 @@ impl Flaws {
 
     pub(crate) fn owner(self, setup: Setup) -> Owner {
         Owner::new(setup)
+    }
+
+    pub(crate) fn format(self) -> u8 {
+        FORMAT
     }
 }

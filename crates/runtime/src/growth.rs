@@ -138,7 +138,7 @@ async fn put_on_record(at: &Subscription, partitions: u32) -> Result<(), String>
     appended.map(drop).map_err(|error| error.to_string())
 }
 
-/// A command about the number of partitions.
+/// A command that is not about single messages.
 pub(crate) fn command(at: &Subscription, kind: CommandKind, who: &str) -> Command {
     Command {
         id: at.random(),
@@ -148,6 +148,7 @@ pub(crate) fn command(at: &Subscription, kind: CommandKind, who: &str) -> Comman
         body: None,
         accept: None,
         partitions: None,
+        format: None,
         who: who.to_owned(),
         when_ms: at.clock.wall_ms(),
     }
@@ -196,7 +197,7 @@ pub(crate) async fn growth_of(at: &Subscription, topic: &Topic) -> Result<Growth
     };
     // Behind what was accepted, journals are made: whoever sees these sees that.
     let journal = journal_of(&*at.broker, &at.group, &at.topic, 0).await?;
-    let first = match read_on(&*journal, &mut Replay::default()).await {
+    let first = match read_on(at, &*journal, &mut Replay::default()).await {
         // Its own partition stops for that, and says so; the others go by what their journals say (P3).
         Err(BrokerError::Stopped(why)) => {
             tracing::warn!(topic = topic.name, why, "it cannot be read what was accepted of a topic");
@@ -230,7 +231,12 @@ pub(crate) async fn journal_of(
 }
 
 /// Reads a journal on, to its end; its state there.
-pub(crate) async fn read_on(journal: &dyn Journal, replay: &mut Replay) -> Result<State, BrokerError> {
+pub(crate) async fn read_on(
+    at: &Subscription,
+    journal: &dyn Journal,
+    replay: &mut Replay,
+) -> Result<State, BrokerError> {
+    let newest = at.flaws.format();
     loop {
         let page = journal.read(replay.next(), PAGE_BYTES).await?;
         let lost = || BrokerError::Stopped(Stop::StateLost { start: page.start }.to_string());
@@ -239,7 +245,7 @@ pub(crate) async fn read_on(journal: &dyn Journal, replay: &mut Replay) -> Resul
         }
         for (position, bytes) in &page.records {
             let position = *position;
-            let record = Record::decode(bytes)
+            let record = Record::decode_up_to(newest, bytes)
                 .map_err(|error| BrokerError::Stopped(Stop::UnknownRecord { position, error }.to_string()))?;
             replay.read(position, &record, bytes.len());
         }

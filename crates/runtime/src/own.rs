@@ -151,6 +151,8 @@ impl Own {
                 partitions: self.topic.partitions,
             },
             former: self.gates.former(),
+            format: subscription.flaws.format(),
+            order: subscription.order,
             start: self.start,
             handler_timeout_ms: subscription.timeout_ms,
             bounds: subscription.bounds.clone(),
@@ -200,7 +202,7 @@ impl Epoch<'_> {
                     if matches!(&*record, Record::Facts(facts) if facts.released) {
                         self.commit_last().await;
                     }
-                    let (journal, bytes) = (Arc::clone(&self.journal), record.encode());
+                    let (journal, bytes) = (Arc::clone(&self.journal), self.owner.encode(&record));
                     self.appending = Some(Box::pin(append(journal, bytes, expect)));
                     self.tick()
                 }
@@ -270,7 +272,7 @@ impl Epoch<'_> {
             };
             let next = page.records.last().map_or(page.end, |(position, _)| position + 1);
             for (position, bytes) in &page.records {
-                let action = match Record::decode(bytes) {
+                let action = match self.owner.decode(bytes) {
                     Ok(record) => {
                         let bytes = bytes.len();
                         self.step(Input::Read { position: *position, record: &record, bytes })

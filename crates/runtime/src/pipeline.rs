@@ -108,6 +108,7 @@ impl<H: Handler> PipelineBuilder<H> {
             node: inner.node.clone(),
             timeout_ms: settings.timeout_ms(),
             bounds: settings.bounds(),
+            order: settings.order,
             flaws: settings.flaws(),
             counters: CommitCounters::default(),
             seed: inner.clock.seed().map(AtomicU64::new),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use keylane_broker::{Broker, BrokerError, Journal, JournalName, LogKind};
+use keylane_core::Order;
 use keylane_core::setup::Bounds;
 
 use crate::clock::Clock;
@@ -20,6 +21,7 @@ pub(crate) struct Subscription {
     pub(crate) node: String,
     pub(crate) timeout_ms: u64,
     pub(crate) bounds: Bounds,
+    pub(crate) order: Order,
     pub(crate) flaws: Flaws,
     pub(crate) counters: CommitCounters,
     /// Randomness of a simulation; none: the system's.

@@ -120,6 +120,7 @@ pub(crate) fn put_record<'a>(
         version,
         produced_ms: produced_ms.unwrap_or(record.appended_ms),
         appended_ms: (appended_ms != batch_ms).then_some(appended_ms),
+        ..Draft::default()
     };
     draft.encode(frames)?;
     frames[at + 4..at + 8].copy_from_slice(&delta.to_le_bytes());

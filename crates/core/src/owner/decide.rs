@@ -4,7 +4,7 @@
 //! decided on all that was asked to be read.
 
 use super::{Action, Flight, Owner, Patience, Phase};
-use crate::journal::{Facts, Fence, Record};
+use crate::journal::{FORMAT_NEW, Facts, Fence, Record};
 use crate::setup::Committed;
 use crate::stop::{StepBack, Stop};
 
@@ -139,8 +139,14 @@ impl Owner {
                 self.fly(Record::Identity { journal });
             }
             Some(journal) => {
-                let fence =
-                    Fence { claim: self.claim, claim_position: position, journal, source: self.setup.source };
+                let fence = Fence {
+                    claim: self.claim,
+                    claim_position: position,
+                    journal,
+                    source: self.setup.source,
+                    format: Some(state.format.unwrap_or(FORMAT_NEW)),
+                    order: Some(self.setup.order),
+                };
                 self.phase = Phase::Fencing;
                 self.fly(Record::Fence(fence));
             }

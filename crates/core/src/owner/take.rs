@@ -4,7 +4,7 @@
 //! acknowledged decides nothing.
 
 use super::{Action, Appended, Flight, Input, Owner, Patience, Phase};
-use crate::journal::Record;
+use crate::journal::{Record, RecordError};
 use crate::setup::Committed;
 use crate::snapshot::Replayed;
 use crate::state::Applied;
@@ -15,7 +15,12 @@ impl Owner {
         match input {
             Input::Tick(now_ms) => self.now_ms = self.now_ms.max(now_ms),
             Input::Read { position, record, bytes } => self.read(position, record, bytes),
-            Input::Unreadable { position, error } => self.stop(Stop::UnknownRecord { position, error }),
+            Input::Unreadable { position, error } => self.stop(match error {
+                RecordError::Version(in_use) if in_use > self.setup.format => {
+                    Stop::NewerFormat { in_use, reads: self.setup.format }
+                }
+                error => Stop::UnknownRecord { position, error },
+            }),
             Input::CaughtUp { start, end, now_ms } => self.caught_up(start, end, now_ms),
             Input::Appended(appended) => self.appended(appended),
             Input::Committed(committed) => self.learn_commit(committed),
@@ -55,6 +60,9 @@ impl Owner {
             Replayed::Applied(applied) => Some(applied),
             Replayed::Unplaced => None,
         };
+        if let Some(in_use) = self.newer_format() {
+            return self.stop(Stop::NewerFormat { in_use, reads: self.setup.format });
+        }
         let mine = self.flight.as_ref().is_some_and(|flight| *flight.record == *record);
         let counts = applied == Some(Applied::Counted);
         let newest = self.newest_is_mine();
@@ -176,7 +184,8 @@ impl Owner {
             Appended::At(position) if fact && self.setup.conditional && position == self.replay.next() => {
                 // Nothing stands between what was read and this record: it is read back already.
                 let record = record.clone();
-                self.read(position, &record, record.encode().len());
+                let bytes = self.encode(&record).len();
+                self.read(position, &record, bytes);
             }
             Appended::At(position) => {
                 self.read_past = Some(position);

@@ -199,7 +199,7 @@ fn with_draft<T>(line: &Line<'_>, id: &str, now_ms: u64, then: impl FnOnce(&Draf
         headers: &headers,
         version: line.version,
         produced_ms: now_ms,
-        appended_ms: None,
+        ..Draft::default()
     })
 }
 
