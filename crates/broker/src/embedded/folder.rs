@@ -165,7 +165,11 @@ impl Folder {
             let host = &self.options.host;
             let Some(topic) = meta::read_topic(host, &dir, name)? else {
                 // What lies here without the file was never made, or is somebody else's; unless messages lie here.
-                return if host.disk.list(&dir).is_ok() { check_unused(host, &dir).map(|()| None) } else { Ok(None) };
+                return if host.disk.list(&dir).is_ok() {
+                    check_unused(host, &dir).map(|()| None)
+                } else {
+                    Ok(None)
+                };
             };
             let log = TopicLog::open(&dir, topic, &self.options, Arc::clone(&self.groups))?;
             let log = Arc::new(log);

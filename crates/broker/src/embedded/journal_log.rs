@@ -156,7 +156,11 @@ impl JournalLog {
             requests.push(Request { stream, want: Want::Forget, answer });
         }
         self.queue
-            .add(Urgency::Now, |waiting| waiting.extend(requests))
+            .add(Urgency::Now, |entrance| {
+                for request in requests {
+                    entrance.enter(0, request, false);
+                }
+            })
             .ok_or_else(|| self.why(self.gone()))?;
         for answered in answers {
             answered.await.unwrap_or_else(|_| Err(self.gone())).map_err(|error| self.why(error))?;
