@@ -21,13 +21,17 @@ use std::thread::JoinHandle;
 use super::disk::{DiskDir, DiskFile};
 use super::end::End;
 use super::failure::{Action, Failure};
-use super::make::{NewSegment, Place, SPARE_NEW, Spare, make_zeroed, planned};
+use super::make::{NewSegment, Place, SPARE_NEW, Spare, check_space, make_zeroed, planned};
 use super::options::Host;
 use super::segment::{BATCH_HEADER, BatchHeader, Kind, Segment, SegmentHeader, Table, apply, stored_bytes};
 use crate::tasks;
 
 /// Spare files kept for use: one is all that is needed before the next is made.
 const SPARES_MAX: usize = 2;
+/// After a file could not be made for want of space it is not tried again for this long, …
+const FULL_WAIT_MS: u64 = 1000;
+/// … twice as long each time, up to this: each try may fill the disk for everybody else on it.
+const FULL_WAIT_MAX_MS: u64 = 60_000;
 /// Below this, batches are copied together and written at once: a copy is cheaper than a system call.
 const TOGETHER_BYTES: usize = 128 * 1024;
 
@@ -80,6 +84,8 @@ pub(crate) struct Placed {
 pub(crate) struct Sizes {
     pub first: u64,
     pub max: u64,
+    /// Bytes of the disk that must stay free when a segment is made: they are kept for other logs.
+    pub reserve: u64,
 }
 
 /// The end of a log.
@@ -103,6 +109,16 @@ pub(crate) struct Appender {
     pub(super) spare_number: u64,
     /// A thread that makes the next spare: zeros for a whole segment take longer than callers should wait.
     pub(super) preparing: Option<JoinHandle<Result<Spare, Failure>>>,
+    pub(super) full: Option<Full>,
+}
+
+/// The disk was full while a file was made, though it had said there was room: a quota, or somebody else was quicker.
+#[derive(Debug, Clone)]
+pub(super) struct Full {
+    failure: Failure,
+    /// Nothing is tried before; by the process's own time.
+    until_ms: u64,
+    wait_ms: u64,
 }
 
 impl Appender {
@@ -130,13 +146,37 @@ impl Appender {
 
     /// Begins the next segment, with room for a batch of `needed` bytes.
     pub fn roll(&mut self, needed: u64) -> Result<(), Failure> {
+        self.roll_to(planned(self.sizes, self.active.number + 1), needed)
+    }
+
+    /// Begins the next segment though this one has room: a small one, if little came while this one was in use.
+    pub fn roll_early(&mut self) -> Result<(), Failure> {
+        let enough = (2 * self.end).clamp(self.sizes.first, self.sizes.max);
+        self.roll_to(enough.min(planned(self.sizes, self.active.number + 1)), 0)
+    }
+
+    /// An error if the next segment could not be made now.
+    pub fn can_roll(&self) -> Result<(), Failure> {
+        let capacity = planned(self.sizes, self.active.number + 1);
+        match self.spares.iter().any(|spare| spare.capacity >= capacity) {
+            true => Ok(()),
+            false => self.may_make(capacity),
+        }
+    }
+
+    fn roll_to(&mut self, capacity: u64, needed: u64) -> Result<(), Failure> {
         let number = self.active.number + 1;
         let least = SegmentHeader::encoded_bytes(&self.table) as u64 + needed;
-        let capacity = planned(self.sizes, number).max(least);
+        let capacity = capacity.max(least);
         self.collect_prepared(true);
         let spare = match self.spares.iter().position(|spare| spare.capacity >= capacity) {
             Some(at) => self.spares.swap_remove(at),
-            None => make_zeroed(&self.host, self.dir.join(SPARE_NEW), capacity)?,
+            None => {
+                self.may_make(capacity)?;
+                let made = make_zeroed(&self.host, self.dir.join(SPARE_NEW), capacity, self.sizes.reserve);
+                self.note_full(made.as_ref().err());
+                made?
+            }
         };
         let new = NewSegment { number, previous_end: self.end, group: self.group };
         match self.place().name(&spare, &self.table, new) {
@@ -233,12 +273,15 @@ impl Appender {
             self.collect_prepared(false);
             return Ok(());
         }
-        let (host, path) = (self.host.clone(), self.spare_path());
+        self.may_make(capacity)?;
+        let (host, path, reserve) = (self.host.clone(), self.spare_path(), self.sizes.reserve);
         if !self.host.threads {
-            self.spares.push(make_zeroed(&host, path, capacity)?);
+            let made = make_zeroed(&host, path, capacity, reserve);
+            self.note_full(made.as_ref().err());
+            self.spares.push(made?);
             return Ok(());
         }
-        let making = tasks::thread("log-spare", move || make_zeroed(&host, path, capacity));
+        let making = tasks::thread("log-spare", move || make_zeroed(&host, path, capacity, reserve));
         self.preparing = Some(making.map_err(Failure::io(Action::StartThread, &self.dir))?);
         Ok(())
     }
@@ -254,9 +297,27 @@ impl Appender {
             return;
         }
         // One that could not be made is not missed: the roll makes its own, and says why if it cannot.
-        if let Some(Ok(Ok(made))) = self.preparing.take().map(JoinHandle::join) {
-            self.spares.push(made);
+        if let Some(Ok(made)) = self.preparing.take().map(JoinHandle::join) {
+            self.note_full(made.as_ref().err());
+            self.spares.extend(made.ok());
         }
+    }
+
+    /// An error if there is no room for a file of this size, or if that was found out a short while ago.
+    fn may_make(&self, capacity: u64) -> Result<(), Failure> {
+        match &self.full {
+            Some(full) if self.host.uptime_ms() < full.until_ms => Err(full.failure.clone()),
+            _ => check_space(&self.host, &self.dir.join(SPARE_NEW), capacity, self.sizes.reserve),
+        }
+    }
+
+    /// Notes whether the disk was full when a file was made.
+    fn note_full(&mut self, failure: Option<&Failure>) {
+        self.full = failure.filter(|failure| failure.is_full()).map(|failure| {
+            let doubled = self.full.as_ref().map_or(FULL_WAIT_MS, |full| 2 * full.wait_ms);
+            let wait_ms = doubled.min(FULL_WAIT_MAX_MS);
+            Full { failure: failure.clone(), until_ms: self.host.uptime_ms() + wait_ms, wait_ms }
+        });
     }
 
     fn fitting(&self, batches: &[Laid]) -> usize {

@@ -328,7 +328,7 @@ fn closed(what: &str, failure: &Failure) -> BrokerError {
 /// The journals' and the holds' log, made if the folder is new.
 fn open_journals(root: &Path, options: &Options) -> Result<(Kept, Kept), Failure> {
     let host = &options.host;
-    let sizes = |max: u64| Sizes { first: JOURNAL_SEGMENT_FIRST.min(max), max };
+    let sizes = |max: u64| Sizes { first: JOURNAL_SEGMENT_FIRST.min(max), max, reserve: 0 };
     let (small, large) = (sizes(options.journal_segment_bytes), sizes(options.segment_bytes));
     let (journals_dir, holds_dir) = (root.join("journals"), root.join("holds"));
     if let Some((journals, holds)) = meta::read_broker(host, root)? {

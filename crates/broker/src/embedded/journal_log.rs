@@ -22,6 +22,7 @@ use super::lock;
 use super::make;
 use super::options::Host;
 use super::recover::recover;
+use super::refusal::Refusal;
 use super::segment::{BATCH_HEADER, Kind, Table};
 use super::streams::{Run, Streams, put_record, read_run};
 use super::writer::{Drive, Queue, Urgency};
@@ -42,6 +43,7 @@ pub(crate) struct JournalLog {
     pub streams: Mutex<Streams>,
     writer: Mutex<Appender>,
     stopped: OnceLock<BrokerError>,
+    refusal: Refusal,
 }
 
 #[derive(Debug)]
@@ -120,6 +122,7 @@ impl JournalLog {
             streams: Mutex::new(streams),
             writer: Mutex::new(appender),
             stopped: OnceLock::new(),
+            refusal: Refusal::default(),
         }
     }
 
@@ -168,9 +171,9 @@ impl JournalLog {
         Ok(())
     }
 
-    /// Why it stopped, if it did (P10).
+    /// Why it stopped (P10), or takes nothing now (BRK-8), if so.
     pub fn health(&self) -> Result<(), BrokerError> {
-        self.stopped.get().map_or(Ok(()), |why| Err(why.clone()))
+        self.stopped.get().cloned().or_else(|| self.refusal.now()).map_or(Ok(()), Err)
     }
 
     /// Takes nothing more; the thread writes what waits, and ends.
@@ -204,7 +207,10 @@ impl JournalLog {
     }
 
     fn stop(&self, why: BrokerError) {
-        let _first_reason_stays = self.stopped.set(why.clone());
+        // The first reason stays.
+        if self.stopped.set(why.clone()).is_ok() && why != BrokerError::Closed {
+            tracing::error!(log = self.name, %why, "the log has stopped: nothing more is recorded in it");
+        }
         lock(&self.streams).stop(&why);
     }
 
@@ -264,9 +270,13 @@ impl JournalLog {
             // The new segment counts from its first moment, also while nothing lies in it.
             streams.begin(appender.active());
         }
-        let Some(failure) = failure else { return Ok(()) };
-        if !failure.is_harmless() {
-            self.stop(failure.to_broker_error());
+        let Some(failure) = failure else {
+            self.refusal.end(self.name);
+            return Ok(());
+        };
+        match failure.is_harmless() {
+            true => self.refusal.begin(self.name, &failure),
+            false => self.stop(failure.to_broker_error()),
         }
         Err((placed.len(), failure))
     }
@@ -320,6 +330,9 @@ impl Drive for JournalLog {
         let (requests, kib) = self.queue.take(Entrance::take);
         if !requests.is_empty() {
             self.commit(&mut appender, requests, kib);
+        } else if self.refusal.now().is_some() && appender.can_roll().is_ok() {
+            // Nobody may come while health says that nothing is taken, so that it is asked here.
+            self.refusal.end(self.name);
         }
         if self.stopped.get().is_some() {
             return;

@@ -4,6 +4,7 @@
 //! batches was in use, so that what is missing is the file that says so, and making it anew would delete messages.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -38,7 +39,7 @@ pub(crate) fn create(
     clear(host, dir)?;
     let handle = host.disk.open_dir(dir).map_err(Failure::io(Action::Open, dir))?;
     handle.sync().map_err(Failure::io(Action::Sync, dir))?;
-    let spare = make_zeroed(host, dir.join(SPARE_NEW), planned(sizes, 1))?;
+    let spare = make_zeroed(host, dir.join(SPARE_NEW), planned(sizes, 1), sizes.reserve)?;
     let place = Place { host, dir, handle: &*handle, log };
     let active = place.name(&spare, &table, NewSegment { number: 1, previous_end: 0, group: 0 })?;
     Ok(Appender {
@@ -56,6 +57,7 @@ pub(crate) fn create(
         spares: Vec::new(),
         spare_number: 0,
         preparing: None,
+        full: None,
     })
 }
 
@@ -82,7 +84,7 @@ fn clear(host: &Host, dir: &Path) -> Result<(), Failure> {
 /// one that may be made would be gone when the other refuses.
 pub(crate) fn check_unused(host: &Host, dir: &Path) -> Result<(), Failure> {
     match host.disk.list(dir) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         names => check_names(host, dir, &names.map_err(Failure::io(Action::List, dir))?),
     }
 }
@@ -177,11 +179,12 @@ impl Place<'_> {
 }
 
 /// A file of zeros. Written, not only reserved: a block written for the first time costs its sync twice as much.
-pub(super) fn make_zeroed(host: &Host, path: PathBuf, capacity: u64) -> Result<Spare, Failure> {
+pub(super) fn make_zeroed(host: &Host, path: PathBuf, capacity: u64, reserve: u64) -> Result<Spare, Failure> {
+    check_space(host, &path, capacity, reserve)?;
     let failed = || Failure::io(Action::Make, &path);
     // One that a power cut left behind may be short.
     match host.disk.remove(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed()(error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed()(error)),
         _ => {}
     }
     let file = host.disk.create(&path).map_err(failed())?;
@@ -193,6 +196,22 @@ pub(super) fn make_zeroed(host: &Host, path: PathBuf, capacity: u64) -> Result<S
         return Err(failure);
     }
     Ok(Spare { path, file, capacity })
+}
+
+/// An error if the disk has no room for such a file beside what is kept for others. Asked before a byte is written: to
+/// write until the disk is full, and then to give it all back, would starve everybody else on it each time.
+pub(super) fn check_space(host: &Host, path: &Path, capacity: u64, reserve: u64) -> Result<(), Failure> {
+    // A disk that does not say is tried.
+    let free = host.disk.free_bytes(path.parent().unwrap_or(path)).unwrap_or(u64::MAX);
+    if free >= capacity.saturating_add(reserve) {
+        return Ok(());
+    }
+    let kept = match reserve {
+        0 => String::new(),
+        _ => format!(", and {reserve} are kept free for the journals"),
+    };
+    let error = format!("the disk has {free} bytes left; {capacity} are needed{kept}");
+    Err(Failure::Io { action: Action::Make, path: path.to_owned(), kind: ErrorKind::StorageFull, error })
 }
 
 fn fill(file: &dyn DiskFile, capacity: u64) -> std::io::Result<()> {
@@ -230,7 +249,7 @@ pub(super) fn make_dir(host: &Host, dir: &Path) -> Result<(), Failure> {
     // Also if it was there: the process that made it may have died before it came so far.
     let above = above.unwrap_or(Path::new("."));
     match host.disk.open_dir(above).and_then(|handle| handle.sync()) {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
         synced => synced.map_err(Failure::io(Action::Sync, dir)),
     }
 }

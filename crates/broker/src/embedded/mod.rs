@@ -17,6 +17,7 @@
 //! Read on in: `topic_log` (a message's way), `segment` (bytes), `scan` (what is the tail and what is damage),
 //! `journal_log` (journals, cuts, rewriting), `retention`.
 
+mod age;
 mod appender;
 pub mod disk;
 mod end;
@@ -34,6 +35,7 @@ mod meta;
 mod options;
 mod reader;
 mod recover;
+mod refusal;
 mod retention;
 mod scan;
 mod segment;

@@ -6,8 +6,8 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::disk::{Disk, RealDisk};
 use super::failure::{Action, Failure};
@@ -34,6 +34,7 @@ impl Default for Options {
             host: Host {
                 disk: Arc::new(RealDisk),
                 clock: Arc::new(system_ms),
+                uptime: Arc::new(uptime_ms),
                 entropy: Arc::new(Entropy::System),
                 threads: true,
                 #[cfg(feature = "flaws")]
@@ -68,9 +69,23 @@ impl Options {
     pub fn on_disk(disk: Arc<dyn Disk>, clock: Arc<dyn Fn() -> u64 + Send + Sync>, seed: u64) -> Options {
         let mut options = Options::default();
         options.host.disk = disk;
+        options.host.uptime = Arc::clone(&clock);
         options.host.clock = clock;
         options.host.entropy = Arc::new(Entropy::Seeded(Mutex::new(seed)));
         options
+    }
+
+    /// With another clock (ms) for how long the process runs: one that nobody sets.
+    #[cfg(feature = "testing")]
+    pub fn with_uptime(mut self, uptime: Arc<dyn Fn() -> u64 + Send + Sync>) -> Options {
+        self.host.uptime = uptime;
+        self
+    }
+
+    /// Bytes of the disk that topics leave free, so that what pipelines settle can be recorded when it is nearly full:
+    /// the journals and the holds can each begin another segment, the journals twice.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        2 * self.journal_segment_bytes + self.segment_bytes
     }
 
     /// Puts known flaws back, to show that the proofs find them.
@@ -105,6 +120,7 @@ pub struct Flaws {
 pub(crate) struct Host {
     pub disk: Arc<dyn Disk>,
     pub clock: Arc<dyn Fn() -> u64 + Send + Sync>,
+    pub uptime: Arc<dyn Fn() -> u64 + Send + Sync>,
     pub entropy: Arc<Entropy>,
     /// False in a simulation: somebody calls `commit_once`, and reads happen where they are asked for.
     pub threads: bool,
@@ -115,6 +131,11 @@ pub(crate) struct Host {
 impl Host {
     pub fn now_ms(&self) -> u64 {
         (self.clock)()
+    }
+
+    /// How long the process has run, whatever anybody sets the clock to.
+    pub fn uptime_ms(&self) -> u64 {
+        (self.uptime)()
     }
 
     /// True if that flaw is put back. Always false in a build for users.
@@ -173,4 +194,9 @@ impl Entropy {
 
 fn system_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+fn uptime_ms() -> u64 {
+    static BEGUN: OnceLock<Instant> = OnceLock::new();
+    BEGUN.get_or_init(Instant::now).elapsed().as_millis() as u64
 }

@@ -90,6 +90,7 @@ pub(crate) fn recover(
         spares,
         spare_number,
         preparing: None,
+        full: None,
     })
 }
 

@@ -6,6 +6,7 @@
 //! no later sync says so. Space and descriptors can run out; between two runs files can be changed, cut and lost. All
 //! of it comes from a seed, so that a run can be repeated.
 
+mod fault;
 mod files;
 
 use std::any::Any;
@@ -14,58 +15,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+pub use self::fault::Fault;
 use self::files::{Descriptor, SimDir, SimFile, SimLock};
 use super::disk::{Disk, DiskDir, DiskFile};
 use super::lock;
 
 /// Disks write sectors whole, or not at all, but for the one that the power cut meets.
 const SECTOR: u64 = 512;
-
-/// What can fail. An operation that fails has done nothing, but where it says otherwise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
-    /// Syncing a file: EIO, and what was to be made durable is gone with the next power cut.
-    Sync,
-    /// Syncing a folder: EIO.
-    SyncFolder,
-    /// Opening a file or a folder that is there: EMFILE.
-    Open,
-    /// Making a file: ENOSPC.
-    Create,
-    /// Changing a name: ENOSPC.
-    Rename,
-    /// Removing a file: ENOSPC, as copy-on-write file systems answer.
-    Remove,
-    /// A write of which all bytes land, and which answers ENOSPC all the same.
-    RefusedWrite,
-    /// A write of which a part lands: ENOSPC.
-    ShortWrite,
-}
-
-impl Fault {
-    /// All of them.
-    pub const ALL: [Fault; 8] = [
-        Fault::Sync,
-        Fault::SyncFolder,
-        Fault::Open,
-        Fault::Create,
-        Fault::Rename,
-        Fault::Remove,
-        Fault::RefusedWrite,
-        Fault::ShortWrite,
-    ];
-
-    fn error(self) -> io::Error {
-        const EIO: i32 = 5;
-        const EMFILE: i32 = 24;
-        const ENOSPC: i32 = 28;
-        io::Error::from_raw_os_error(match self {
-            Fault::Sync | Fault::SyncFolder => EIO,
-            Fault::Open => EMFILE,
-            _ => ENOSPC,
-        })
-    }
-}
 
 /// A disk in memory. Clones are the same disk.
 #[derive(Debug, Clone)]
@@ -87,6 +43,7 @@ struct State {
     met: u64,
     descriptors: u64,
     descriptors_max: Option<u64>,
+    read_only: bool,
     space: Option<u64>,
     used: u64,
     locked: bool,
@@ -125,6 +82,7 @@ impl SimDisk {
             met: 0,
             descriptors: 0,
             descriptors_max: None,
+            read_only: false,
             space: None,
             used: 0,
             locked: false,
@@ -185,6 +143,11 @@ impl SimDisk {
     /// Files and folders that may be open at a time; `None`: as many as they like.
     pub fn set_descriptors(&self, most: Option<u64>) {
         lock(&self.state).descriptors_max = most;
+    }
+
+    /// Nothing can be changed any more, or can again.
+    pub fn set_read_only(&self, read_only: bool) {
+        lock(&self.state).read_only = read_only;
     }
 
     /// Files and folders that are open.
@@ -268,7 +231,15 @@ impl State {
         if self.stop_at.is_some_and(|at| self.operations > at) {
             self.running = false;
         }
-        self.alive()
+        self.alive()?;
+        self.writable()
+    }
+
+    fn writable(&self) -> io::Result<()> {
+        match self.read_only {
+            false => Ok(()),
+            true => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
+        }
     }
 
     /// An error if an operation of this kind is to fail now.
@@ -422,6 +393,7 @@ impl Disk for SimDisk {
         let mut state = lock(&self.state);
         state.alive()?;
         let inode = *state.names.get(path).ok_or(io::ErrorKind::NotFound)?;
+        state.writable()?;
         state.meet(Fault::Open)?;
         state.descriptor()?;
         let descriptor = Descriptor { disk: self.clone(), life: state.life };
@@ -492,6 +464,7 @@ impl Disk for SimDisk {
     fn lock(&self, _path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
         let mut state = lock(&self.state);
         state.alive()?;
+        state.writable()?;
         if std::mem::replace(&mut state.locked, true) {
             return Err(io::ErrorKind::WouldBlock.into());
         }

@@ -14,6 +14,7 @@ use std::task::Waker;
 use keylane_core::Frames;
 use tokio::sync::oneshot;
 
+use super::age::AgeClock;
 use super::appender::{Appender, Sizes};
 use super::entrance::{Entrance, Ticket};
 use super::failure::Failure;
@@ -23,6 +24,7 @@ use super::lock;
 use super::make;
 use super::options::{Host, Options};
 use super::recover::recover;
+use super::refusal::Refusal;
 use super::retention;
 use super::segment::{StreamEnds, Table};
 use super::stored::{SpanBatches, SpanCache, Stored};
@@ -50,6 +52,7 @@ pub(crate) struct TopicLog {
     spans: SpanCache,
     pub(super) writer: Mutex<Writer>,
     pub(super) stopped: OnceLock<BrokerError>,
+    pub(super) refusal: Refusal,
     pub(super) tail_bytes_max: usize,
 }
 
@@ -68,6 +71,8 @@ pub(super) struct Writer {
     /// Partition and bytes of what is in the tails, oldest first.
     pub in_tails: VecDeque<(u32, usize)>,
     pub tail_bytes: usize,
+    /// By which messages grow old.
+    pub age: AgeClock,
 }
 
 /// Where a position is.
@@ -133,7 +138,13 @@ impl TopicLog {
             name,
             index: RwLock::new(index),
             spans: SpanCache::default(),
-            writer: Mutex::new(Writer { appender, in_tails: VecDeque::new(), tail_bytes: 0 }),
+            writer: Mutex::new(Writer {
+                appender,
+                in_tails: VecDeque::new(),
+                tail_bytes: 0,
+                age: AgeClock::default(),
+            }),
+            refusal: Refusal::default(),
             stopped: OnceLock::new(),
             tail_bytes_max: options.tail_bytes,
         }
@@ -169,9 +180,9 @@ impl TopicLog {
         self.stopped.get().unwrap_or(&BrokerError::Closed).to_string()
     }
 
-    /// Why it stopped, if it did (P10).
+    /// Why it stopped (P10), or takes nothing now (BRK-8), if so.
     pub fn health(&self) -> Result<(), BrokerError> {
-        self.stopped.get().map_or(Ok(()), |why| Err(why.clone()))
+        self.stopped.get().cloned().or_else(|| self.refusal.now()).map_or(Ok(()), Err)
     }
 
     /// The topic as it is now.
@@ -276,7 +287,15 @@ impl TopicLog {
 
     /// Nothing comes any more, for this reason: readers at the end and producers are told.
     pub fn stop(&self, why: BrokerError) {
-        let _first_reason_stays = self.stopped.set(why);
+        let says = why.to_string();
+        // The first reason stays.
+        if self.stopped.set(why).is_ok() && says != BrokerError::Closed.to_string() {
+            tracing::error!(
+                topic = %self.topic.name,
+                why = says,
+                "the topic's log has stopped: nothing more is taken, and what was acknowledged before can be read"
+            );
+        }
         for tail in &self.tails {
             let waiting = std::mem::take(&mut lock(tail).waiting);
             waiting.into_iter().for_each(|(_, waker)| waker.wake());
@@ -303,5 +322,5 @@ impl Drop for TakenPlace<'_> {
 fn sizes(topic: &Topic, options: &Options) -> Sizes {
     let bound = topic.spec.retention_bytes.unwrap_or(u64::MAX);
     let max = options.segment_bytes.min((bound / 8).next_multiple_of(4096)).max(SEGMENT_BYTES_MIN);
-    Sizes { first: SEGMENT_BYTES_FIRST.min(max), max }
+    Sizes { first: SEGMENT_BYTES_FIRST.min(max), max, reserve: options.reserve_bytes() }
 }

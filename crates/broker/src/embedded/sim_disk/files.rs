@@ -90,6 +90,7 @@ impl DiskFile for SimFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.with(|state| {
+            state.writable()?;
             // The write that the machine goes off in may have landed as well.
             let alive = state.operate();
             let length = state.files[&self.inode].current.len() as u64;
