@@ -7,7 +7,6 @@ mod rig;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use keylane_broker::embedded::OpenError;
 use keylane_broker::embedded::sim_disk::Fault;
 use keylane_broker::{Broker, BrokerError, JournalName, LogKind};
 use rig::Rig;
@@ -38,20 +37,26 @@ fn fill(rig: &Rig, count: usize) {
     }
 }
 
-/// Opens the folder; the error of the log in question, if it stopped.
-fn open_log(rig: &mut Rig, log: &str) -> Option<String> {
-    match rig.open() {
-        Err(OpenError::Damaged(text)) => {
-            assert!(log != LOGS[0], "a damaged topic keeps nobody else from starting: {text}");
-            Some(text)
-        }
-        Err(other) => panic!("{log}: {other}"),
-        Ok(broker) => match rig.run(broker.topic("orders")) {
-            Ok(_) => None,
-            Err(BrokerError::Damaged(text)) => Some(text),
-            Err(other) => panic!("{log}: {other}"),
-        },
+/// Opens the folder, and says why the log in question cannot be used, if so. The others go on without it.
+fn trouble(rig: &mut Rig, log: &str) -> Option<BrokerError> {
+    let broker = rig.open().expect("one log that cannot be read keeps no other from starting");
+    let asked = [
+        rig.run(broker.topic("orders")).err(),
+        rig.run(broker.journal(&name(LogKind::Journal))).err(),
+        rig.run(broker.journal(&name(LogKind::Hold))).err(),
+    ];
+    for (other, trouble) in LOGS.iter().zip(&asked) {
+        assert!(*other == log || trouble.is_none(), "{other}: {trouble:?}");
     }
+    asked.into_iter().flatten().next()
+}
+
+/// The same for damage.
+fn open_log(rig: &mut Rig, log: &str) -> Option<String> {
+    trouble(rig, log).map(|error| match error {
+        BrokerError::Damaged(text) => text,
+        other => panic!("{log}: {other}"),
+    })
 }
 
 fn counts(rig: &Rig) -> [u64; 3] {
@@ -273,13 +278,9 @@ fn what_a_newer_version_wrote_stops_with_what_where_and_what_to_do() {
         for (path, bytes) in [(&last, newest_kind), (&last, newer_segment), (&end, newer_record)] {
             let before = contents(&rig, path);
             rig.disk.set_contents(path, bytes.clone());
-            let text = match rig.open() {
-                Err(OpenError::Newer(text)) if log != LOGS[0] => text,
-                Ok(broker) => match rig.run(broker.topic("orders")) {
-                    Err(BrokerError::Newer(text)) => text,
-                    other => panic!("{log}: {other:?}"),
-                },
-                other => panic!("{log}: {:?}", other.err()),
+            let text = match trouble(&mut rig, log) {
+                Some(BrokerError::Newer(text)) => text,
+                other => panic!("{log}: {other:?}"),
             };
             assert!(text.contains(&path.display().to_string()), "{text}");
             assert!(text.contains("newer version") && text.contains("start that version"), "{text}");

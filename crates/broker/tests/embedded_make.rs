@@ -8,7 +8,6 @@ mod rig;
 use std::path::Path;
 use std::sync::Arc;
 
-use keylane_broker::embedded::OpenError;
 use keylane_broker::embedded::sim_disk::Fault;
 use keylane_broker::{Broker, BrokerError, Ends, JournalName, LogKind, TopicSpec};
 use rig::Rig;
@@ -56,7 +55,10 @@ fn journals_without_the_folders_file_are_not_made_anew() {
         let file = rig.disk.contents(path).expect("the folder's file");
         rig.disk.lose(path);
         for _ in 0..2 {
-            assert!(matches!(rig.open(), Err(OpenError::Damaged(_))));
+            let broker = rig.open().expect("topics go on");
+            let asked = rig.run(broker.journal(&name)).err();
+            assert!(matches!(asked, Some(BrokerError::Damaged(_))), "{asked:?}");
+            drop(broker);
             rig.kill();
         }
         rig.disk.put_file(path, file);

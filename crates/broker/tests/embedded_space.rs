@@ -147,7 +147,11 @@ fn a_new_folder_without_room_says_so_and_can_be_made_later() {
     rig.options.journal_segment_bytes = 16 << 20;
     for left in [0, 1000, 1 << 20, (1 << 20) + 50_000] {
         rig.disk.set_space(Some(left));
-        let refused = rig.open().err().expect("no room").to_string();
+        // Without room for its journals a folder takes messages, if anything; pipelines are told.
+        let broker = rig.open().expect("a folder");
+        let name = JournalName { group: "g".into(), topic: "t".into(), partition: 0, kind: LogKind::Journal };
+        let refused = rig.run(broker.journal(&name)).err().expect("no room").to_string();
+        drop(broker);
         assert!(refused.contains("bytes left") || refused.contains("no storage space"), "{refused}");
         assert!(refused.contains("cannot make data/"), "{refused}");
         rig.kill();
