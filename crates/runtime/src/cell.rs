@@ -30,6 +30,9 @@ pub(crate) struct Cell<F, B> {
     wakes: Arc<Wakes>,
     /// Which thread polls it: what the watchdog asks the kernel about.
     thread: AtomicU32,
+    /// The process was frozen in the middle of a pass, which goes on when it is thawed.
+    #[cfg(feature = "testing")]
+    within_a_pass: std::sync::atomic::AtomicBool,
     topic: Arc<str>,
     begin: B,
     tasks: Tasks,
@@ -63,6 +66,8 @@ where
             late: Mutex::default(),
             wakes,
             thread: AtomicU32::new(0),
+            #[cfg(feature = "testing")]
+            within_a_pass: Default::default(),
             topic,
             begin,
             tasks,
@@ -85,12 +90,17 @@ where
         for (seat, polled) in std::mem::take(&mut *self.late.lock().expect("no holder panics")) {
             shard().came_back(seat, polled);
         }
-        if !shard().begin_pass(cx) {
+        if !self.goes_on_within_a_pass() && !shard().begin_pass(cx) {
             return Poll::Ready(());
         }
         let elsewhere = self.blocked.too_often();
         let mut polls = 0;
         loop {
+            #[cfg(feature = "testing")]
+            if self.tasks.frozen() {
+                self.within_a_pass.store(true, Ordering::Relaxed);
+                return Poll::Pending;
+            }
             let next = shard().next(cx);
             if !matches!(next, Next::Poll(_)) {
                 self.blocked.forgive(polls);
@@ -121,6 +131,13 @@ where
             }
             shard().polled(polled);
         }
+    }
+
+    fn goes_on_within_a_pass(&self) -> bool {
+        #[cfg(feature = "testing")]
+        return self.within_a_pass.swap(false, Ordering::Relaxed);
+        #[cfg(not(feature = "testing"))]
+        false
     }
 
     #[inline]

@@ -59,7 +59,7 @@ impl Shards {
             let setup = Setup {
                 pipeline: Arc::clone(&subscription.pipeline),
                 engine: engine(subscription, settings, count),
-                intake: intake(settings, count, topic.spec.message_bytes_max),
+                intake: intake(settings, count),
                 partitions: topic.partitions,
                 permits: Arc::clone(&permits),
                 stats: Arc::clone(&figures),
@@ -173,13 +173,12 @@ fn engine(subscription: &Subscription, settings: &Settings, shards: usize) -> En
     })
 }
 
-fn intake(settings: &Settings, shards: usize, message_bytes_max: usize) -> Intake {
+fn intake(settings: &Settings, shards: usize) -> Intake {
     Intake::new(&Bounds {
         messages: (settings.buffer_messages / shards).max(1),
         bytes: settings.buffer_bytes / shards,
         pause_at: settings.pause_at,
         resume_at: settings.resume_at,
-        message_bytes_max: message_bytes_max.min(settings.buffer_bytes / shards),
         read_bytes_max: BATCH_BYTES,
     })
 }

@@ -45,6 +45,12 @@ impl Tasks {
         tokio::task::spawn_blocking(work);
     }
 
+    /// True while nothing of the process may move: a pass stops where it is, and goes on there when it is thawed.
+    #[cfg(feature = "testing")]
+    pub(crate) fn frozen(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gate| gate.is_frozen())
+    }
+
     /// True where handlers that block their thread are looked for: not in a simulation, where time jumps.
     pub(crate) fn watches(&self) -> bool {
         #[cfg(feature = "testing")]
@@ -83,9 +89,15 @@ mod gate {
     }
 
     impl Gate {
-        /// Nothing of the process runs until it is thawed.
+        /// Nothing of the process runs until it is thawed. A handler may call it: then a shard stops in the middle of a
+        /// pass, as a process that is stopped does.
         pub fn freeze(&self) {
             self.inside().frozen = true;
+        }
+
+        pub(super) fn is_frozen(&self) -> bool {
+            let inside = self.inside();
+            inside.frozen || inside.dead
         }
 
         /// The process goes on, believing what it believed.
