@@ -87,49 +87,73 @@ where
         // SAFETY: this task has the baton: it was spawned with it, and returns as soon as it has lost it. The
         // reference is made anew after each handler's poll, during which somebody else may use the shard.
         let shard = || unsafe { &mut *self.shard.get() };
-        for (seat, polled) in std::mem::take(&mut *self.late.lock().expect("no holder panics")) {
+        let late = std::mem::take(&mut *self.late.lock().expect("no holder panics"));
+        for (seat, polled) in late {
             shard().came_back(seat, polled);
         }
         if !self.goes_on_within_a_pass() && !shard().begin_pass(cx) {
             return Poll::Ready(());
         }
-        let elsewhere = self.blocked.too_often();
+        match self.next(cx) {
+            // Nothing of a handler runs on this thread, so nothing can block it.
+            Ok(seat) if self.blocked.too_often() => self.poll_all_elsewhere(seat, cx),
+            // A handler may block the thread. Whoever needs the runtime must not wait for it.
+            Ok(seat) => crate::spawn::may_block(|| self.poll_handlers(seat, cx)),
+            Err(ends) => ends,
+        }
+    }
+
+    /// The next attempt to be polled, or what the task does instead.
+    #[inline]
+    fn next(&self, cx: &mut Context<'_>) -> Result<u32, Poll<()>> {
+        #[cfg(feature = "testing")]
+        if self.tasks.frozen() {
+            self.within_a_pass.store(true, Ordering::Relaxed);
+            return Err(Poll::Pending);
+        }
+        // SAFETY: the caller has the baton.
+        match unsafe { &mut *self.shard.get() }.next(cx) {
+            Next::Poll(seat) => return Ok(seat),
+            Next::Sleep if self.late.lock().expect("no holder panics").is_empty() => {}
+            Next::Sleep | Next::Yield => cx.waker().wake_by_ref(),
+        }
+        Err(Poll::Pending)
+    }
+
+    fn poll_all_elsewhere(self: &Arc<Self>, mut seat: u32, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            self.poll_elsewhere(seat);
+            seat = match self.next(cx) {
+                Ok(seat) => seat,
+                Err(ends) => return ends,
+            };
+        }
+    }
+
+    fn poll_handlers(&self, mut seat: u32, cx: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: as in `poll`.
+        let shard = || unsafe { &mut *self.shard.get() };
         let mut polls = 0;
         loop {
-            #[cfg(feature = "testing")]
-            if self.tasks.frozen() {
-                self.within_a_pass.store(true, Ordering::Relaxed);
-                return Poll::Pending;
-            }
-            let next = shard().next(cx);
-            if !matches!(next, Next::Poll(_)) {
-                self.blocked.forgive(polls);
-            }
-            let seat = match next {
-                Next::Poll(seat) => seat,
-                Next::Sleep if self.late.lock().expect("no holder panics").is_empty() => {
-                    return Poll::Pending;
-                }
-                Next::Sleep | Next::Yield => {
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-            };
             polls += 1;
-            if elsewhere && self.blocked.goes_elsewhere() {
-                self.poll_elsewhere(seat);
-                continue;
-            }
             let slot = shard().attempts.slot(seat);
             let polling = self.baton.enter();
             // SAFETY: the seat stays filled until this poll was reported, and with it its waker.
             let waker = unsafe { (*slot).waker() };
             let polled = self.poll_slot(slot, &mut Context::from_waker(&waker));
             if !self.baton.leave(polling) {
+                self.blocked.returned();
                 self.post(seat, polled);
                 return Poll::Ready(());
             }
             shard().polled(polled);
+            seat = match self.next(cx) {
+                Ok(seat) => seat,
+                Err(ends) => {
+                    self.blocked.forgive(polls);
+                    return ends;
+                }
+            };
         }
     }
 
@@ -169,7 +193,6 @@ where
             // SAFETY: the seat stays filled until this poll was reported, and with it its waker.
             let waker = unsafe { (*slot.0).waker() };
             let polled = cell.poll_slot(slot.0, &mut Context::from_waker(&waker));
-            cell.blocked.came_back();
             cell.post(seat, polled);
         });
     }

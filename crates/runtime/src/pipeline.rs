@@ -254,6 +254,7 @@ impl Pipeline {
             dead: figures.dead,
             commits: at.counters.shown(),
             in_flight: figures.in_flight,
+            blocking: self.inner.shards.blocking(),
             buffered: figures.buffered,
             buffered_bytes: figures.buffered_bytes,
             partitions,

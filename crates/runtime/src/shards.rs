@@ -21,7 +21,7 @@ use crate::shard::{Setup, Shard};
 use crate::slot::lend;
 use crate::spawn::Tasks;
 use crate::stats::{Figures, ShardStats};
-use crate::status::{LaneSort, LaneStatus};
+use crate::status::{BlockingThreads, LaneSort, LaneStatus};
 use crate::subscription::Subscription;
 use crate::wake::Wakes;
 use crate::watch::{Watched, watch};
@@ -33,7 +33,15 @@ const LANES_MAX: usize = 1_000_000;
 pub(crate) struct Shards {
     pub(crate) doors: Vec<ShardDoor>,
     stats: Vec<Arc<ShardStats>>,
+    threads: Threads,
     stop: Arc<AtomicBool>,
+}
+
+/// Threads that handlers of a pipeline block.
+#[derive(Clone)]
+struct Threads {
+    blocked: Arc<Blocked>,
+    elsewhere: Arc<Elsewhere>,
 }
 
 impl Shards {
@@ -48,7 +56,8 @@ impl Shards {
         let count = shard_count(settings, topic.partitions);
         let wakes: Vec<Arc<Wakes>> = (0..count).map(|_| Arc::default()).collect();
         let permits = Permits::new(settings.concurrency, wakes.clone());
-        let threads = (Arc::<Blocked>::default(), Arc::<Elsewhere>::default());
+        let elsewhere = Elsewhere::new(&subscription.pipeline, settings.blocking);
+        let threads = Threads { blocked: Arc::default(), elsewhere: Arc::new(elsewhere) };
         let stop = Arc::new(AtomicBool::new(false));
         let handler = Arc::new(handler);
         let (mut doors, mut stats, mut watched) = (Vec::new(), Vec::new(), Vec::new());
@@ -75,7 +84,7 @@ impl Shards {
             stats.push(figures);
         }
         watch(tasks, &subscription.pipeline, watched, Arc::clone(&stop));
-        Shards { doors, stats, stop }
+        Shards { doors, stats, threads, stop }
     }
 
     /// All shards' figures.
@@ -83,6 +92,13 @@ impl Shards {
         let mut sum = Figures::default();
         self.stats.iter().for_each(|stats| stats.add_to(&mut sum));
         sum
+    }
+
+    /// Threads that its handlers block now.
+    pub(crate) fn blocking(&self) -> BlockingThreads {
+        let (at_work, waiting, max) = self.threads.elsewhere.figures();
+        let threads = at_work as u64 + u64::from(self.threads.blocked.contained());
+        BlockingThreads { threads, waiting: waiting as u64, max: max as u64 }
     }
 
     /// Lanes of all shards, the first `limit` by `sort`.
@@ -122,7 +138,7 @@ fn run<H: Handler>(
     subscription: &Subscription,
     handler: &Arc<H>,
     tasks: &Tasks,
-    threads: &(Arc<Blocked>, Arc<Elsewhere>),
+    threads: &Threads,
 ) -> std::sync::Weak<dyn Watched> {
     // SAFETY: the closure keeps the Arc, and the cell drops the shard's futures before the closure.
     let lent: &'static H = unsafe { lend(handler) };
@@ -139,14 +155,21 @@ fn spawn<F, B>(
     begin: B,
     subscription: &Subscription,
     tasks: &Tasks,
-    threads: &(Arc<Blocked>, Arc<Elsewhere>),
+    threads: &Threads,
 ) -> std::sync::Weak<dyn Watched>
 where
     F: Future<Output = Outcome> + Send + 'static,
     B: Fn(Attempt<'static>) -> F + Send + Sync + 'static,
 {
     let topic = Arc::clone(&subscription.topic);
-    let cell = Cell::new(shard, begin, topic, tasks.clone(), Arc::clone(&threads.0), Arc::clone(&threads.1));
+    let cell = Cell::new(
+        shard,
+        begin,
+        topic,
+        tasks.clone(),
+        Arc::clone(&threads.blocked),
+        Arc::clone(&threads.elsewhere),
+    );
     let watched: Arc<dyn Watched> = Arc::clone(&cell) as _;
     tasks.spawn(cell.run());
     Arc::downgrade(&watched)

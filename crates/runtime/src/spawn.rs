@@ -11,6 +11,17 @@ use tokio::task::JoinHandle;
 #[cfg(feature = "testing")]
 pub use gate::Gate;
 
+/// Runs `work`, which should not block its thread but may: a worker of the runtime hands its other tasks to another
+/// thread meanwhile. A runtime of one thread has nobody to hand them to.
+#[allow(clippy::disallowed_methods, reason = "this is the file that spawns threads")]
+pub(crate) fn may_block<T>(work: impl FnOnce() -> T) -> T {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}
+
 /// Spawns the tasks of one process.
 #[derive(Debug, Clone, Default)]
 pub struct Tasks {

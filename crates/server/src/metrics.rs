@@ -214,6 +214,12 @@ fn of_pipeline(scrape: &mut Scrape, pipeline: &PipelineStatus) {
     }
     let now = [
         ("keylane_handlers_in_flight", "Handlers running", pipeline.in_flight),
+        ("keylane_blocking_threads", "Threads that handlers block, or may", pipeline.blocking.threads),
+        (
+            "keylane_blocking_waiting",
+            "Attempts that wait for such a thread; not 0 if all are blocked",
+            pipeline.blocking.waiting,
+        ),
         ("keylane_buffered_messages", "Messages read and not settled", pipeline.buffered),
         ("keylane_buffered_bytes", "Their bytes", pipeline.buffered_bytes),
         (
