@@ -12,12 +12,14 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use keylane_core::Outcome;
+use tokio::sync::mpsc;
 
 use crate::contain::{Baton, Blocked, Polling};
 use crate::elsewhere::Elsewhere;
+use crate::link::Command;
 use crate::shard::{Next, Shard};
 use crate::slot::{Begin, Polled, Slot};
-use crate::spawn::Tasks;
+use crate::spawn::{TaskKind, Tasks};
 use crate::wake::Wakes;
 use crate::watch::{Blocking, Watched};
 
@@ -38,6 +40,13 @@ pub(crate) struct Cell<F, B> {
     tasks: Tasks,
     blocked: Arc<Blocked>,
     elsewhere: Arc<Elsewhere>,
+    successor: Arc<dyn Successor>,
+}
+
+/// Puts another shard in the place of one that ended.
+pub(crate) trait Successor: Send + Sync {
+    /// The other one is told what was on its way to the first.
+    fn succeed(self: Arc<Self>, commands: mpsc::Receiver<Command>);
 }
 
 // SAFETY: `shard` is touched only by the holder of the baton, who got it through the baton's atomics or the runtime's
@@ -58,6 +67,7 @@ where
         tasks: Tasks,
         blocked: Arc<Blocked>,
         elsewhere: Arc<Elsewhere>,
+        successor: Arc<dyn Successor>,
     ) -> Arc<Cell<F, B>> {
         let wakes = Arc::clone(&shard.wakes);
         Arc::new(Cell {
@@ -73,13 +83,23 @@ where
             tasks,
             blocked,
             elsewhere,
+            successor,
         })
     }
 
-    /// Runs the shard until nobody needs it, or until its baton is taken away.
-    pub(crate) async fn run(self: Arc<Self>) {
-        // Many handlers in one task would use up tokio's budget for one task; the shard yields by itself.
-        tokio::task::unconstrained(poll_fn(|cx| self.poll(cx))).await;
+    /// Runs the shard as a task until nobody needs it, or until its baton is taken away. The caller has the baton.
+    pub(crate) fn go(self: Arc<Self>) {
+        let tasks = self.tasks.clone();
+        tasks.spawn(async move {
+            // Many handlers in one task would use up tokio's budget for one task; the shard yields by itself.
+            let run = tokio::task::unconstrained(poll_fn(|cx| self.poll(cx)));
+            if let Err(why) = self.tasks.supervise(TaskKind::Shard, run).await {
+                // SAFETY: handlers' panics are caught where they are polled, so this task had the baton when it
+                // panicked; it gives it to nobody, and does not come back.
+                let commands = unsafe { &mut *self.shard.get() }.fall(&why);
+                Arc::clone(&self.successor).succeed(commands);
+            }
+        });
     }
 
     fn poll(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -221,8 +241,7 @@ where
         let delivery = shard.attempts.delivery(shard.current.seat);
         let (partition, position, id) = (delivery.partition(), delivery.position(), delivery.id().to_owned());
         shard.current_went_elsewhere();
-        let tasks = self.tasks.clone();
-        tasks.spawn(self.run());
+        self.go();
         Some(Blocking { partition, position, id })
     }
 }

@@ -276,6 +276,14 @@ impl<F> Attempts<F> {
         seats.filter_map(|seat| Some((seat.lane?, (seat.slot.delivery()?, seat.state)))).collect()
     }
 
+    /// Ends all attempts that this shard polls itself; those that another thread polls end when that returns. Returns how
+    /// many there were in all. Nothing else may be asked after it.
+    pub(crate) fn end_all(&mut self) -> usize {
+        let here = |seat: &&mut Seat<F>| matches!(seat.state, SeatState::Here { .. });
+        self.seats.iter_mut().filter(here).for_each(|seat| seat.slot.clear());
+        self.in_flight
+    }
+
     /// Gives seats back that a burst left behind.
     pub(crate) fn shrink(&mut self) {
         if self.free.len() <= SPARE_SEATS + 2 * self.in_flight {

@@ -27,6 +27,7 @@ impl<F> Shard<F> {
                     self.drop_part(partition);
                 }
             }
+            Command::Forget { partition } => self.drop_part(partition),
             Command::End => self.ended = true,
             Command::Lanes { sort, limit, reply } => {
                 let _ = reply.send(self.lanes(sort, limit));

@@ -14,6 +14,7 @@ use keylane_core::{BatchCursor, Delivery, Found, LaneHash, LaneId, Ledger, Load}
 
 use crate::flaws::Flaws;
 use crate::link::{Link, Pause, Start};
+use crate::spawn::{TaskKind, Tasks};
 use crate::wake::{ListWaker, Wakes};
 
 /// Bytes asked of a reader at a time: about a thousand ordinary messages, which is where batches stop getting cheaper.
@@ -134,10 +135,17 @@ impl Part {
     }
 
     /// Asks the reader for one more batch. False: it has none now, and will say when it has.
-    pub(crate) fn poll_batch(&mut self, shard: &mut Load, bytes_max: usize) -> Result<bool, BrokerError> {
+    pub(crate) fn poll_batch(
+        &mut self,
+        tasks: &Tasks,
+        shard: &mut Load,
+        bytes_max: usize,
+    ) -> Result<bool, BrokerError> {
         self.waker.rearm();
         let waker = waker_ref(&self.waker);
-        match self.reader.poll_batch(&mut Context::from_waker(&waker), bytes_max) {
+        let mut cx = Context::from_waker(&waker);
+        let read = tasks.supervise_now(TaskKind::Reader, || self.reader.poll_batch(&mut cx, bytes_max));
+        match read.unwrap_or_else(|why| Poll::Ready(Err(BrokerError::Unavailable(why)))) {
             Poll::Pending => Ok(false),
             Poll::Ready(Err(error)) => Err(error),
             Poll::Ready(Ok(batch)) => {

@@ -27,10 +27,11 @@ use crate::clock::Clock;
 use crate::commit::HandOver;
 use crate::flaws::Flaws;
 use crate::handle::Attempts;
-use crate::link::{Command, Pauses};
+use crate::link::{COMMANDS_MAX, Command, Pauses};
 use crate::permits::{Permits, ShardPermits};
 use crate::poll::{Part, PartState};
 use crate::slot::Polled;
+use crate::spawn::Tasks;
 use crate::stats::ShardStats;
 use crate::wake::Wakes;
 
@@ -94,6 +95,7 @@ pub(crate) struct Shard<F> {
     /// The last of them, in ms.
     pub(crate) paused_ms: u64,
     pub(crate) clock: Clock,
+    tasks: Tasks,
     pub(crate) pipeline: Arc<str>,
     /// Partitions by what they do: of which messages may start, and those that are given up.
     pub(crate) running: usize,
@@ -136,6 +138,7 @@ pub(crate) struct Setup {
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) pauses: Arc<Pauses>,
     pub(crate) clock: Clock,
+    pub(crate) tasks: Tasks,
     pub(crate) timeout_ms: u64,
     pub(crate) flaws: Flaws,
 }
@@ -158,6 +161,7 @@ impl<F> Shard<F> {
             pauses: setup.pauses,
             paused_ms: 0,
             clock: setup.clock,
+            tasks: setup.tasks,
             pipeline: setup.pipeline,
             intake: setup.intake,
             commands: setup.commands,
@@ -260,6 +264,20 @@ impl<F> Shard<F> {
             Polled::Ended(outcome) => self.ended(seat, self.current.first, *outcome),
             Polled::Waits => self.waits(seat, self.current.first),
         }
+    }
+
+    /// The shard's loop panicked, so nothing that it knows is trusted any more: handlers end where they are, owners hear
+    /// why, and what is told from here on is for whoever takes its place.
+    pub(crate) fn fall(&mut self, why: &str) -> mpsc::Receiver<Command> {
+        for part in self.parts.iter_mut().filter_map(Option::take) {
+            part.link.leave(|mail| mail.gone = Some(why.to_owned()));
+        }
+        for _ in 0..self.attempts.end_all() {
+            self.permits.give();
+        }
+        self.permits.give_back();
+        let (_, nobody) = mpsc::channel(COMMANDS_MAX);
+        std::mem::replace(&mut self.commands, nobody)
     }
 
     /// Ends a pass: hands over what was finished, and sleeps if there was nothing to do.

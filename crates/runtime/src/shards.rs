@@ -9,7 +9,7 @@ use keylane_core::{Engine, Intake, Outcome, RetryPolicy};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::assign::ShardDoor;
-use crate::cell::Cell;
+use crate::cell::{Cell, Successor};
 use crate::contain::Blocked;
 use crate::elsewhere::Elsewhere;
 use crate::handler::{Attempt, Handler};
@@ -24,7 +24,7 @@ use crate::stats::{Figures, ShardStats};
 use crate::status::{BlockingThreads, LaneSort, LaneStatus};
 use crate::subscription::Subscription;
 use crate::wake::Wakes;
-use crate::watch::{Watched, watch};
+use crate::watch::{AllWatched, Watched, watch};
 
 /// Lanes of a pipeline at most (ORD-5).
 const LANES_MAX: usize = 1_000_000;
@@ -60,28 +60,28 @@ impl Shards {
         let threads = Threads { blocked: Arc::default(), elsewhere: Arc::new(elsewhere) };
         let stop = Arc::new(AtomicBool::new(false));
         let handler = Arc::new(handler);
-        let (mut doors, mut stats, mut watched) = (Vec::new(), Vec::new(), Vec::new());
-        for wakes in wakes {
+        let watched = AllWatched::default();
+        let (mut doors, mut stats) = (Vec::new(), Vec::new());
+        for (number, wakes) in wakes.into_iter().enumerate() {
             let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
-            let figures = Arc::<ShardStats>::default();
-            let pauses = Arc::<Pauses>::default();
-            let setup = Setup {
-                pipeline: Arc::clone(&subscription.pipeline),
-                engine: engine(subscription, settings, count),
-                intake: intake(settings, count),
+            let place = Arc::new(Place {
+                number,
+                subscription: Arc::clone(subscription),
+                settings: settings.clone(),
+                shards: count,
                 partitions: topic.partitions,
                 permits: Arc::clone(&permits),
-                stats: Arc::clone(&figures),
-                commands: receiver,
+                stats: Arc::default(),
                 wakes: Arc::clone(&wakes),
-                pauses: Arc::clone(&pauses),
-                clock: subscription.clock,
-                timeout_ms: settings.timeout_ms(),
-                flaws: settings.flaws(),
-            };
-            watched.push(run(setup, subscription, &handler, tasks, &threads));
-            doors.push(ShardDoor { commands, wakes, pauses });
-            stats.push(figures);
+                pauses: Arc::default(),
+                handler: Arc::clone(&handler),
+                tasks: tasks.clone(),
+                threads: threads.clone(),
+                watched: Arc::clone(&watched),
+            });
+            stats.push(Arc::clone(&place.stats));
+            doors.push(ShardDoor { commands, wakes, pauses: Arc::clone(&place.pauses) });
+            place.succeed(receiver);
         }
         watch(tasks, &subscription.pipeline, watched, Arc::clone(&stop));
         Shards { doors, stats, threads, stop }
@@ -132,46 +132,72 @@ fn shard_count(settings: &Settings, partitions: u32) -> usize {
     settings.shards.unwrap_or(cores).clamp(1, most)
 }
 
-#[allow(unsafe_code, reason = "the handler lives as long as the closure that lends it")]
-fn run<H: Handler>(
-    setup: Setup,
-    subscription: &Subscription,
-    handler: &Arc<H>,
-    tasks: &Tasks,
-    threads: &Threads,
-) -> std::sync::Weak<dyn Watched> {
-    // SAFETY: the closure keeps the Arc, and the cell drops the shard's futures before the closure.
-    let lent: &'static H = unsafe { lend(handler) };
-    let kept = Arc::clone(handler);
-    let begin = move |attempt: Attempt<'static>| {
-        let _ = &kept;
-        lent.handle(attempt)
-    };
-    spawn(Shard::new(setup), begin, subscription, tasks, threads)
+/// A shard's place in its pipeline: what stays if the shard in it ends.
+struct Place<H> {
+    number: usize,
+    subscription: Arc<Subscription>,
+    settings: Settings,
+    shards: usize,
+    partitions: u32,
+    permits: Arc<Permits>,
+    stats: Arc<ShardStats>,
+    wakes: Arc<Wakes>,
+    pauses: Arc<Pauses>,
+    handler: Arc<H>,
+    tasks: Tasks,
+    threads: Threads,
+    watched: AllWatched,
 }
 
-fn spawn<F, B>(
+impl<H: Handler> Successor for Place<H> {
+    #[allow(unsafe_code, reason = "the handler lives as long as the closure that lends it")]
+    fn succeed(self: Arc<Self>, commands: mpsc::Receiver<Command>) {
+        let shard = Shard::new(Setup {
+            pipeline: Arc::clone(&self.subscription.pipeline),
+            engine: engine(&self.subscription, &self.settings, self.shards),
+            intake: intake(&self.settings, self.shards),
+            partitions: self.partitions,
+            permits: Arc::clone(&self.permits),
+            stats: Arc::clone(&self.stats),
+            commands,
+            wakes: Arc::clone(&self.wakes),
+            pauses: Arc::clone(&self.pauses),
+            clock: self.subscription.clock,
+            tasks: self.tasks.clone(),
+            timeout_ms: self.settings.timeout_ms(),
+            flaws: self.settings.flaws(),
+        });
+        // SAFETY: the closure keeps the Arc, and the cell drops the shard's futures before the closure.
+        let lent: &'static H = unsafe { lend(&self.handler) };
+        let kept = Arc::clone(&self.handler);
+        let begin = move |attempt: Attempt<'static>| {
+            let _ = &kept;
+            lent.handle(attempt)
+        };
+        let watched = spawn(shard, begin, &self, Arc::clone(&self) as _);
+        let mut all = self.watched.lock().expect("no holder panics");
+        match all.get_mut(self.number) {
+            Some(before) => *before = watched,
+            None => all.push(watched),
+        }
+    }
+}
+
+fn spawn<F, B, H>(
     shard: Shard<F>,
     begin: B,
-    subscription: &Subscription,
-    tasks: &Tasks,
-    threads: &Threads,
+    place: &Place<H>,
+    successor: Arc<dyn Successor>,
 ) -> std::sync::Weak<dyn Watched>
 where
     F: Future<Output = Outcome> + Send + 'static,
     B: Fn(Attempt<'static>) -> F + Send + Sync + 'static,
 {
-    let topic = Arc::clone(&subscription.topic);
-    let cell = Cell::new(
-        shard,
-        begin,
-        topic,
-        tasks.clone(),
-        Arc::clone(&threads.blocked),
-        Arc::clone(&threads.elsewhere),
-    );
+    let Threads { blocked, elsewhere } = place.threads.clone();
+    let topic = Arc::clone(&place.subscription.topic);
+    let cell = Cell::new(shard, begin, topic, place.tasks.clone(), blocked, elsewhere, successor);
     let watched: Arc<dyn Watched> = Arc::clone(&cell) as _;
-    tasks.spawn(cell.run());
+    cell.go();
     Arc::downgrade(&watched)
 }
 

@@ -185,12 +185,6 @@ impl<F> Drop for Slot<F> {
     }
 }
 
-/// What a panic said.
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let said = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message");
-    format!("the handler panicked: {said}")
+    format!("the handler panicked: {}", crate::spawn::panic_said(panic))
 }

@@ -77,6 +77,7 @@ impl PipelineStatus {
             dead: 0,
             commits: Commits::default(),
             in_flight: 0,
+            blocking: BlockingThreads::default(),
             buffered: 0,
             buffered_bytes: 0,
             partitions: (0..partitions).map(stopped).collect(),

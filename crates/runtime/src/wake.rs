@@ -5,9 +5,14 @@
 //! only if it sleeps.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Waker;
+
+#[cfg(loom)]
+use loom::sync::{Mutex, atomic::AtomicBool};
+#[cfg(not(loom))]
+use std::sync::{Mutex, atomic::AtomicBool};
 
 use futures_util::task::{ArcWake, AtomicWaker};
 

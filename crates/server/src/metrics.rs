@@ -80,6 +80,14 @@ impl Metrics {
             vec![],
             up.into(),
         );
+        for (task, ended) in app.keylane.tasks_ended() {
+            scrape.counter(
+                "keylane_tasks_ended_unexpectedly",
+                "Background tasks that ended as nobody asked, and were begun anew, by what they are",
+                vec![("task", task.to_owned())],
+                ended,
+            );
+        }
         for pipeline in &pipelines {
             of_pipeline(&mut scrape, pipeline);
         }

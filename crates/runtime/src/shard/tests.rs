@@ -18,6 +18,7 @@ use crate::clock::Clock;
 use crate::link::{COMMANDS_MAX, Command, Link, Pauses, Start};
 use crate::permits::Permits;
 use crate::slot::Polled;
+use crate::spawn::Tasks;
 use crate::stats::ShardStats;
 use crate::wake::Wakes;
 
@@ -75,6 +76,7 @@ impl World {
             wakes,
             pauses: Arc::clone(&pauses),
             clock: Clock::system().skipping(skipped_ms),
+            tasks: Tasks::default(),
             timeout_ms: 30_000,
             flaws: Default::default(),
         });
@@ -216,6 +218,19 @@ fn a_pause_within_a_pass_starts_nothing_until_the_journal_was_read() {
     assert_eq!(world.links[0].take().verify.map(|paused_ms| paused_ms >= 5_000), Some(true));
     world.verified(0);
     assert_eq!(world.run().len(), 90);
+}
+
+/// ORD-12: a shard that looks for a pause only between two passes starts what may be another's: this test sees it.
+#[cfg(feature = "flaws")]
+#[test]
+fn a_shard_that_does_not_look_within_a_pass_is_caught() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    world.shard.flaws.blind_within_a_pass = true;
+    world.arrive(0, None, 100, 10);
+    let started = world.pass(|world| world.sleep(5_000));
+    assert_eq!(started.len(), 100, "all of them, though the process slept");
 }
 
 /// ORD-12: a pause after a journal was read makes what was read worthless.

@@ -174,7 +174,7 @@ impl<F> Shard<F> {
         let Some(bytes_max) = bytes_max else {
             return Some(Turn::Again);
         };
-        match part.poll_batch(&mut self.load, bytes_max) {
+        match part.poll_batch(&self.tasks, &mut self.load, bytes_max) {
             Ok(true) => {
                 // Also if all of it is only queued: the reader must be asked until it has nothing more, and only then
                 // says when it has.
