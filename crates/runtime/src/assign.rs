@@ -15,7 +15,7 @@ use crate::growth::{Gates, growth_of, open_gates};
 use crate::link::{Command, Pauses};
 use crate::news::{News, Teller, Told, news};
 use crate::own::Own;
-use crate::spawn::Tasks;
+use crate::spawn::{TaskKind, Tasks};
 use crate::status::PartitionState;
 use crate::subscription::Subscription;
 use crate::view::{PartitionView, Views, all};
@@ -175,7 +175,9 @@ impl Assign {
             self.left = false;
         }
         self.gates = Gates::new(&growth, self.topic.partitions);
-        self.tasks.spawn(open_gates(Arc::downgrade(&self.gates), at, growth));
+        let gates = Arc::downgrade(&self.gates);
+        let open = move || open_gates(gates.clone(), Arc::clone(&at), growth.clone());
+        self.tasks.keep(TaskKind::Gates, open);
         for view in all(&self.views) {
             view.set(PartitionState::Idle, None);
         }
@@ -423,7 +425,7 @@ impl Assign {
 }
 
 /// Ready once stopping has come that far, or nobody can say any more.
-async fn reached(stop: &mut watch::Receiver<Stopping>, far: Stopping) {
+pub(crate) async fn reached(stop: &mut watch::Receiver<Stopping>, far: Stopping) {
     let _ = stop.wait_for(|stopping| *stopping >= far).await;
 }
 
@@ -444,7 +446,10 @@ fn ends_it(error: &BrokerError) -> bool {
 }
 
 /// Joins the group of a topic that must still be the one that was joined before.
-async fn join_after_pause(at: &Subscription, before: &Topic) -> Result<Box<dyn Membership>, BrokerError> {
+pub(crate) async fn join_after_pause(
+    at: &Subscription,
+    before: &Topic,
+) -> Result<Box<dyn Membership>, BrokerError> {
     tokio::time::sleep_until(at.clock.instant(at.clock.now_ms() + REJOIN_MS)).await;
     let mut membership = at.broker.join(&at.group, &at.topic, &at.node).await?;
     // Looked at behind the joining: what it is now it was then, since no topic becomes again what it was.

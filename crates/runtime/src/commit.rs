@@ -18,6 +18,18 @@ const LOT_RANGES_MAX: usize = 8_192;
 pub(crate) struct HandOver {
     finished: usize,
     due_ms: Option<u64>,
+    /// Partitions that have something to hand over, or are given up.
+    partitions: Vec<u32>,
+}
+
+/// When to look at a partition again.
+enum Again {
+    At(u64),
+    /// When somebody else has done something: its owner says that the last lot counts, or a handler of a partition that
+    /// is given up ends.
+    WhenTold,
+    /// It has nothing to hand over.
+    No,
 }
 
 impl HandOver {
@@ -41,6 +53,28 @@ impl HandOver {
         if part.fresh_since_ms.is_none() {
             part.fresh_since_ms = Some(now_ms);
             self.due_ms.get_or_insert(now_ms + LOT_MS);
+            self.list(part);
+        }
+    }
+
+    /// Looks at `part` when it looks.
+    pub(crate) fn list(&mut self, part: &mut Part) {
+        if !std::mem::replace(&mut part.hands_over, true) {
+            self.partitions.push(part.partition);
+        }
+    }
+
+    /// A partition is gone.
+    pub(crate) fn forget(&mut self, part: &Part) {
+        if part.hands_over {
+            self.partitions.retain(|partition| *partition != part.partition);
+        }
+    }
+
+    /// The last lot of `part` counts: the next may be due.
+    pub(crate) fn counted(&mut self, part: &Part, now_ms: u64) {
+        if part.fresh_since_ms.is_some() {
+            self.due_ms = Some(now_ms);
         }
     }
 
@@ -60,18 +94,21 @@ impl<F> Shard<F> {
         }
         self.stats.handled(std::mem::take(&mut self.hand_over.finished));
         self.hand_over.due_ms = None;
-        for part in self.parts.iter_mut().flatten() {
-            hand_over(part, self.now_ms);
-            if let Some(since_ms) = part.fresh_since_ms {
-                let due_ms = (since_ms + LOT_MS).max(self.now_ms + 1);
-                self.hand_over.due_ms = Some(self.hand_over.due_ms.map_or(due_ms, |at| at.min(due_ms)));
+        let HandOver { partitions, due_ms, .. } = &mut self.hand_over;
+        partitions.retain(|partition| {
+            let part = self.parts[*partition as usize].as_mut().expect("forgotten when it goes");
+            match hand_over(part, self.now_ms) {
+                Again::At(at_ms) => *due_ms = Some(due_ms.map_or(at_ms, |due_ms| due_ms.min(at_ms))),
+                Again::WhenTold => {}
+                Again::No => part.hands_over = false,
             }
-        }
+            part.hands_over
+        });
     }
 }
 
 /// Leaves the owner a lot, if one is due and the last was taken.
-fn hand_over(part: &mut Part, now_ms: u64) {
+fn hand_over(part: &mut Part, now_ms: u64) -> Again {
     let draining = part.state == PartState::Draining;
     let waited = part.fresh_since_ms.is_some_and(|since_ms| since_ms + LOT_MS <= now_ms);
     let due = part.ledger.fresh() >= LOT || waited || draining;
@@ -84,8 +121,18 @@ fn hand_over(part: &mut Part, now_ms: u64) {
             part.link.leave(|mail| mail.done = lot);
         }
     }
+    if !fresh(part) {
+        part.fresh_since_ms = None;
+    }
     if draining && !part.said_quiet && part.running == 0 && part.ledger.fresh() == 0 {
         part.said_quiet = true;
         part.link.leave(|mail| mail.quiet = true);
+    }
+    match part.fresh_since_ms.map(|since_ms| since_ms + LOT_MS) {
+        // The last lot does not count yet. Its owner says when, and looking every millisecond would not help.
+        Some(due_ms) if due_ms <= now_ms => Again::WhenTold,
+        Some(due_ms) => Again::At(due_ms),
+        None if draining && !part.said_quiet => Again::WhenTold,
+        None => Again::No,
     }
 }

@@ -17,6 +17,8 @@ pub struct Flaws {
     pub rules: keylane_core::Rules,
     /// The newest format of journals that it reads and writes: a pipeline of the next version has one more.
     pub format: u8,
+    /// A shard looks whether the process was paused only between two passes.
+    pub blind_within_a_pass: bool,
 }
 
 #[cfg(feature = "flaws")]
@@ -27,6 +29,7 @@ impl Default for Flaws {
             engine: Default::default(),
             rules: keylane_core::Rules::ALL,
             format: FORMAT,
+            blind_within_a_pass: false,
         }
     }
 }
@@ -53,6 +56,11 @@ impl Flaws {
     pub(crate) fn format(self) -> u8 {
         self.format
     }
+
+    #[inline]
+    pub(crate) fn blind_within_a_pass(self) -> bool {
+        self.blind_within_a_pass
+    }
 }
 
 #[cfg(not(feature = "flaws"))]
@@ -71,5 +79,10 @@ impl Flaws {
 
     pub(crate) fn format(self) -> u8 {
         FORMAT
+    }
+
+    #[inline]
+    pub(crate) fn blind_within_a_pass(self) -> bool {
+        false
     }
 }

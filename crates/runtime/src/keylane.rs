@@ -157,6 +157,12 @@ impl Keylane {
         Keylane { inner: Arc::new(inner) }
     }
 
+    /// How often something that runs in the background ended as nobody asked, by what it was. More than 0 is a bug, from
+    /// which it was recovered: the log says more.
+    pub fn tasks_ended(&self) -> Vec<(&'static str, u64)> {
+        self.inner.tasks.ended().map(|(kind, ended)| (kind.name(), ended)).collect()
+    }
+
     /// `embedded`, `kafka` …
     pub fn broker_kind(&self) -> &'static str {
         self.inner.broker.kind()

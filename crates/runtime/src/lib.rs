@@ -39,6 +39,7 @@ mod contain;
 mod elsewhere;
 pub mod error;
 mod flaws;
+mod follow;
 mod growth;
 mod handle;
 pub mod handler;

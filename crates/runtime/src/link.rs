@@ -53,6 +53,11 @@ pub(crate) enum Command {
         /// Its epoch.
         epoch: u64,
     },
+    /// Forget a partition whose owner is gone, whatever its epoch.
+    Forget {
+        /// The partition.
+        partition: u32,
+    },
     /// The pipeline has ended.
     End,
     /// Show lanes.
@@ -116,6 +121,8 @@ pub(crate) struct Mail {
     pub(crate) verify: Option<u64>,
     /// The partition cannot be read.
     pub(crate) broken: Option<BrokerError>,
+    /// The shard ended, and nothing of the partition runs any more: why.
+    pub(crate) gone: Option<String>,
 }
 
 /// The mailbox.

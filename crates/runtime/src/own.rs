@@ -21,6 +21,7 @@ use crate::assign::Asks;
 use crate::growth::Gates;
 use crate::link::{Command, Link, Pauses, Start};
 use crate::news::{News, Told};
+use crate::spawn::TaskKind;
 use crate::status::PartitionState;
 use crate::subscription::Subscription;
 use crate::view::PartitionView;
@@ -101,7 +102,17 @@ impl Own {
     /// Owns the partition until it is given up for good.
     pub(crate) async fn run(mut self) {
         loop {
-            match self.own_once().await {
+            let tasks = self.subscription.tasks.clone();
+            let ended = match tasks.supervise(TaskKind::Owner, self.own_once()).await {
+                Ok(ended) => ended,
+                Err(why) => {
+                    // Nobody puts on record what its shard does now: that must not go on.
+                    let _ = self.shard.send(Command::Forget { partition: self.partition }).await;
+                    self.wakes.wake();
+                    Ended::Again(why)
+                }
+            };
+            match ended {
                 Ended::GivenUp => break,
                 Ended::Again(why) => {
                     tracing::warn!(partition = self.partition, why, "a partition starts over");

@@ -8,7 +8,8 @@ use std::time::Duration;
 use keylane_core::Order;
 use tokio::sync::watch;
 
-use crate::assign::{Assign, Stopping};
+use crate::assign::Stopping;
+use crate::follow::Follow;
 use crate::handler::IntoHandler;
 use crate::keylane::Claimed;
 use crate::lag::Lagging;
@@ -102,6 +103,7 @@ impl<H: Handler> PipelineBuilder<H> {
         let subscription = Arc::new(Subscription {
             broker: Arc::clone(&inner.broker),
             clock: inner.clock,
+            tasks: inner.tasks.clone(),
             pipeline: name.as_str().into(),
             topic: topic.name.as_str().into(),
             group,
@@ -119,7 +121,6 @@ impl<H: Handler> PipelineBuilder<H> {
         // Read once the group is known: what it has not settled is kept from then on.
         let ends = inner.broker.ends(&topic.name).await?;
         let (stop, stopping) = watch::channel(Stopping::No);
-        let shards = Shards::start(&subscription, &settings, &topic, handler, &inner.tasks);
         let mut views = Vec::new();
         for (partition, ends) in (0..).zip(&ends) {
             let commit = inner.broker.committed(&subscription.group, &topic.name, partition).await?;
@@ -128,21 +129,20 @@ impl<H: Handler> PipelineBuilder<H> {
         }
         let views: Views = Arc::new(RwLock::new(views));
         let lagging = Lagging::new(&ends);
-        let assign = Assign {
+        // Nothing may fail from here on: shards and their watchdog would run for nobody.
+        let shards = Shards::start(&subscription, &settings, &topic, handler, &inner.tasks);
+        let follow = Follow {
             subscription: Arc::clone(&subscription),
-            membership,
             ends,
             shards: shards.doors.clone(),
             views: Arc::clone(&views),
             tasks: inner.tasks.clone(),
             topic,
             stop: stopping,
-            left: false,
-            gates: Arc::default(),
         };
         let (ended, ending) = watch::channel(false);
         inner.tasks.spawn(async move {
-            assign.run().await;
+            follow.run(membership).await;
             let _ = ended.send(true);
         });
         let drain = settings.drain;
@@ -254,6 +254,7 @@ impl Pipeline {
             dead: figures.dead,
             commits: at.counters.shown(),
             in_flight: figures.in_flight,
+            blocking: self.inner.shards.blocking(),
             buffered: figures.buffered,
             buffered_bytes: figures.buffered_bytes,
             partitions,

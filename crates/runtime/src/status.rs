@@ -33,6 +33,8 @@ pub struct PipelineStatus {
     pub commits: Commits,
     /// Handlers running.
     pub in_flight: u64,
+    /// Threads that handlers block.
+    pub blocking: BlockingThreads,
     /// Messages read and not settled.
     pub buffered: u64,
     /// Their bytes.
@@ -75,6 +77,7 @@ impl PipelineStatus {
             dead: 0,
             commits: Commits::default(),
             in_flight: 0,
+            blocking: BlockingThreads::default(),
             buffered: 0,
             buffered_bytes: 0,
             partitions: (0..partitions).map(stopped).collect(),
@@ -90,6 +93,17 @@ pub struct Commits {
     pub done: u64,
     /// Failed, and tried again.
     pub failed: u64,
+}
+
+/// Threads that handlers of a pipeline block (ORD-4).
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct BlockingThreads {
+    /// Threads that run a handler that blocks, or may.
+    pub threads: u64,
+    /// Attempts that wait for such a thread. Not 0: all of them are blocked.
+    pub waiting: u64,
+    /// How many such threads there may be (setting `blocking`).
+    pub max: u64,
 }
 
 /// What a pipeline has not settled.

@@ -9,12 +9,14 @@ use keylane_core::setup::Bounds;
 
 use crate::clock::Clock;
 use crate::flaws::Flaws;
+use crate::spawn::Tasks;
 use crate::status::Commits;
 
 /// One pipeline's subscription.
 pub(crate) struct Subscription {
     pub(crate) broker: Arc<dyn Broker>,
     pub(crate) clock: Clock,
+    pub(crate) tasks: Tasks,
     pub(crate) pipeline: Arc<str>,
     pub(crate) topic: Arc<str>,
     pub(crate) group: String,

@@ -75,7 +75,7 @@ async fn a_handler_that_blocks_its_thread_stops_only_its_own_key() {
         .start()
         .await
         .expect("starts");
-    // More than the three after which every attempt goes to the blocking pool.
+    // More than the three after which every attempt goes to a thread of its own.
     for n in 0..6 {
         let key = format!("blocked{n}");
         keylane.produce(Message::new("t").key(&key).payload(format!("block{n}"))).await.expect("produced");
@@ -99,6 +99,90 @@ async fn a_handler_that_blocks_its_thread_stops_only_its_own_key() {
     }
     pipeline.drain().await.expect("drained");
     assert_eq!(pipeline.status().await.expect("answers").lag.messages, 0);
+}
+
+/// A pipeline on `t` whose messages `block...` wait at a door, and count the others.
+async fn blocks_at(door: &Arc<Door>, keylane: &Keylane, settings: Settings) -> (Pipeline, Arc<AtomicUsize>) {
+    let handled = Arc::new(AtomicUsize::new(0));
+    let (count, shut) = (Arc::clone(&handled), Arc::clone(door));
+    let pipeline = keylane
+        .pipeline("t")
+        .settings(settings)
+        .handle(move |message: Message| {
+            let (count, shut) = (Arc::clone(&count), Arc::clone(&shut));
+            async move {
+                if message.get_payload().starts_with(b"block") {
+                    shut.wait();
+                }
+                tokio::task::yield_now().await;
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+        .start()
+        .await
+        .expect("starts");
+    (pipeline, handled)
+}
+
+async fn produce(keylane: &Keylane, what: &str, count: usize) {
+    for n in 0..count {
+        let message = Message::new("t").key(format!("{what}{n}")).payload(what.to_owned());
+        keylane.produce(message).await.expect("produced");
+    }
+}
+
+/// ORD-4: two workers and a hundred keys that block their thread: other keys, and everything else that runs on the
+/// runtime, go on. A task beside the pipeline stands for a listener.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_blocked_keys_take_no_worker_from_anybody() {
+    let cluster = MemoryBroker::new(1, || 0);
+    let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
+    let door = Arc::new(Door::default());
+    let (ask, mut asked) = tokio::sync::mpsc::channel::<tokio::sync::oneshot::Sender<()>>(1);
+    tokio::spawn(async move {
+        while let Some(answer) = asked.recv().await {
+            let _ = answer.send(());
+        }
+    });
+    let (pipeline, handled) = blocks_at(&door, &keylane, Settings::default()).await;
+    produce(&keylane, "block", 100).await;
+    for round in 1..=10 {
+        produce(&keylane, "free", 100).await;
+        until("the others", || handled.load(Ordering::SeqCst) == round * 100).await;
+        let (answer, answered) = tokio::sync::oneshot::channel();
+        ask.send(answer).await.expect("somebody listens");
+        answered.await.expect("answered");
+    }
+    let blocking = pipeline.status().await.expect("answers").blocking;
+    assert_eq!((blocking.threads, blocking.waiting), (100, 0), "each has a thread of its own");
+    door.open();
+    until("all", || handled.load(Ordering::SeqCst) == 1_100).await;
+    pipeline.drain().await.expect("drained");
+    assert_eq!(pipeline.status().await.expect("answers").blocking.threads, 0);
+}
+
+/// ORD-4, P5: threads that handlers block are bounded by a setting. Past it messages wait, which is shown; the process
+/// goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn threads_that_handlers_block_are_bounded_and_reaching_the_bound_is_shown() {
+    let cluster = MemoryBroker::new(1, || 0);
+    let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
+    let door = Arc::new(Door::default());
+    let mut settings = Settings::default();
+    settings.blocking = 5;
+    let (pipeline, handled) = blocks_at(&door, &keylane, settings).await;
+    produce(&keylane, "block", 30).await;
+    loop {
+        let blocking = pipeline.status().await.expect("answers").blocking;
+        assert!(blocking.max == 5 && blocking.threads <= 5 + 10, "{blocking:?}");
+        if blocking.waiting > 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    door.open();
+    until("all", || handled.load(Ordering::SeqCst) == 30).await;
+    pipeline.drain().await.expect("drained");
 }
 
 /// ORD-7: a handler that takes too long has failed, and is tried again.

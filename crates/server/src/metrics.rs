@@ -80,6 +80,14 @@ impl Metrics {
             vec![],
             up.into(),
         );
+        for (task, ended) in app.keylane.tasks_ended() {
+            scrape.counter(
+                "keylane_tasks_ended_unexpectedly",
+                "Background tasks that ended as nobody asked, and were begun anew, by what they are",
+                vec![("task", task.to_owned())],
+                ended,
+            );
+        }
         for pipeline in &pipelines {
             of_pipeline(&mut scrape, pipeline);
         }
@@ -214,6 +222,12 @@ fn of_pipeline(scrape: &mut Scrape, pipeline: &PipelineStatus) {
     }
     let now = [
         ("keylane_handlers_in_flight", "Handlers running", pipeline.in_flight),
+        ("keylane_blocking_threads", "Threads that handlers block, or may", pipeline.blocking.threads),
+        (
+            "keylane_blocking_waiting",
+            "Attempts that wait for such a thread; not 0 if all are blocked",
+            pipeline.blocking.waiting,
+        ),
         ("keylane_buffered_messages", "Messages read and not settled", pipeline.buffered),
         ("keylane_buffered_bytes", "Their bytes", pipeline.buffered_bytes),
         (

@@ -173,6 +173,7 @@ fn schemas() -> Value {
             "lanes": object(json!({ "total": count(), "busy": count(), "held": count(), "retrying": count(), "stuck": count() })),
             "handled": count(), "failed": count(), "dead": count(),
             "commits": object(json!({ "done": count(), "failed": count() })),
+            "blocking": object(json!({ "threads": count(), "waiting": count(), "max": count() })),
             "in_flight": count(), "buffered": count(), "buffered_bytes": count(),
             "partitions": { "type": "array", "items": { "$ref": "#/components/schemas/Partition" } },
             "why": maybe_text(),

@@ -18,6 +18,7 @@ use super::table::Table;
 use super::{OutboxOptions, OutboxState, OutboxStatus};
 use crate::call::Call;
 use crate::produce::Producer;
+use crate::spawn::TaskKind;
 use crate::{Error, Keylane, WhenAway};
 
 /// The first wait for more rows, for a topic, or for the database; each further one is twice as long.
@@ -71,15 +72,18 @@ impl Relay {
     pub(super) async fn run(&mut self) {
         let mut wait = WAIT_MIN;
         while !self.is_stopped() {
-            let Err(trouble) = self.session(&mut wait).await else {
-                break;
+            let tasks = self.keylane.inner.tasks.clone();
+            let trouble = match tasks.supervise(TaskKind::Relay, self.session(&mut wait)).await {
+                Ok(Ok(())) => break,
+                Ok(Err(trouble)) => trouble.told(),
+                // What was sent and not removed is sent again.
+                Err(why) => why,
             };
             self.status.send_modify(|status| status.state = OutboxState::Connecting);
             match self.owed.len() {
-                0 => self.note(&trouble.told()),
+                0 => self.note(&trouble),
                 rows => self.note(&format!(
-                    "{}; {rows} rows that were sent are not removed yet, and nothing is sent before they are",
-                    trouble.told()
+                    "{trouble}; {rows} rows that were sent are not removed yet, and nothing is sent before they are"
                 )),
             }
             self.rest(wait).await;

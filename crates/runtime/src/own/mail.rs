@@ -15,7 +15,11 @@ const CONFIRM_AFTER_MS: u64 = 10_000;
 impl Epoch<'_> {
     /// What the shard left: stores the bodies of what died, then hands all over.
     pub(super) async fn mail(&mut self) -> Result<Action, Ended> {
-        let Mail { done, rejected, quiet, verify, broken } = self.link.take();
+        let Mail { done, rejected, quiet, verify, broken, gone } = self.link.take();
+        if let Some(why) = gone {
+            // What was not on record runs again.
+            return Err(Ended::Again(why));
+        }
         let journal = self.state().journal.expect("an owned journal has an id");
         // All at once, so that they share the log's syncs: meanwhile this owner hears nothing.
         let storing = rejected

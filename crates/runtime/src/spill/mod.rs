@@ -38,7 +38,7 @@ use self::status::Recent;
 use self::store::Store;
 use crate::Error;
 use crate::clock::Clock;
-use crate::spawn::Tasks;
+use crate::spawn::{TaskKind, Tasks};
 
 pub use self::begin::WhenAway;
 pub(crate) use self::job::Caller;
@@ -150,9 +150,11 @@ impl Spill {
             tracing::warn!(messages = left, "messages of an earlier run wait in the spill for the broker");
         }
         let weak = Arc::downgrade(&spill);
-        tasks.spawn(calls::watch(weak.clone(), Arc::clone(&bells)));
-        tasks.spawn(write::write(weak.clone(), Arc::clone(&bells)));
-        tasks.spawn(drain::drain(weak, bells));
+        let with = || (weak.clone(), Arc::clone(&bells));
+        let ((watched, rings), (written, rung), (drained, bells)) = (with(), with(), with());
+        tasks.keep(TaskKind::SpillWatch, move || calls::watch(watched.clone(), Arc::clone(&rings)));
+        tasks.keep(TaskKind::SpillWriter, move || write::write(written.clone(), Arc::clone(&rung)));
+        tasks.keep(TaskKind::SpillDrain, move || drain::drain(drained.clone(), Arc::clone(&bells)));
         Ok(spill)
     }
 

@@ -183,6 +183,7 @@ fn pipeline(reader: &mut Reader, name: &str, section: &Section<'_>, drain: Durat
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     settings.shards = shards(reader.auto(section, "shards"), reader.profile, cores);
     settings.concurrency = reader.whole(section, "concurrency") as usize;
+    settings.blocking = reader.whole(section, "blocking") as usize;
     let lane = reader.inner(section, "lane");
     settings.lane_capacity = reader.whole(&lane, "capacity") as usize;
     settings.lane_idle = reader.duration(&lane, "idle");

@@ -241,6 +241,12 @@ static PIPELINE: Shape = Shape {
             is("10000"),
             "Handlers in flight at most.",
         ),
+        field(
+            "blocking",
+            Kind::Whole { min: 1, max: 100_000 },
+            is("512"),
+            "Threads that handlers may block at once, beside those that run everything else.",
+        ),
         field("lane", Kind::Section(&LANE), is(""), "A lane is one key's messages, in order."),
         field("buffer", Kind::Section(&BUFFER), is(""), "What is read and not settled yet, over all lanes."),
         field("handler", Kind::OneOf(&HANDLER), Absent::Required(""), "What runs on each message."),
