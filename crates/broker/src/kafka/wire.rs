@@ -7,7 +7,7 @@
 //! be wrong by more than a second has it a header for it.
 
 use bytes::BytesMut;
-use keylane_core::frame::ID_BYTES_MAX;
+use keylane_core::frame::{DELIVER_AT_HEADER, ID_BYTES_MAX, PRIORITIES, PRIORITY_HEADER, TTL_HEADER};
 use keylane_core::{Delivery, Draft, FrameError};
 
 /// The message's id.
@@ -91,6 +91,7 @@ pub(crate) fn put_record<'a>(
     delta: u32,
 ) -> Result<(), FrameError> {
     let (mut id, mut version, mut produced_ms, mut appended_ms) = (None, None, None, record.appended_ms);
+    let (mut deliver_at_ms, mut priority, mut ttl_ms) = (None, None, None);
     let mut others: Vec<(&str, &[u8])> = Vec::new();
     for (name, value) in headers {
         let is = |ours: &str| name == ours.as_bytes();
@@ -103,6 +104,13 @@ pub(crate) fn put_record<'a>(
             version = number(value);
         } else if is(APPENDED_AT) {
             appended_ms = number(value).unwrap_or(appended_ms);
+        } else if is(DELIVER_AT_HEADER) {
+            deliver_at_ms = number(value);
+        } else if is(PRIORITY_HEADER) {
+            priority =
+                number(value).and_then(|one| u8::try_from(one).ok()).filter(|one| PRIORITIES.contains(one));
+        } else if is(TTL_HEADER) {
+            ttl_ms = number(value).filter(|ttl_ms| *ttl_ms > 0);
         } else {
             // One whose name is not UTF-8 is left out: it cannot be told apart from another.
             others.extend(std::str::from_utf8(name).map(|name| (name, value)));
@@ -120,7 +128,9 @@ pub(crate) fn put_record<'a>(
         version,
         produced_ms: produced_ms.or_else(|| id.and_then(made_ms)).unwrap_or(record.appended_ms),
         appended_ms: (appended_ms != batch_ms).then_some(appended_ms),
-        ..Draft::default()
+        deliver_at_ms,
+        priority,
+        ttl_ms,
     };
     draft.encode(frames)?;
     frames[at + 4..at + 8].copy_from_slice(&delta.to_le_bytes());
@@ -191,8 +201,8 @@ pub(crate) struct Headers<'a> {
     message: &'a Delivery,
     id: Option<&'a str>,
     produced: Option<Digits>,
-    version: Option<Digits>,
-    appended: Option<Digits>,
+    /// Names and values of others that few messages have.
+    rare: [(&'static str, Option<Digits>); 5],
 }
 
 impl<'a> Headers<'a> {
@@ -207,8 +217,13 @@ impl<'a> Headers<'a> {
             message,
             id,
             produced: (told_ms.abs_diff(produced_ms) > NEAR_MS).then(|| Digits::of(produced_ms)),
-            version: message.version().map(Digits::of),
-            appended: (message.appended_ms() != 0).then(|| Digits::of(message.appended_ms())),
+            rare: [
+                (VERSION, message.version().map(Digits::of)),
+                (APPENDED_AT, (message.appended_ms() != 0).then(|| Digits::of(message.appended_ms()))),
+                (DELIVER_AT_HEADER, message.deliver_at_ms().map(Digits::of)),
+                (PRIORITY_HEADER, message.priority().map(|priority| Digits::of(priority.into()))),
+                (TTL_HEADER, message.ttl_ms().map(Digits::of)),
+            ],
         }
     }
 
@@ -217,11 +232,10 @@ impl<'a> Headers<'a> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        let numbers =
-            [(PRODUCED_AT, &self.produced), (VERSION, &self.version), (APPENDED_AT, &self.appended)];
-        let numbers = numbers.into_iter().filter_map(|(name, digits)| Some((name, digits.as_ref()?.text())));
         let id = self.id.map(|id| (ID, id.as_bytes()));
-        id.into_iter().chain(numbers).chain(self.message.headers())
+        let produced = self.produced.as_ref().map(|digits| (PRODUCED_AT, digits.text()));
+        let rare = self.rare.iter().filter_map(|(name, digits)| Some((*name, digits.as_ref()?.text())));
+        id.into_iter().chain(produced).chain(rare).chain(self.message.headers())
     }
 }
 
@@ -235,7 +249,7 @@ pub(crate) fn reserved(message: &Delivery) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keylane_core::Batch;
+    use keylane_core::{Batch, Frames};
 
     fn read(frames: BytesMut) -> Delivery {
         let batch =
@@ -317,6 +331,35 @@ mod tests {
             put_record(&mut frames, &record(None, None), &mut place(), headers, 9, 3).expect("fits");
             assert_eq!(read(frames).produced_ms(), expected, "{shown}");
         }
+    }
+
+    /// MSG-1, MSG-7: what a message has beyond key and payload comes back from the headers that it is sent with.
+    #[test]
+    fn all_that_a_message_can_have_goes_there_and_back() {
+        let headers = [("h", &b"1"[..])];
+        let draft = Draft {
+            id: "own",
+            key: Some(b"k"),
+            headers: &headers,
+            version: Some(7),
+            produced_ms: 5,
+            deliver_at_ms: Some(11),
+            priority: Some(9),
+            ttl_ms: Some(12),
+            ..Draft::default()
+        };
+        let mut sent = Frames::default();
+        sent.push(2, &draft).expect("fits");
+        let sent = sent.message(0).expect("one").expect("well formed");
+        let written = Headers::of(&sent, true, 1_000_000);
+        let mut frames = BytesMut::new();
+        let headers = written.iter().map(|(name, value)| (name.as_bytes(), value));
+        put_record(&mut frames, &record(Some(b"k"), None), &mut place(), headers, 9, 3).expect("fits");
+        let read = read(frames);
+        assert_eq!((read.id(), read.version(), read.produced_ms()), ("own", Some(7), 5));
+        assert_eq!((read.deliver_at_ms(), read.priority(), read.ttl_ms()), (Some(11), Some(9), Some(12)));
+        assert_eq!(read.headers().collect::<Vec<_>>(), [("h", &b"1"[..])]);
+        assert!(Headers::of(&sent, true, 5).iter().all(|(name, _)| name != PRODUCED_AT), "it is near");
     }
 
     /// MSG-1: what was moved here from elsewhere keeps the time of its first append.
