@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use keylane::{Attempt, Handler, Outcome, Settings};
+use keylane::{Attempt, Handler, Ids, Outcome, Settings};
 use rdkafka::ClientConfig;
 use tokio::sync::Notify;
 
@@ -28,7 +28,7 @@ pub(crate) fn run(options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(
         cluster.fill(&foreign, &deck, MESSAGES)?;
         measure(cluster, &foreign, "Kafka consume, records of others", report)?;
         let own = cluster.topic("own")?;
-        produce::Ours::start(cluster, &own, Arc::new(deck))?.produce(MESSAGES)?;
+        produce::Ours::start(cluster, &own, Arc::new(deck), Ids::All)?.produce(MESSAGES)?;
         measure(cluster, &own, "Kafka consume, Keylane's own", report)
     })
 }

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -61,6 +62,13 @@ pub trait Broker: Send + Sync + 'static {
     /// Gives up what was not acknowledged: calls of [`Broker::produce`] that are under way end soon, and what of them
     /// was not acknowledged is `Unavailable` and is not sent any more, though it may have landed (PRD-3).
     async fn recall(&self) {}
+
+    /// For each of these partitions, how long its leader has acknowledged nothing at all, of any partition; the time
+    /// does not count for which it throttled us. A broker that is slow, because it has much to do or has a quota, is
+    /// not away (BRK-2). None where a leader was never heard of, or does not take anything, or cannot be told.
+    async fn silence(&self, _topic: &str, partitions: &[u32]) -> Vec<Option<Duration>> {
+        vec![None; partitions.len()]
+    }
 
     /// Whether a partition would take messages now, as far as asking can tell.
     async fn takes(&self, _topic: &str, _partition: u32) -> Result<(), BrokerError> {
@@ -246,6 +254,19 @@ pub struct TopicSpec {
     pub message_bytes_max: usize,
     /// How messages are kept, on a broker that compresses.
     pub compression: Compression,
+    /// Which messages carry an id, on a broker where that costs.
+    pub ids: Ids,
+}
+
+/// Which messages of a topic carry an id. Without one a message is called by where it lies (MSG-1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Ids {
+    /// All: one that came without gets one.
+    #[default]
+    All,
+    /// Those that came with one. What lands twice cannot be told by its id then.
+    Caller,
 }
 
 /// How a broker that compresses keeps a topic's messages.
@@ -278,6 +299,7 @@ impl Default for TopicSpec {
             retention_bytes: Some(10 << 30),
             message_bytes_max: 1 << 20,
             compression: Compression::default(),
+            ids: Ids::default(),
         }
     }
 }

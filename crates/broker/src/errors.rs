@@ -39,6 +39,14 @@ pub enum ProduceError {
         /// Bytes allowed.
         bytes_max: u64,
     },
+    /// A compacted topic keeps the last message of each key, and has no place for one without.
+    #[error(
+        "topic {0} is compacted, and takes no message without a key; give the message a key, or set cleanup.policy=delete on the topic"
+    )]
+    Keyless(String),
+    /// An earlier message of its key, in the same call, was refused; the call asked for nothing to be sent behind it.
+    #[error("an earlier message of its key was refused; this one was not sent, so that it does not go first")]
+    Behind,
     /// The message itself cannot be taken: its id, key or headers are out of bounds.
     #[error("{0}")]
     Invalid(String),

@@ -22,7 +22,7 @@ pub mod memory;
 mod tasks;
 
 pub use contract::{
-    AppendError, Broker, BrokerError, Change, Commit, Compression, Ends, HeldBack, Journal, JournalName,
+    AppendError, Broker, BrokerError, Change, Commit, Compression, Ends, HeldBack, Ids, Journal, JournalName,
     JournalPage, LogKind, Membership, NO_POSITION, ProduceError, Reader, Topic, TopicSpec, Warning, Weakness,
 };
 pub use embedded::Embedded;

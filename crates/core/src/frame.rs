@@ -193,6 +193,7 @@ impl Draft<'_> {
 pub struct Frames {
     arena: Arena,
     entries: Vec<FrameAt>,
+    stops_at_refused: bool,
 }
 
 /// Where the frames lie: alone while they are written, shared once nothing more comes.
@@ -232,12 +233,24 @@ struct FrameAt {
     partition: u32,
     start: usize,
     end: usize,
+    has_id: bool,
 }
 
 impl Frames {
     /// An empty arena with room for `bytes`.
     pub fn with_capacity(messages: usize, bytes: usize) -> Frames {
-        Frames { arena: Arena::Own(BytesMut::with_capacity(bytes)), entries: Vec::with_capacity(messages) }
+        let (arena, entries) = (Arena::Own(BytesMut::with_capacity(bytes)), Vec::with_capacity(messages));
+        Frames { arena, entries, stops_at_refused: false }
+    }
+
+    /// Asks that nothing of a key is sent behind a message of it that is refused: for who keeps it and tries it again.
+    pub fn stop_at_refused(&mut self) {
+        self.stops_at_refused = true;
+    }
+
+    /// True if [`Frames::stop_at_refused`] was asked for.
+    pub fn stops_at_refused(&self) -> bool {
+        self.stops_at_refused
     }
 
     /// Encodes one more message, bound for `partition`. On an error nothing was added.
@@ -245,8 +258,23 @@ impl Frames {
         let arena = self.arena.own();
         let start = arena.len();
         draft.encode(arena)?;
-        self.entries.push(FrameAt { partition, start, end: arena.len() });
+        self.entries.push(FrameAt { partition, start, end: arena.len(), has_id: true });
         Ok(())
+    }
+
+    /// As [`Frames::push`], of a message whose id nobody chose: a broker that can name it by its place need not keep
+    /// the id.
+    pub fn push_without_id(&mut self, partition: u32, draft: &Draft<'_>) -> Result<(), FrameError> {
+        self.push(partition, draft)?;
+        if let Some(last) = self.entries.last_mut() {
+            last.has_id = false;
+        }
+        Ok(())
+    }
+
+    /// False for a message that was pushed with [`Frames::push_without_id`].
+    pub fn has_id(&self, index: usize) -> bool {
+        self.entries.get(index).is_none_or(|at| at.has_id)
     }
 
     /// Takes over a frame that was read back, bound for `partition`.
@@ -255,7 +283,7 @@ impl Frames {
         let start = arena.len();
         arena.extend_from_slice(frame);
         arena[start + 4..start + 8].fill(0);
-        self.entries.push(FrameAt { partition, start, end: arena.len() });
+        self.entries.push(FrameAt { partition, start, end: arena.len(), has_id: true });
     }
 
     /// Makes clones cheap. What is pushed afterwards copies all that is there.
@@ -267,13 +295,20 @@ impl Frames {
 
     /// The frames in the order they were pushed, as messages that are not in a log yet. Copied, unless it is shared.
     pub fn messages(&self) -> impl Iterator<Item = Result<Delivery, FrameError>> {
-        self.entries.iter().map(|at| {
-            let frame = match &self.arena {
-                Arena::Own(bytes) => Bytes::copy_from_slice(&bytes[at.start..at.end]),
-                Arena::Shared(bytes) => bytes.slice(at.start..at.end),
-            };
-            Delivery::parse(frame, 0, at.partition, 0, 0)
-        })
+        self.entries.iter().map(|at| self.parse(at))
+    }
+
+    /// One of [`Frames::messages`].
+    pub fn message(&self, index: usize) -> Option<Result<Delivery, FrameError>> {
+        self.entries.get(index).map(|at| self.parse(at))
+    }
+
+    fn parse(&self, at: &FrameAt) -> Result<Delivery, FrameError> {
+        let frame = match &self.arena {
+            Arena::Own(bytes) => Bytes::copy_from_slice(&bytes[at.start..at.end]),
+            Arena::Shared(bytes) => bytes.slice(at.start..at.end),
+        };
+        Delivery::parse(frame, 0, at.partition, 0, 0)
     }
 
     /// How many messages are in it.

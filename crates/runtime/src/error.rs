@@ -99,6 +99,8 @@ pub fn produce_code(error: &ProduceError) -> &'static str {
         ProduceError::Full { .. } => "KL-1204",
         ProduceError::InFlight { .. } => "KL-1205",
         ProduceError::Invalid(_) => "KL-1202",
+        ProduceError::Keyless(_) => "KL-1405",
+        ProduceError::Behind => "KL-1406",
         ProduceError::SpillFull { .. } | ProduceError::BehindFull { .. } => "KL-1220",
         _ => "KL-1206",
     }

@@ -190,7 +190,7 @@ impl Keylane {
     pub fn declare_topic(&self, name: &str, spec: &TopicSpec) {
         // What is here by more was produced when there were more.
         let here = self.inner.producer.spill().and_then(|spill| spill.number_of(name)).unwrap_or(0);
-        let target = Target::new(name, spec.partitions.max(here), spec.message_bytes_max);
+        let target = Target::new(name, spec.partitions.max(here), spec.message_bytes_max, spec.ids);
         self.inner.producer.targets().know(target, self.inner.clock.now_ms());
     }
 

@@ -44,6 +44,7 @@ mod growth;
 mod handle;
 pub mod handler;
 pub mod handlers;
+mod in_flight;
 mod keylane;
 mod lag;
 mod link;
@@ -84,7 +85,7 @@ pub use error::Error;
 #[cfg(feature = "flaws")]
 pub use flaws::Flaws;
 pub use handler::{Attempt, Handler};
-pub use keylane_broker::{Compression, ProduceError, TopicSpec};
+pub use keylane_broker::{Compression, Ids, ProduceError, TopicSpec};
 pub use keylane_core::{Delivery, Draft, Order, Outcome};
 pub use message::Message;
 #[cfg(feature = "kafka")]

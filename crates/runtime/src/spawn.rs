@@ -199,6 +199,14 @@ impl Tasks {
         tokio::spawn(task)
     }
 
+    /// As [`Tasks::spawn`], but where no runtime is there any more `task` is dropped: for what is left over when
+    /// something is dropped, which may be at the very end.
+    pub(crate) fn spawn_if_runs(&self, task: impl Future<Output = ()> + Send + 'static) {
+        if tokio::runtime::Handle::try_current().is_ok() {
+            self.spawn(task);
+        }
+    }
+
     /// Runs `work`, which may block, on a thread of its own.
     #[allow(clippy::disallowed_methods, reason = "this is the file that spawns tasks")]
     pub(crate) fn run_blocking(&self, work: impl FnOnce() + Send + 'static) {

@@ -79,7 +79,9 @@ pub(crate) fn produce_status(error: &ProduceError) -> (StatusCode, &'static str)
             (StatusCode::PAYLOAD_TOO_LARGE, "the message is too large")
         }
         ProduceError::UnknownTopic(_) => (StatusCode::NOT_FOUND, "there is no such topic"),
-        ProduceError::Invalid(_) => (StatusCode::BAD_REQUEST, "the message cannot be taken"),
+        ProduceError::Invalid(_) | ProduceError::Keyless(_) => {
+            (StatusCode::BAD_REQUEST, "the message cannot be taken")
+        }
         ProduceError::Denied(_) => (StatusCode::SERVICE_UNAVAILABLE, "the broker does not let us"),
         _ => (StatusCode::SERVICE_UNAVAILABLE, "there is no room now"),
     }

@@ -16,7 +16,7 @@ use std::path::Path;
 use super::failure::{Action, Failure};
 use super::make::sync_dir;
 use super::options::Host;
-use crate::contract::{Compression, Topic, TopicSpec};
+use crate::contract::{Compression, Ids, Topic, TopicSpec};
 
 const TOPIC: &str = "keylane topic 1";
 const BROKER: &str = "keylane embedded 1";
@@ -70,6 +70,8 @@ pub(crate) fn read_topic(host: &Host, dir: &Path, name: &str) -> Result<Option<T
                 message_bytes_max: number("message_bytes_max")? as usize,
                 // Messages are kept as they are, so that it is not.
                 compression: Compression::default(),
+                // Each has one, for the same reason.
+                ids: Ids::default(),
             },
         })
     };

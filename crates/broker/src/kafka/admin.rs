@@ -1,6 +1,6 @@
 //! Topics of a cluster: made, described and changed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::options::KafkaOptions;
 use super::spec::{changes, settings_of, to_topic};
 pub(crate) use super::spec::{check_name, value};
 use super::{lock, read_lock, write_lock};
-use crate::contract::{BrokerError, Topic, TopicSpec};
+use crate::contract::{BrokerError, Ids, Topic, TopicSpec};
 use crate::tasks;
 
 /// How long a question may take before the cluster counts as away.
@@ -42,8 +42,10 @@ pub(crate) struct Admin {
     known: RwLock<HashMap<String, Topic>>,
     /// Topics that calls wait to know, each with a queue.
     unknown: std::sync::Mutex<HashMap<String, Arc<Mutex<()>>>>,
-    /// The largest message of each topic that was declared here.
-    limits: RwLock<HashMap<String, usize>>,
+    /// Topics that keep the last message of each key.
+    compacted: RwLock<HashSet<String>>,
+    /// What the cluster does not keep of topics that were declared here: the largest message, and who gives ids.
+    declared: RwLock<HashMap<String, (usize, Ids)>>,
     /// Clients that must hear of added partitions before anybody uses those.
     learners: Vec<Arc<dyn Learn>>,
 }
@@ -92,7 +94,8 @@ impl Admin {
             looking: Mutex::default(),
             known: RwLock::default(),
             unknown: std::sync::Mutex::default(),
-            limits: RwLock::default(),
+            declared: RwLock::default(),
+            compacted: RwLock::default(),
             learners,
         })
     }
@@ -100,6 +103,11 @@ impl Admin {
     /// A topic as it was seen last, without asking.
     pub(crate) fn known(&self, name: &str) -> Option<Topic> {
         read_lock(&self.known).get(name).cloned()
+    }
+
+    /// True if a topic takes no message without a key, as far as was seen.
+    pub(crate) fn is_compacted(&self, name: &str) -> bool {
+        read_lock(&self.compacted).contains(name)
     }
 
     /// Remembers a topic as it should be, so that it is not changed again and again by who may not.
@@ -207,9 +215,15 @@ impl Admin {
             }
             let mut topic = to_topic(&topic, |name| value(&config, name));
             // The cluster's limit leaves room for a batch; a message's own is kept here.
-            if let Some(limit) = read_lock(&self.limits).get(&topic.name) {
+            if let Some((limit, ids)) = read_lock(&self.declared).get(&topic.name) {
                 topic.spec.message_bytes_max = topic.spec.message_bytes_max.min(*limit);
+                topic.spec.ids = *ids;
             }
+            let policy = value(&config, "cleanup.policy").unwrap_or_default();
+            match policy.split(',').any(|one| one.trim() == "compact") {
+                true => write_lock(&self.compacted).insert(topic.name.clone()),
+                false => write_lock(&self.compacted).remove(&topic.name),
+            };
             write_lock(&self.known).insert(topic.name.clone(), topic.clone());
             topics.push(topic);
         }
@@ -280,7 +294,7 @@ impl Admin {
     /// Makes a topic, or gives the one that is there the limits of `spec`.
     pub(crate) async fn create(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
         check_name(name)?;
-        write_lock(&self.limits).insert(name.to_owned(), spec.message_bytes_max);
+        write_lock(&self.declared).insert(name.to_owned(), (spec.message_bytes_max, spec.ids));
         if self.topic(name).await?.is_none() {
             self.make(name, spec, &settings_of(spec)).await?;
         }

@@ -7,6 +7,7 @@
 
 mod admin;
 mod clients;
+mod clock;
 mod context;
 mod describe;
 mod errors;
@@ -35,7 +36,7 @@ use self::context::Context;
 use self::errors::{broker_error, not_produced};
 use self::journal::{Ahead, KafkaJournal, topic_of, topics_of};
 use self::member::{Member, commit_alone, committed, join};
-use self::produce::KafkaProducer;
+use self::produce::{KafkaProducer, Rules};
 use self::read::KafkaReader;
 use crate::contract::{
     Broker, BrokerError, Commit, Ends, Journal, JournalName, Membership, ProduceError, Reader, Topic,
@@ -115,6 +116,12 @@ impl Kafka {
         self.admin.create(topic, &there.spec).await
     }
 
+    /// Takes a topic for known, on a cluster that cannot be asked about it.
+    #[cfg(feature = "testing")]
+    pub fn suppose(&self, topic: Topic) {
+        self.admin.suppose(topic);
+    }
+
     /// Deletes messages below a position, as retention does.
     #[cfg(feature = "testing")]
     pub async fn delete_below(&self, topic: &str, partition: u32, position: u64) -> Result<(), BrokerError> {
@@ -154,7 +161,7 @@ impl Broker for Kafka {
         self.admin.topics().await
     }
 
-    async fn produce(&self, topic: &str, mut frames: Frames) -> Vec<Result<u64, ProduceError>> {
+    async fn produce(&self, topic: &str, frames: Frames) -> Vec<Result<u64, ProduceError>> {
         let count = frames.len();
         if count == 0 {
             return Vec::new();
@@ -165,17 +172,23 @@ impl Broker for Kafka {
             Ok(found) => found,
             Err(error) => return vec![Err(not_produced(error)); count],
         };
-        frames.share();
-        let answer = self.producer.produce(&found, &frames, recalls);
-        drop((frames, turn));
+        let rules = Rules { compacted: self.admin.is_compacted(topic) };
+        let answer = self.producer.produce(&found, rules, frames, recalls);
+        drop(turn);
         let ended = || ProduceError::Unavailable(BrokerError::Closed.to_string());
         answer.await.unwrap_or_else(|_| vec![Err(ended()); count])
     }
 
     async fn recall(&self) {
-        let producer = Arc::clone(&self.producer);
-        // The client's threads are waited for, and one of them may be looking up a name.
-        let _panicked = blocking(move || producer.recall()).await;
+        self.producer.recall();
+    }
+
+    async fn silence(&self, topic: &str, partitions: &[u32]) -> Vec<Option<Duration>> {
+        let (producer, name) = (Arc::clone(&self.producer), topic.to_owned());
+        let needed = self.admin.known(topic).map_or(1, |known| known.spec.min_insync);
+        let asked = partitions.to_vec();
+        let silence = blocking(move || producer.silence(&name, &asked, needed, PROBE)).await;
+        silence.unwrap_or_else(|_| vec![None; partitions.len()])
     }
 
     async fn takes(&self, topic: &str, partition: u32) -> Result<(), BrokerError> {

@@ -13,7 +13,7 @@ use super::errors::not_made;
 use crate::contract::BrokerError;
 
 /// Settings that a promise rests on, and why they cannot be changed.
-const FIXED: [(&str, &str); 13] = [
+const FIXED: [(&str, &str); 14] = [
     ("bootstrap.servers", "it is broker.kafka.brokers"),
     ("metadata.broker.list", "it is broker.kafka.brokers"),
     ("group.id", "it is the pipeline's group"),
@@ -26,6 +26,7 @@ const FIXED: [(&str, &str); 13] = [
     ("delivery.timeout.ms", "a message that timed out would be overtaken by the next"),
     ("retries", "a message that was given up would be overtaken by the next"),
     ("message.send.max.retries", "a message that was given up would be overtaken by the next"),
+    ("enable.gapless.guarantee", "a message that was given up would be overtaken by the next"),
     ("partition.assignment.strategy", "partitions that stay must not stop for those that move"),
 ];
 
@@ -83,6 +84,8 @@ impl KafkaOptions {
         ])
         .fixed(&[
             ("enable.idempotence", "true"),
+            // The client stops at what it does not get over, so that nothing overtakes it, and is replaced.
+            ("enable.gapless.guarantee", "true"),
             ("acks", "all"),
             ("message.timeout.ms", "0"),
             ("retries", "2147483647"),
@@ -95,6 +98,8 @@ impl KafkaOptions {
     pub(crate) fn journal_producer(&self) -> ClientConfig {
         let mut config = self.producer();
         config.set("linger.ms", "2").set("compression.type", "none");
+        // One record that fails is no reason to give up those of other journals: who appends reads back what counts.
+        config.set("enable.gapless.guarantee", "false");
         config
     }
 

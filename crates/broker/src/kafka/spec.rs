@@ -5,7 +5,7 @@ use rdkafka::admin::ConfigResource;
 use super::describe::Described;
 use super::options::BATCH_BYTES;
 use super::wire::AROUND;
-use crate::contract::{BrokerError, Compression, Topic, TopicSpec};
+use crate::contract::{BrokerError, Compression, Ids, Topic, TopicSpec};
 
 /// A setting's value.
 pub(crate) fn value(config: &ConfigResource, name: &str) -> Option<String> {
@@ -74,6 +74,7 @@ pub(crate) fn to_topic(topic: &Described, setting: impl Fn(&str) -> Option<Strin
             compression: setting("compression.type")
                 .and_then(|there| CODECS.iter().find(|(_, name)| *name == there))
                 .map_or(Compression::AsProduced, |(codec, _)| *codec),
+            ids: Ids::default(),
         },
     }
 }

@@ -235,6 +235,11 @@ impl Relay {
                 outcome.durable.extend(row.id().map(|id| (row.seq, id.to_owned())));
                 continue;
             };
+            if error == ProduceError::Behind {
+                // Not sent, since one of its key before it was refused: it waits for that one.
+                blocked.extend(row.key.map(|key| (row.topic, key)));
+                continue;
+            }
             let error = Refusal::of(error.into());
             match error.is_final() {
                 true => {
@@ -359,7 +364,7 @@ impl Refusal {
             Refusal::Row(_) => true,
             Refusal::Broker(Error::Broker(B::UnknownTopic(_) | B::Invalid(_) | B::Partitions { .. })) => true,
             Refusal::Broker(Error::Produce(
-                P::TooLarge { .. } | P::TooLargeThere(_) | P::UnknownTopic(_) | P::Invalid(_),
+                P::TooLarge { .. } | P::TooLargeThere(_) | P::UnknownTopic(_) | P::Invalid(_) | P::Keyless(_),
             )) => true,
             Refusal::Broker(_) => false,
         }
@@ -372,7 +377,8 @@ async fn begin<'a>(
     topic: &str,
 ) -> Result<&'a mut (Call, Vec<Row>), Refusal> {
     if !calls.contains_key(topic) {
-        let call = producer.call(topic).await.map_err(Refusal::of)?;
+        let mut call = producer.call(topic).await.map_err(Refusal::of)?;
+        call.stop_at_refused();
         calls.insert(topic.to_owned(), (call, Vec::new()));
     }
     Ok(calls.get_mut(topic).expect("it was put there"))

@@ -200,6 +200,12 @@ pub(super) static TOPIC: Shape = Shape {
             "How a broker that compresses keeps messages, whoever sent them; the embedded one keeps them as they are.",
         ),
         field(
+            "ids",
+            Kind::Choice { of: &["all", "caller"], later: &[] },
+            is("all"),
+            "Which messages carry an id on Kafka: `all`, or only those that a `caller` gave one; the others are called by topic, partition and offset, cost less, and cannot be told by it if they land twice. The embedded broker keeps an id with each.",
+        ),
+        field(
             "max_message",
             Kind::Size { min: 1, max: 16 << 20 },
             is("1MiB"),

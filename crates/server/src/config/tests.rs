@@ -430,6 +430,7 @@ fn a_topic_that_is_there_gets_only_what_is_written() {
         retention_bytes: None,
         message_bytes_max: 500_000,
         compression: keylane::Compression::AsProduced,
+        ids: keylane::Ids::All,
     };
     let over = |written: &str| {
         let config = parse(&format!("broker: {{ kind: kafka }}\ntopics: {{ t: {{ {written} }} }}\n"));
@@ -446,6 +447,9 @@ fn a_topic_that_is_there_gets_only_what_is_written() {
     assert_eq!(copies(over("max_message: 2MiB")), TopicSpec { message_bytes_max: 2 << 20, ..there.clone() });
     let zstd = keylane::Compression::Zstd;
     assert_eq!(copies(over("compression: zstd")), TopicSpec { compression: zstd, ..there.clone() });
+    // Who gives ids is ours to say, and not the topic's.
+    let caller = keylane::Ids::Caller;
+    assert_eq!(copies(over("ids: caller")), TopicSpec { ids: caller, ..there.clone() });
 }
 
 /// ADM-9: what else the profile of development has; what is written wins.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use keylane::{Compression, TopicSpec};
+use keylane::{Compression, Ids, TopicSpec};
 
 use super::error::{ConfigProblem, Place};
 use super::reader::{Reader, Section};
@@ -41,6 +41,8 @@ impl TopicConfig {
                 false => spec.message_bytes_max.min(there.message_bytes_max),
             },
             compression: if written("compression") { spec.compression } else { there.compression },
+            // It is ours, and not the topic's.
+            ids: spec.ids,
         }
     }
 }
@@ -74,6 +76,10 @@ fn topic(reader: &mut Reader, section: &Section<'_>, broker: &BrokerConfig) -> T
         "gzip" => Compression::Gzip,
         _ => Compression::Lz4,
     };
+    let ids = match reader.choice(section, "ids") {
+        "caller" => Ids::Caller,
+        _ => Ids::All,
+    };
     let (replicas, min_insync) = copies(reader, section, *broker == BrokerConfig::Embedded);
     TopicSpec {
         partitions: reader.whole(section, "partitions") as u32,
@@ -83,6 +89,7 @@ fn topic(reader: &mut Reader, section: &Section<'_>, broker: &BrokerConfig) -> T
         retention_bytes: Some(reader.size(section, "retention_bytes")),
         message_bytes_max: reader.size(section, "max_message") as usize,
         compression,
+        ids,
     }
 }
 
