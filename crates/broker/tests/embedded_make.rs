@@ -15,7 +15,23 @@ use rig::Rig;
 /// P1, BRK-1: half of a folder was restored, and the file that makes it a topic is not among it.
 #[test]
 fn a_topic_whose_file_is_missing_is_not_made_anew_over_its_messages() {
+    a_half_restored_topic_is_kept(|_| ());
+}
+
+/// P1: the flaw, put back, is found.
+#[cfg(feature = "flaws")]
+#[test]
+fn clearing_the_folder_of_a_log_that_is_to_be_made_is_found() {
+    let flawed = |rig: &mut Rig| {
+        let flaws = keylane_broker::embedded::Flaws { clear_the_folder: true, ..Default::default() };
+        rig.options = rig.options.clone().with_flaws(flaws);
+    };
+    assert!(std::panic::catch_unwind(|| a_half_restored_topic_is_kept(flawed)).is_err());
+}
+
+fn a_half_restored_topic_is_kept(change: fn(&mut Rig)) {
     let mut rig = Rig::new(1);
+    change(&mut rig);
     rig.open().expect("an empty disk");
     rig.create("orders", &rig::spec(1));
     for index in 0..40 {

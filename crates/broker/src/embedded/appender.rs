@@ -249,7 +249,9 @@ impl Appender {
         capacity: u64,
         path: &Path,
     ) -> Result<(), Failure> {
-        let Some(file) = file.transpose()? else {
+        // One that somebody has cut behind its last batch has lost nothing, but is no file to begin a segment in.
+        let is_whole = |file: &Arc<dyn DiskFile>| file.len().is_ok_and(|length| length >= capacity);
+        let Some(file) = file.transpose()?.filter(is_whole) else {
             return self.host.disk.remove(path).map_err(Failure::io(Action::Remove, path));
         };
         let spare = self.spare_path();

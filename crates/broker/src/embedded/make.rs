@@ -14,7 +14,7 @@ use super::end::{self, End};
 use super::failure::{Action, Failure};
 use super::options::Host;
 use super::scan::{Extent, scan};
-use super::segment::{ReadHeader, Segment, SegmentHeader, Table, segment_number, segment_path};
+use super::segment::{ALIGN, ReadHeader, Segment, SegmentHeader, Table, segment_number, segment_path};
 
 /// Zeros are written and synced in pieces of this size: while many were on their way to the disk, the syncs that
 /// callers wait for would have to queue behind them.
@@ -70,9 +70,7 @@ fn clear(host: &Host, dir: &Path) -> Result<(), Failure> {
             || [end::NAME, end::NEW_NAME, TOPIC_NEW].contains(&name)
     };
     let all = host.flaw(|flaws| flaws.clear_the_folder);
-    if !all {
-        check_names(host, dir, &names)?;
-    }
+    check_names(host, dir, &names)?;
     for name in names.iter().filter(|name| all || is_ours(name)) {
         let path = dir.join(name);
         host.disk.remove(&path).map_err(Failure::io(Action::Remove, &path))?;
@@ -90,6 +88,9 @@ pub(crate) fn check_unused(host: &Host, dir: &Path) -> Result<(), Failure> {
 }
 
 fn check_names(host: &Host, dir: &Path, names: &[String]) -> Result<(), Failure> {
+    if host.flaw(|flaws| flaws.clear_the_folder) {
+        return Ok(());
+    }
     // Also where the file system takes `Orders` for `orders`: then it is the other topic's.
     if names.iter().any(|name| name == TOPIC) {
         let what =
@@ -166,6 +167,12 @@ impl Place<'_> {
         let bytes = header.encode();
         let first = bytes.len() as u64;
         spare.file.write_at(&bytes, 0).map_err(Failure::io(Action::Write, &spare.path))?;
+        // The length, too: a sync that failed while the file was zeroed, in this process or in an earlier one, may have
+        // left the file that long in the cache alone. What lies between does not matter.
+        let last = capacity.saturating_sub(ALIGN as u64).max(first);
+        let zeros = [0; ALIGN];
+        let behind = &zeros[..(capacity - last).min(ALIGN as u64) as usize];
+        spare.file.write_at(behind, last).map_err(Failure::io(Action::Write, &spare.path))?;
         spare.file.sync_data().map_err(Failure::io(Action::Sync, &spare.path))?;
         End { log, segment: number, capacity, end: first, group, closed: false }.prepare(host, dir)?;
         let path = segment_path(dir, number);

@@ -187,6 +187,7 @@ impl SimDisk {
     /// Removes a file, durably and behind everybody's back.
     pub fn lose(&self, path: &Path) {
         let mut state = lock(&self.state);
+        state.settle_names();
         state.names.remove(path);
         state.durable_names.remove(path);
     }
@@ -194,6 +195,7 @@ impl SimDisk {
     /// Puts a file there, durably and behind everybody's back.
     pub fn put_file(&self, path: &Path, bytes: Vec<u8>) {
         let mut state = lock(&self.state);
+        state.settle_names();
         let inode = state.next_inode;
         state.next_inode += 1;
         state.used += bytes.len() as u64;
@@ -333,6 +335,13 @@ impl State {
             };
             put(durable, offset + at as u64, &bytes[at..at + kept]);
             at += length;
+        }
+    }
+
+    /// Makes all names durable: whoever changes one behind everybody's back must not be undone by an older change.
+    fn settle_names(&mut self) {
+        for change in std::mem::take(&mut self.unsynced_names) {
+            apply(&mut self.durable_names, &change);
         }
     }
 
