@@ -330,3 +330,45 @@ async fn a_group_is_forgotten_by_an_admin_and_not_while_a_pipeline_uses_it() {
     assert_eq!(ask(&server, "admin", "?group=old").await.status, 404);
     server.stop().await.expect("it stops");
 }
+
+/// ADM-2: a backup is for admins; what it makes can be restored, and served.
+#[tokio::test]
+async fn a_backup_of_a_running_server_can_be_restored_and_served() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let with = |data: &str| {
+        let environment = Environment::of([("KEYLANE_SERVER__LISTEN", "127.0.0.1:0")]);
+        let tokens: String = ["operate", "admin"]
+            .map(|role| format!("{{ name: {role}, role: {role}, sha256: {} }}", hash_token(role)))
+            .join(", ");
+        let text = format!("server: {{ tokens: [{tokens}] }}\ntopics: {{ t: {{ partitions: 1 }} }}");
+        let mut config = Config::parse("test", &text, &environment).expect("a valid config");
+        config.data = folder.path().join(data);
+        config
+    };
+    let ask = async |server: &Server, role: &str, path: &str, body: String| {
+        let bearer = format!("Bearer {role}");
+        let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
+        Client::connect(server.address()).await.ask("POST", path, &headers, body.as_bytes()).await
+    };
+    let server = Server::start(with("data")).await.expect("it starts");
+    let sent = ask(&server, "operate", "/v1/topics/t/messages", json!({ "payload": 7 }).to_string()).await;
+    assert_eq!(sent.status, 202);
+    let target = folder.path().join("backup");
+    let (path, body) = ("/admin/data/backup", json!({ "folder": target }).to_string());
+    assert_eq!(ask(&server, "operate", path, body.clone()).await.status, 403);
+    assert_eq!(ask(&server, "admin", path, "{}".to_owned()).await.status, 400);
+    let made = ask(&server, "admin", path, body.clone()).await;
+    assert_eq!(made.status, 200, "{}", made.text());
+    assert!(made.value()["backup"]["files"].as_u64() > Some(5), "{}", made.text());
+    let twice = ask(&server, "admin", path, body).await;
+    assert_eq!((twice.status, twice.value()["code"].as_str()), (409, Some("KL-1122")), "{}", twice.text());
+    server.stop().await.expect("it stops");
+
+    keylane::data::restore(&target, &folder.path().join("restored")).expect("the backup is whole");
+    let server = Server::start(with("restored")).await.expect("it starts");
+    let headers = [("Authorization", "Bearer operate")];
+    let shown =
+        Client::connect(server.address()).await.ask("GET", "/admin/topics/t/messages", &headers, b"").await;
+    assert!(shown.text().contains("\"payload\":7"), "{}", shown.text());
+    server.stop().await.expect("it stops");
+}
