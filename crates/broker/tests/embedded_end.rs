@@ -4,7 +4,7 @@
 
 mod rig;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use keylane_broker::embedded::sim_disk::Fault;
@@ -292,6 +292,6 @@ fn what_a_newer_version_wrote_stops_with_what_where_and_what_to_do() {
     }
 }
 
-fn contents(rig: &Rig, path: &PathBuf) -> Vec<u8> {
+fn contents(rig: &Rig, path: &Path) -> Vec<u8> {
     rig.disk.contents(path).expect("a file")
 }

@@ -32,7 +32,14 @@ pub(crate) fn document() -> Value {
 }
 
 fn paths() -> Value {
-    let number = json!({ "type": "integer", "minimum": 0 });
+    let mut paths = public_paths();
+    if let (Some(all), Value::Object(admin)) = (paths.as_object_mut(), admin_paths()) {
+        all.extend(admin);
+    }
+    paths
+}
+
+fn public_paths() -> Value {
     json!({
         "/v1/topics/{topic}/messages": { "post": produce() },
         "/healthz": { "get": open("Alive; touches nothing", object(json!({ "status": { "const": "ok" } }))) },
@@ -51,6 +58,12 @@ fn paths() -> Value {
             "parameters": [path_parameter("code")],
             "responses": { "200": content("Markdown", "text/markdown", text()), "default": problem() },
         } },
+    })
+}
+
+fn admin_paths() -> Value {
+    let number = json!({ "type": "integer", "minimum": 0 });
+    json!({
         "/admin/pipelines": { "get": get("Pipelines", &[], "application/json", list("pipelines", "Pipeline")) },
         "/admin/lanes": { "get": get("Lanes", &[
             query("pipeline", "Only this one's", text()),
