@@ -211,7 +211,7 @@ async fn missing_cut_and_headless_segments_are_told_and_can_be_skipped() {
         found(whole.path()).logs.iter().find(|log| log.name == "topics/orders").unwrap().segments.len();
     assert!(count >= 4, "{count}");
     type Harm = fn(&Path, u64);
-    let harms: [(&str, Harm, bool); 6] = [
+    let harms: [(&str, Harm, bool); 7] = [
         (
             "missing in the middle",
             |dir, _| std::fs::remove_file(segment(dir, "topics/orders", 2)).unwrap(),
@@ -225,6 +225,7 @@ async fn missing_cut_and_headless_segments_are_told_and_can_be_skipped() {
         ("no header", |dir, _| flip(&segment(dir, "topics/orders", 2), 20), true),
         ("cut in the middle", |dir, _| cut(&segment(dir, "topics/orders", 2), 10_000), true),
         ("cut at the end", |dir, n| cut(&segment(dir, "topics/orders", n), 300), true),
+        ("cut behind the end", |dir, n| cut(&segment(dir, "topics/orders", n), 60_000), false),
         ("no end", |dir, _| std::fs::remove_file(dir.join("topics/orders/end")).unwrap(), false),
     ];
     for (what, harm, loses) in harms {

@@ -74,7 +74,7 @@ async fn a_damaged_topic_stops_its_own_pipeline_and_not_the_server() {
     let with = || {
         let mut config = config(
             "topics: { bad: { partitions: 2 }, good: { partitions: 1 } }\n\
-             pipelines: { bad: { topic: bad, handler: log }, good: { topic: good, handler: log } }",
+             pipelines: { bad: { topic: bad, handler: { log: {} } }, good: { topic: good, handler: { log: {} } } }",
         );
         config.data = folder.path().to_owned();
         config

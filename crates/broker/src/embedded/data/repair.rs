@@ -11,7 +11,9 @@ use super::super::end::End;
 use super::super::failure::{Action, Failure, OpenError};
 use super::super::make::{make_dir, sync_dir};
 use super::super::options::{Host, Options};
-use super::super::segment::{BATCH_HEADER, BatchHeader, Kind, SegmentHeader, segment_path, stored_bytes};
+use super::super::segment::{
+    BATCH_HEADER, BatchHeader, Kind, ReadHeader, SegmentHeader, segment_path, stored_bytes,
+};
 use super::check::{END_WORD, REPAIRED, lock, look, lost};
 use super::report::Lost;
 use super::walk::{Anew, LostRange, Mend, Region, Walked};
@@ -73,7 +75,7 @@ impl Repair<'_> {
         match &region.mend {
             Mend::Fill => {
                 self.part_from_copies(&path)?;
-                self.lengthen(&path)?;
+                self.lengthen(&path, region.to)?;
                 // First what is in doubt, behind the end: once the place itself is whole, nobody sees that it was.
                 let doubtful = region.lost.iter().filter(|range| range.at_most);
                 let doubtful: Vec<_> = doubtful.map(Batch::lost).collect();
@@ -93,7 +95,7 @@ impl Repair<'_> {
             }
             Mend::Extend => {
                 self.part_from_copies(&path)?;
-                self.lengthen(&path)?;
+                self.lengthen(&path, u64::MAX)?;
             }
             Mend::Anew(anew) => self.make_anew(&path, region, anew)?,
             Mend::MoveAway => {
@@ -173,20 +175,20 @@ impl Repair<'_> {
         sync_dir(self.host, self.dir)
     }
 
-    /// A file that was cut becomes as long as it was made.
-    fn lengthen(&self, path: &Path) -> Result<(), Failure> {
+    /// A file that was cut before `needed` becomes as long as it was made.
+    fn lengthen(&self, path: &Path, needed: u64) -> Result<(), Failure> {
         let failed = || Failure::io(Action::Write, path);
         let file = self.host.disk.open(path).map_err(failed())?;
         let length = file.len().map_err(failed())?;
-        let capacity = match SegmentHeader::read(&*file).map_err(failed())? {
-            super::super::segment::ReadHeader::Good(header, _) => header.capacity,
-            _ => 0,
+        let made = match SegmentHeader::read(&*file).map_err(failed())? {
+            ReadHeader::Good(header, _) if header.capacity > 0 => header.capacity,
+            // An older version made it, which did not write down how long it is.
+            _ if needed < u64::MAX => needed,
+            _ => length,
         };
-        let ends = self.walked.segments.iter().map(|segment| segment.used_bytes).max().unwrap_or(0);
-        let wanted = if capacity > 0 { capacity } else { ends };
-        if length < wanted {
-            file.write_at(&vec![0; (wanted - length) as usize], length).map_err(failed())?;
-            file.sync_data().map_err(failed())?;
+        if length < needed.min(made) {
+            file.write_at(&vec![0; (made - length) as usize], length).map_err(failed())?;
+            file.sync_data().map_err(Failure::io(Action::Sync, path))?;
         }
         Ok(())
     }

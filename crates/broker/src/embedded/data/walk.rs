@@ -259,7 +259,8 @@ impl Walker {
         };
         self.walked.segments.push(report);
         let end = self.scan(segment, bytes, sealed, known);
-        if sealed.is_none() && (bytes.len() as u64) < header.capacity && end >= bytes.len() as u64 {
+        let length = bytes.len() as u64;
+        if sealed.is_none() && length < header.capacity && end <= length {
             // Nothing that was written is missing, but the file cannot be written further.
             let what = format!("the file was cut, and was made with {} bytes", header.capacity);
             let mut region =
