@@ -11,6 +11,7 @@ use keylane_broker::{BrokerError, Change, Ends, Membership, Topic};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::follow::OwnerRuns;
 use crate::growth::{Gates, growth_of, open_gates};
 use crate::link::{Command, Pauses};
 use crate::news::{News, Teller, Told, news};
@@ -86,6 +87,7 @@ pub(crate) struct Assign {
     /// The group was left, since nothing may be read of its topic.
     pub(crate) left: bool,
     pub(crate) gates: Arc<Gates>,
+    pub(crate) owner_runs: OwnerRuns,
 }
 
 /// How far stopping has come.
@@ -388,7 +390,9 @@ impl Assign {
             view: Arc::clone(&self.views.read().expect("no holder panics")[partition as usize]),
             gates: Arc::clone(&self.gates),
         };
+        let runs = self.owner_runs.clone();
         let task = self.tasks.spawn(async move {
+            let _runs = runs;
             if let Some(before) = before {
                 before.end(&mut own.news).await;
             }
@@ -446,10 +450,7 @@ fn ends_it(error: &BrokerError) -> bool {
 }
 
 /// Joins the group of a topic that must still be the one that was joined before.
-pub(crate) async fn join_after_pause(
-    at: &Subscription,
-    before: &Topic,
-) -> Result<Box<dyn Membership>, BrokerError> {
+async fn join_after_pause(at: &Subscription, before: &Topic) -> Result<Box<dyn Membership>, BrokerError> {
     tokio::time::sleep_until(at.clock.instant(at.clock.now_ms() + REJOIN_MS)).await;
     let mut membership = at.broker.join(&at.group, &at.topic, &at.node).await?;
     // Looked at behind the joining: what it is now it was then, since no topic becomes again what it was.

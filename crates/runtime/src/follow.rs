@@ -1,11 +1,13 @@
 //! Keeps a pipeline in its group: if following the assignment ends as nobody asked, the group is joined anew.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
-use keylane_broker::{BrokerError, Ends, Membership, Topic};
-use tokio::sync::watch;
+use async_trait::async_trait;
+use keylane_broker::{BrokerError, Change, Ends, Membership, Topic};
+use tokio::sync::{mpsc, watch};
 
-use crate::assign::{Assign, ShardDoor, Stopping, join_after_pause, reached};
+use crate::assign::{Assign, ShardDoor, Stopping, reached};
 use crate::spawn::{TaskKind, Tasks};
 use crate::status::PartitionState;
 use crate::subscription::Subscription;
@@ -22,10 +24,17 @@ pub(crate) struct Follow {
     pub(crate) stop: watch::Receiver<Stopping>,
 }
 
+/// Nothing is ever sent: only the end of all senders is waited for. A channel takes at least one.
+const NOTHING_MAX: usize = 1;
+
+/// Held by each owner while it runs.
+pub(crate) type OwnerRuns = mpsc::Sender<Infallible>;
+
 impl Follow {
     pub(crate) async fn run(mut self, membership: Box<dyn Membership>) {
-        let mut joined = Some(membership);
-        while let Some(membership) = joined.take() {
+        let (mut membership, mut left) = (membership, false);
+        loop {
+            let (owner_runs, mut owners) = mpsc::channel(NOTHING_MAX);
             let assign = Assign {
                 subscription: Arc::clone(&self.subscription),
                 membership,
@@ -35,33 +44,50 @@ impl Follow {
                 views: Arc::clone(&self.views),
                 tasks: self.tasks.clone(),
                 stop: self.stop.clone(),
-                left: false,
+                left,
                 gates: Arc::default(),
+                owner_runs,
             };
-            if let Err(why) = self.tasks.supervise(TaskKind::Group, assign.run()).await {
-                // Its owners have lost their teller, and give their partitions up.
-                for view in all(&self.views) {
-                    view.set(PartitionState::Claiming, Some(why.clone()));
-                }
-                joined = self.join_anew().await;
+            let Err(why) = self.tasks.supervise(TaskKind::Group, assign.run()).await else {
+                return;
+            };
+            for view in all(&self.views) {
+                view.set(PartitionState::Claiming, Some(why.clone()));
             }
+            // Its owners have nobody any more who tells them something, and give their partitions up. A second owner of
+            // the same process must not run beside them: it would take their claims for its own.
+            tokio::select! {
+                biased;
+                _ = owners.recv() => {}
+                () = reached(&mut self.stop, Stopping::Drop) => return,
+            }
+            (membership, left) = (Box::new(NotJoined), true);
         }
+    }
+}
+
+/// Stands for a membership until the group is joined.
+struct NotJoined;
+
+#[async_trait]
+impl Membership for NotJoined {
+    async fn changed(&mut self) -> Result<Change, BrokerError> {
+        Err(BrokerError::Unavailable("the group is not joined yet".to_owned()))
     }
 
-    /// Joins the group until that succeeds; `None`: told to stop.
-    async fn join_anew(&mut self) -> Option<Box<dyn Membership>> {
-        loop {
-            let joining = join_after_pause(&self.subscription, &self.topic);
-            let joined = tokio::select! {
-                biased;
-                () = reached(&mut self.stop, Stopping::Drain) => return None,
-                joined = joining => joined,
-            };
-            match joined {
-                Ok(membership) => return Some(membership),
-                Err(BrokerError::Closed) => return None,
-                Err(error) => tracing::warn!(%error, "the group was not joined; trying again"),
-            }
-        }
+    async fn confirm(&mut self, _: u32) -> Result<bool, BrokerError> {
+        Ok(false)
     }
+
+    async fn gave_up(&mut self, _: u32) {}
+
+    fn proves_dead(&self, _: u128) -> bool {
+        false
+    }
+
+    fn instance(&self) -> u128 {
+        0
+    }
+
+    async fn leave(&mut self) {}
 }

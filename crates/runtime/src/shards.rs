@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::assign::ShardDoor;
 use crate::cell::{Cell, Successor};
+use crate::clock::Clock;
 use crate::contain::Blocked;
 use crate::elsewhere::Elsewhere;
 use crate::handler::{Attempt, Handler};
@@ -66,7 +67,10 @@ impl Shards {
             let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
             let place = Arc::new(Place {
                 number,
-                subscription: Arc::clone(subscription),
+                pipeline: Arc::clone(&subscription.pipeline),
+                topic: Arc::clone(&subscription.topic),
+                clock: subscription.clock,
+                seed: subscription.random() as u64,
                 settings: settings.clone(),
                 shards: count,
                 partitions: topic.partitions,
@@ -132,10 +136,14 @@ fn shard_count(settings: &Settings, partitions: u32) -> usize {
     settings.shards.unwrap_or(cores).clamp(1, most)
 }
 
-/// A shard's place in its pipeline: what stays if the shard in it ends.
+/// A shard's place in its pipeline: what stays if the shard in it ends. It does not keep the broker open, which must
+/// close when its last user goes, and not when the last shard has noticed that.
 struct Place<H> {
     number: usize,
-    subscription: Arc<Subscription>,
+    pipeline: Arc<str>,
+    topic: Arc<str>,
+    clock: Clock,
+    seed: u64,
     settings: Settings,
     shards: usize,
     partitions: u32,
@@ -153,8 +161,8 @@ impl<H: Handler> Successor for Place<H> {
     #[allow(unsafe_code, reason = "the handler lives as long as the closure that lends it")]
     fn succeed(self: Arc<Self>, commands: mpsc::Receiver<Command>) {
         let shard = Shard::new(Setup {
-            pipeline: Arc::clone(&self.subscription.pipeline),
-            engine: engine(&self.subscription, &self.settings, self.shards),
+            pipeline: Arc::clone(&self.pipeline),
+            engine: engine(self.seed, &self.settings, self.shards),
             intake: intake(&self.settings, self.shards),
             partitions: self.partitions,
             permits: Arc::clone(&self.permits),
@@ -162,7 +170,7 @@ impl<H: Handler> Successor for Place<H> {
             commands,
             wakes: Arc::clone(&self.wakes),
             pauses: Arc::clone(&self.pauses),
-            clock: self.subscription.clock,
+            clock: self.clock,
             tasks: self.tasks.clone(),
             timeout_ms: self.settings.timeout_ms(),
             flaws: self.settings.flaws(),
@@ -194,7 +202,7 @@ where
     B: Fn(Attempt<'static>) -> F + Send + Sync + 'static,
 {
     let Threads { blocked, elsewhere } = place.threads.clone();
-    let topic = Arc::clone(&place.subscription.topic);
+    let topic = Arc::clone(&place.topic);
     let cell = Cell::new(shard, begin, topic, place.tasks.clone(), blocked, elsewhere, successor);
     let watched: Arc<dyn Watched> = Arc::clone(&cell) as _;
     cell.go();
@@ -206,7 +214,7 @@ fn keyless_share(settings: &Settings, shards: usize) -> usize {
     (settings.concurrency / 2 / shards).max(1)
 }
 
-fn engine(subscription: &Subscription, settings: &Settings, shards: usize) -> Engine {
+fn engine(seed: u64, settings: &Settings, shards: usize) -> Engine {
     settings.flaws().engine(keylane_core::Settings {
         order: settings.order,
         lane_capacity: settings.lane_capacity.min(u32::MAX as usize) as u32,
@@ -218,7 +226,7 @@ fn engine(subscription: &Subscription, settings: &Settings, shards: usize) -> En
             base_ms: settings.retry_base.as_millis() as u64,
             max_ms: settings.retry_max.as_millis() as u64,
         },
-        seed: subscription.random() as u64,
+        seed,
     })
 }
 

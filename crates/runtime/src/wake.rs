@@ -5,14 +5,9 @@
 //! only if it sleeps.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
-
-#[cfg(loom)]
-use loom::sync::{Mutex, atomic::AtomicBool};
-#[cfg(not(loom))]
-use std::sync::{Mutex, atomic::AtomicBool};
 
 use futures_util::task::{ArcWake, AtomicWaker};
 
@@ -105,9 +100,9 @@ impl ListWaker {
     #[inline]
     pub(crate) fn rearm(&self) {
         // Before the poll, so that a wake during it is not missed. What is listed by a wake not seen here is on the
-        // list, and is polled again.
+        // list, and is polled again. A swap, so that the poll sees what was done before the wake that it takes back.
         if self.listed.load(Ordering::Relaxed) {
-            self.listed.store(false, Ordering::SeqCst);
+            self.listed.swap(false, Ordering::SeqCst);
         }
     }
 }
