@@ -86,6 +86,8 @@ pub fn broker_code(error: &BrokerError) -> &'static str {
         BrokerError::Foreign(_) => "KL-1113",
         BrokerError::Newer(_) => "KL-1114",
         BrokerError::DiskFull(_) => "KL-1115",
+        BrokerError::Refused { .. } => "KL-1130",
+        BrokerError::NotMade { .. } => "KL-1131",
         _ => "KL-1108",
     }
 }
