@@ -12,7 +12,7 @@ use keylane::{Attempt, Handler, Ids, Outcome, Settings};
 use rdkafka::ClientConfig;
 use tokio::sync::Notify;
 
-use super::{Cluster, Deck, Slice, bare, produce};
+use super::{AHEAD_BYTES, Cluster, Deck, Slice, bare, produce};
 use crate::machine::{OneCore, Took, Watch, runtime_of};
 use crate::source::Draw;
 use crate::{Error, Figure, Options, Target};
@@ -58,7 +58,7 @@ fn measure(cluster: &Cluster, topic: &str, what: &str, report: &mut dyn FnMut(Fi
 
 fn raw(cluster: &Cluster, topic: &str, slice: Slice, our_settings: bool) -> Result<Took, Error> {
     let mut config = match our_settings {
-        true => cluster.options().reader(),
+        true => cluster.options().reader(AHEAD_BYTES),
         false => ClientConfig::new(),
     };
     config.set("bootstrap.servers", &cluster.options().brokers);

@@ -85,6 +85,28 @@ pub trait Broker: Send + Sync + 'static {
     /// [`BrokerError::OutOfRange`], never a silent reset (BRK-10).
     async fn reader(&self, topic: &str, partition: u32, from: u64) -> Result<Box<dyn Reader>, BrokerError>;
 
+    /// True if a reader's client keeps messages in this process that nobody has asked for yet: a pipeline's bound of
+    /// memory holds for those too (P5, BPR-1).
+    fn reads_ahead(&self) -> bool {
+        false
+    }
+
+    /// As [`Broker::reader`], with the memory that may be used for what is read ahead.
+    async fn reader_ahead(
+        &self,
+        topic: &str,
+        partition: u32,
+        from: u64,
+        _ahead_bytes: usize,
+    ) -> Result<Box<dyn Reader>, BrokerError> {
+        self.reader(topic, partition, from).await
+    }
+
+    /// What the broker's client library tells about itself, as of a moment ago: for metrics. Asks nobody.
+    fn client_figures(&self) -> Option<ClientFigures> {
+        None
+    }
+
     /// First position kept and the next to be given out, for each partition of a topic.
     async fn ends(&self, topic: &str) -> Result<Vec<Ends>, BrokerError>;
 
@@ -205,15 +227,59 @@ pub trait Journal: Send + Sync {
     /// True if `expect_end` works here.
     fn conditional(&self) -> bool;
 
+    /// The largest record that is taken, as far as is known now.
+    fn bytes_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Records from `from` on, in order: about `bytes_max` bytes, at least one if there is any. A `from` below the
     /// log's start begins at the start; the page says where that is.
     async fn read(&self, from: u64, bytes_max: usize) -> Result<JournalPage, BrokerError>;
+
+    /// As [`Journal::read`], for who was told by [`Journal::beyond`] that something has landed: what is at hand, of
+    /// which a broker on another machine need not be asked. Its `end` is not where the log ends by now, so that it is
+    /// not for whoever must have read everything.
+    async fn read_landed(&self, from: u64, bytes_max: usize) -> Result<JournalPage, BrokerError> {
+        self.read(from, bytes_max).await
+    }
 
     /// Returns once the log ends beyond `end`. Cancel safe.
     async fn beyond(&self, end: u64) -> Result<(), BrokerError>;
 
     /// Forgets everything below `below`, durably. Never more than that, and never what is above the end.
     async fn cut(&self, below: u64) -> Result<(), BrokerError>;
+}
+
+/// What a broker's client library tells about itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClientFigures {
+    /// Each broker that it talks to.
+    pub brokers: Vec<ClientBroker>,
+    /// Requests sent since the start.
+    pub sent: u64,
+    /// Messages handed over and not acknowledged yet.
+    pub queued_messages: u64,
+    /// Their bytes.
+    pub queued_bytes: u64,
+    /// Messages read ahead.
+    pub ahead_messages: u64,
+    /// Their bytes.
+    pub ahead_bytes: u64,
+    /// Partitions that are read: topic, partition, and how many messages were not handed over yet.
+    pub behind: Vec<(String, u32, u64)>,
+}
+
+/// How a broker answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClientBroker {
+    /// Its number.
+    pub id: u32,
+    /// The mean time of an answer, in microseconds, of the client for which it was longest.
+    pub round_trip_us: u64,
+    /// How long it made clients wait because of a quota, in milliseconds, of the client for which it was longest.
+    pub throttled_ms: u64,
+    /// Requests that wait to be sent, or for their answer.
+    pub requests: u64,
 }
 
 /// Part of a journal.
@@ -286,7 +352,6 @@ pub enum Ids {
 #[non_exhaustive]
 pub enum Compression {
     /// Quick, and small enough.
-    #[default]
     Lz4,
     /// As they are.
     None,
@@ -296,7 +361,8 @@ pub enum Compression {
     Zstd,
     /// Small, and slow.
     Gzip,
-    /// As each producer sent them; a topic of somebody else's.
+    /// As each producer sent them: Keylane's sends lz4.
+    #[default]
     AsProduced,
 }
 

@@ -150,6 +150,26 @@ pub enum BrokerError {
         /// What is set.
         what: String,
     },
+    /// A topic cannot have the settings that were asked for: a policy of the cluster's, or its vendor's.
+    #[error(
+        "the cluster refuses the settings of topic {topic}: {why}; write others under topics.{topic}, or for a topic of Keylane's own under broker.kafka.journals.settings"
+    )]
+    Refused {
+        /// The topic.
+        topic: String,
+        /// In the cluster's own words.
+        why: String,
+    },
+    /// A topic of our own is not there, and somebody else makes them.
+    #[error(
+        "topic {topic}, which keeps Keylane's own state, is not there, and broker.kafka.journals.create is false; make it with: {command}"
+    )]
+    NotMade {
+        /// The topic.
+        topic: String,
+        /// What makes it.
+        command: String,
+    },
     /// It was closed here.
     #[error("the broker is closed")]
     Closed,

@@ -193,6 +193,22 @@ impl Broker for Faulty {
         Ok(Box::new(FaultyReader { line, inner }))
     }
 
+    fn reads_ahead(&self) -> bool {
+        self.inner.reads_ahead()
+    }
+
+    async fn reader_ahead(
+        &self,
+        topic: &str,
+        partition: u32,
+        from: u64,
+        ahead_bytes: usize,
+    ) -> Result<Box<dyn Reader>, BrokerError> {
+        let inner = ask(&self.weather, self.inner.reader_ahead(topic, partition, from, ahead_bytes)).await?;
+        let line = self.weather.line();
+        Ok(Box::new(FaultyReader { line, inner }))
+    }
+
     async fn ends(&self, topic: &str) -> Result<Vec<Ends>, BrokerError> {
         ask(&self.weather, self.inner.ends(topic)).await
     }

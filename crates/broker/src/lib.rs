@@ -22,14 +22,14 @@ pub mod memory;
 mod tasks;
 
 pub use contract::{
-    AppendError, Backup, Broker, BrokerError, Change, Commit, Compression, Ends, HeldBack, Ids, Journal,
-    JournalName, JournalPage, LogKind, Membership, NO_POSITION, ProduceError, Reader, Scrubbed, Topic,
-    TopicSpec, Warning, Weakness,
+    AppendError, Backup, Broker, BrokerError, Change, ClientBroker, ClientFigures, Commit, Compression, Ends,
+    HeldBack, Ids, Journal, JournalName, JournalPage, LogKind, Membership, NO_POSITION, ProduceError, Reader,
+    Scrubbed, Topic, TopicSpec, Warning, Weakness,
 };
 pub use embedded::Embedded;
 #[cfg(feature = "testing")]
 pub use faults::{FaultCounts, Faulty, Rates};
 #[cfg(feature = "kafka")]
-pub use kafka::{Kafka, KafkaOptions};
+pub use kafka::{Kafka, KafkaJournals, KafkaOptions};
 #[cfg(feature = "testing")]
 pub use memory::MemoryBroker;

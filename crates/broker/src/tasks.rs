@@ -49,3 +49,13 @@ pub(crate) fn all<T: Send, R: Send>(at_once: usize, items: Vec<T>, work: impl Fn
     drop(queue);
     done.into_iter().flatten().collect()
 }
+
+/// Runs a future on a thread of its own, to its end: for what must not wait behind others, and has no runtime around it.
+#[cfg(feature = "kafka")]
+pub(crate) fn thread_with_runtime(
+    name: &str,
+    work: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    thread(name, move || runtime.block_on(work))
+}

@@ -86,6 +86,27 @@ impl Default for Bounds {
     }
 }
 
+/// What a record has around its ranges and dead letters.
+const AROUND_BYTES: usize = 100;
+
+impl Bounds {
+    /// The same, but for records that a journal takes which takes at most `bytes_max`: one that is too large could never
+    /// be appended, and its partition would stop for good.
+    pub fn within(&self, bytes_max: usize) -> Bounds {
+        let half = bytes_max.saturating_sub(AROUND_BYTES) / 2;
+        let (ranges, dead) = match bytes_max < RECORD_BYTES_MAX {
+            true => (half / RANGE_BYTES_MAX, half / DEAD_BYTES_MAX),
+            false => (usize::MAX, usize::MAX),
+        };
+        Bounds {
+            ranges_per_record: self.ranges_per_record.min(ranges.saturating_sub(1).max(1)),
+            dead_per_record: self.dead_per_record.min(dead.max(1)),
+            snapshot_bytes_max: self.snapshot_bytes_max.min(bytes_max.saturating_sub(AROUND_BYTES)),
+            ..self.clone()
+        }
+    }
+}
+
 const _: () = assert!(
     2_001 * RANGE_BYTES_MAX + 200 * DEAD_BYTES_MAX + 100 <= RECORD_BYTES_MAX,
     "the default bounds keep every record below its largest size"
@@ -134,4 +155,25 @@ pub fn commit_metadata(journal: u128, epoch: u64) -> Bytes {
 pub fn parse_commit_metadata(metadata: &[u8]) -> Option<Mirror> {
     let (journal, epoch) = std::str::from_utf8(metadata).ok()?.strip_prefix("keylane1:")?.split_once(':')?;
     Some(Mirror { journal: u128::from_str_radix(journal, 16).ok()?, epoch: epoch.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// BRK-6, P10: whatever a journal takes, its records and snapshots are not larger.
+    #[test]
+    fn records_are_bounded_by_what_a_journal_takes() {
+        let bounds = Bounds::default();
+        assert_eq!(bounds.within(usize::MAX), bounds);
+        assert_eq!(bounds.within(1 << 20), bounds);
+        for bytes_max in [1_000, 4_000, 32 << 10, RECORD_BYTES_MAX - 1] {
+            let within = bounds.within(bytes_max);
+            let ranges = (within.ranges_per_record + 1) * RANGE_BYTES_MAX;
+            let record = ranges + within.dead_per_record * DEAD_BYTES_MAX + AROUND_BYTES;
+            assert!(record <= bytes_max, "{record} of {bytes_max}");
+            assert!(within.snapshot_bytes_max < bytes_max);
+            assert!(within.ranges_per_record > 0 && within.dead_per_record > 0);
+        }
+    }
 }

@@ -176,10 +176,9 @@ impl Assign {
             self.membership = join_after_pause(&at, &self.topic).await?;
             self.left = false;
         }
-        self.gates = Gates::new(&growth, self.topic.partitions);
+        self.gates = Gates::new(growth);
         let gates = Arc::downgrade(&self.gates);
-        let open = move || open_gates(gates.clone(), Arc::clone(&at), growth.clone());
-        self.tasks.keep(TaskKind::Gates, open);
+        self.tasks.keep(TaskKind::Gates, move || open_gates(gates.clone(), Arc::clone(&at)));
         for view in all(&self.views) {
             view.set(PartitionState::Idle, None);
         }

@@ -87,6 +87,8 @@ pub fn broker_code(error: &BrokerError) -> &'static str {
         BrokerError::Backup(_) => "KL-1122",
         BrokerError::Newer(_) => "KL-1114",
         BrokerError::DiskFull(_) => "KL-1115",
+        BrokerError::Refused { .. } => "KL-1130",
+        BrokerError::NotMade { .. } => "KL-1131",
         _ => "KL-1108",
     }
 }

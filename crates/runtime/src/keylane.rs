@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::join_all;
-use keylane_broker::{Broker, BrokerError, TopicSpec};
+use keylane_broker::{Broker, BrokerError, ClientFigures, TopicSpec};
 use keylane_core::Delivery;
 
 use crate::call::Target;
@@ -244,6 +244,11 @@ impl Keylane {
         self.inner.broker.troubles().await.into_iter().map(Error::from).collect()
     }
 
+    /// What the broker's client library tells about itself, if it has one. Asks nobody.
+    pub fn client_figures(&self) -> Option<ClientFigures> {
+        self.inner.broker.client_figures()
+    }
+
     /// Settings of these topics that weaken a promise (BRK-9).
     pub async fn warnings(&self, topics: &[String]) -> Result<Vec<TopicWarning>, Error> {
         let warnings = self.inner.broker.warnings(topics).await?;
@@ -443,7 +448,7 @@ impl Drop for Claimed {
 }
 
 /// This machine's name, for people who read a journal.
-fn node_name() -> String {
+pub(crate) fn node_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map_or_else(|_| "node".to_owned(), |name| name.trim().to_owned())
 }

@@ -86,11 +86,11 @@ pub use error::Error;
 #[cfg(feature = "flaws")]
 pub use flaws::Flaws;
 pub use handler::{Attempt, Handler};
-pub use keylane_broker::{Compression, Ids, ProduceError, TopicSpec};
+pub use keylane_broker::{ClientBroker, ClientFigures, Compression, Ids, ProduceError, TopicSpec};
 pub use keylane_core::{Delivery, Draft, Order, Outcome};
 pub use message::Message;
 #[cfg(feature = "kafka")]
-pub use open::KafkaOptions;
+pub use open::{KafkaJournals, KafkaOptions};
 pub use pipeline::{Pipeline, PipelineBuilder};
 pub use produce::{Producer, Receipt, WhenFull};
 pub use settings::Settings;

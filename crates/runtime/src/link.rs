@@ -100,12 +100,26 @@ impl Pauses {
     }
 }
 
+/// What is kept of a handler's words, in bytes: enough for a long stack trace. A report must fit into one record of any
+/// broker, or the partition could not put the message on record, and would stop.
+const ERROR_BYTES_MAX: usize = 16 << 10;
+
 /// A message that was rejected: its lane waits until it is on record as dead.
 #[derive(Debug, Clone)]
 pub(crate) struct Rejection {
     pub(crate) delivery: Delivery,
     pub(crate) attempt: u32,
     pub(crate) error: String,
+}
+
+impl Rejection {
+    pub(crate) fn new(delivery: Delivery, attempt: u32, error: &str) -> Rejection {
+        let mut kept = error[..error.floor_char_boundary(ERROR_BYTES_MAX)].to_owned();
+        if kept.len() < error.len() {
+            kept.push_str(&format!(" … (cut, of {} bytes)", error.len()));
+        }
+        Rejection { delivery, attempt, error: kept }
+    }
 }
 
 /// What a shard left for an owner.
@@ -217,5 +231,25 @@ impl Link {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// DLQ-1, P10: what a handler says of a rejection is cut where it would not fit into a record, and says so.
+    #[test]
+    fn a_rejection_of_many_megabytes_is_cut_and_says_so() {
+        let delivery = || {
+            let mut frames = keylane_core::Frames::default();
+            frames.push(0, &keylane_core::Draft { id: "m", ..Default::default() }).expect("a valid draft");
+            frames.messages().next().expect("just pushed").expect("just encoded")
+        };
+        let long = "é".repeat(3 << 20);
+        let cut = Rejection::new(delivery(), 1, &long).error;
+        assert!(cut.len() < ERROR_BYTES_MAX + 100, "{} bytes are kept", cut.len());
+        assert!(cut.starts_with("éé") && cut.ends_with(&format!("(cut, of {} bytes)", long.len())), "{cut}");
+        assert_eq!(Rejection::new(delivery(), 1, "short").error, "short");
     }
 }

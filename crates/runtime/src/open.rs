@@ -5,7 +5,7 @@ use std::sync::Arc;
 use keylane_broker::{Broker, Embedded, embedded};
 
 #[cfg(feature = "kafka")]
-pub use keylane_broker::KafkaOptions;
+pub use keylane_broker::{KafkaJournals, KafkaOptions};
 
 use crate::Error;
 use crate::keylane::Config;
@@ -21,7 +21,8 @@ pub(crate) async fn broker(config: &Config) -> Result<(Arc<dyn Broker>, Option<A
         let mut small = embedded::Options::default();
         // Little is kept, and for a short time: what is drained is to be freed soon.
         (small.segment_bytes, small.journal_segment_bytes, small.tail_bytes) = (16 << 20, 1 << 20, 1 << 20);
-        let kafka = keylane_broker::Kafka::open(options.clone())?;
+        let options = KafkaOptions { node: crate::keylane::node_name(), ..options.clone() };
+        let kafka = keylane_broker::Kafka::open(options)?;
         return Ok((Arc::new(kafka), Some(embedded(&config.data.join(SPILL), small).await?)));
     }
     Ok((embedded(&config.data, embedded::Options::default()).await?, None))

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use self::mail::Alive;
 use crate::assign::Asks;
-use crate::growth::Gates;
+use crate::growth::{self, Gates};
 use crate::link::{Command, Link, Pauses, Start};
 use crate::news::{News, Told};
 use crate::spawn::TaskKind;
@@ -152,6 +152,9 @@ impl Own {
             Err(error) => return ended(error),
         };
         self.view.set(PartitionState::Claiming, None);
+        if let Err(error) = growth::complete(&subscription, &self.gates, &*journal).await {
+            return ended(error);
+        }
         let owner = subscription.flaws.owner(Setup {
             instance: self.instance,
             node: subscription.node.clone(),
@@ -166,7 +169,7 @@ impl Own {
             order: subscription.order,
             start: self.start,
             handler_timeout_ms: subscription.timeout_ms,
-            bounds: subscription.bounds.clone(),
+            bounds: subscription.bounds.within(journal.bytes_max()),
         });
         let mut epoch = Epoch {
             own: self,
@@ -199,6 +202,10 @@ fn ended(error: BrokerError) -> Ended {
     match error {
         // A topic that is away while brokers come and go is not gone; one that is made anew is told by its id (BRK-10).
         BrokerError::Unavailable(_) | BrokerError::UnknownTopic(_) => Ended::Again(error.to_string()),
+        // Somebody else makes it, and then it goes on.
+        BrokerError::NotMade { .. } => {
+            Ended::Again(format!("{}: {error}", crate::error::broker_code(&error)))
+        }
         BrokerError::Closed => Ended::GivenUp,
         _ => Ended::Failed(format!("{}: {error}", crate::error::broker_code(&error))),
     }
@@ -217,7 +224,7 @@ impl Epoch<'_> {
                     self.appending = Some(Box::pin(append(journal, bytes, expect)));
                     self.tick()
                 }
-                Action::Read { .. } => self.read().await?,
+                Action::Read { .. } => self.read(false).await?,
                 Action::ReadCommit => {
                     let committed = self.read_commit().await?;
                     self.step(Input::Committed(committed))
@@ -273,14 +280,19 @@ impl Epoch<'_> {
         self.owner.step(input)
     }
 
-    /// Reads the journal from where the owner is to its end.
-    async fn read(&mut self) -> Result<Action, Ended> {
+    /// Reads the journal from where the owner is to its end; or, of what has `landed`, what is at hand: enough to see
+    /// what counts, and not enough to go on after a pause.
+    async fn read(&mut self, landed: bool) -> Result<Action, Ended> {
         loop {
-            self.pauses = self.own.pauses.count();
-            let page = match self.journal.read(self.owner.next(), PAGE_BYTES).await {
-                Ok(page) => page,
-                Err(error) => return Err(ended(error)),
+            let next = self.owner.next();
+            let page = match landed {
+                true => self.journal.read_landed(next, PAGE_BYTES).await,
+                false => {
+                    self.pauses = self.own.pauses.count();
+                    self.journal.read(next, PAGE_BYTES).await
+                }
             };
+            let page = page.map_err(ended)?;
             let next = page.records.last().map_or(page.end, |(position, _)| position + 1);
             for (position, bytes) in &page.records {
                 let action = match self.owner.decode(bytes) {
@@ -299,6 +311,9 @@ impl Epoch<'_> {
                     }
                     return Ok(action);
                 }
+            }
+            if next >= page.end && landed {
+                return Ok(self.tick());
             }
             if next >= page.end {
                 let now_ms = self.now_ms();
@@ -343,7 +358,8 @@ impl Epoch<'_> {
                 Ok(self.tick())
             }
             Event::Mail => self.mail().await,
-            Event::Landed(Ok(())) => self.read().await,
+            // A take-over goes on only from where the journal ends.
+            Event::Landed(Ok(())) => self.read(self.epoch.is_some()).await,
             Event::Landed(Err(error)) => Err(ended(error)),
             Event::Time => Ok(self.tick()),
         }
@@ -375,8 +391,11 @@ impl Epoch<'_> {
     /// The fence counts: the shard may read, from the lowest position that is not settled.
     async fn start(&mut self, epoch: u64) -> Result<(), Ended> {
         let at = Arc::clone(&self.own.subscription);
+        self.own.gates.learn(self.state());
         let settled = self.state().settled.clone();
-        let reader = at.broker.reader(&at.topic, self.own.partition, settled.low()).await.map_err(ended)?;
+        let ahead_bytes = at.ahead_bytes / self.own.topic.partitions.max(1) as usize;
+        let reader = at.broker.reader_ahead(&at.topic, self.own.partition, settled.low(), ahead_bytes);
+        let reader = reader.await.map_err(ended)?;
         let reader = self.own.gates.guard(self.own.partition, reader, settled.low());
         self.epoch = Some(epoch);
         self.link = Arc::default();

@@ -20,6 +20,9 @@ use crate::subscription::{CommitCounters, Subscription};
 use crate::view::{PartitionView, Views, all};
 use crate::{Error, Handler, Keylane};
 
+/// Of a pipeline's bytes in memory, the part for what the broker's client reads ahead, where it does.
+const AHEAD_SHARE: usize = 4;
+
 /// A pipeline about to run. Every setting has a default.
 pub struct PipelineBuilder<H = ()> {
     keylane: Keylane,
@@ -100,7 +103,9 @@ impl<H: Handler> PipelineBuilder<H> {
         settings.check().map_err(|why| Error::Pipeline(name.clone(), why))?;
         let inner = &keylane.inner;
         let topic = keylane.producer().ensure(&topic).await?;
+        let (settings, ahead_bytes) = with_ahead(settings, inner.broker.reads_ahead());
         let subscription = Arc::new(Subscription {
+            ahead_bytes,
             broker: Arc::clone(&inner.broker),
             clock: inner.clock,
             tasks: inner.tasks.clone(),
@@ -168,6 +173,14 @@ impl<H: Handler> PipelineBuilder<H> {
         stop.await;
         pipeline.drain().await
     }
+}
+
+/// Takes what the broker's client reads ahead from the pipeline's bytes: one bound for both, since all of it is in memory
+/// (P5).
+fn with_ahead(mut settings: Settings, reads_ahead: bool) -> (Settings, usize) {
+    let ahead_bytes = if reads_ahead { settings.buffer_bytes / AHEAD_SHARE } else { 0 };
+    settings.buffer_bytes -= ahead_bytes;
+    (settings, ahead_bytes)
 }
 
 /// A running pipeline. Cheap to clone.

@@ -127,7 +127,7 @@ impl<F> Shard<F> {
         self.engine.rejected(lane, self.now_ms);
         let part = part_of(&mut self.parts, &delivery).expect("found by the caller");
         part.burying.insert(delivery.position(), (lane, delivery.size()));
-        let rejection = Rejection { delivery, attempt, error: error.into_owned() };
+        let rejection = Rejection::new(delivery, attempt, &error);
         part.link.leave(|mail| mail.rejected.push(rejection));
     }
 

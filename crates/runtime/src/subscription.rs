@@ -22,6 +22,8 @@ pub(crate) struct Subscription {
     pub(crate) group: String,
     pub(crate) node: String,
     pub(crate) timeout_ms: u64,
+    /// Memory for what the broker's client reads ahead of all partitions.
+    pub(crate) ahead_bytes: usize,
     pub(crate) bounds: Bounds,
     pub(crate) order: Order,
     pub(crate) flaws: Flaws,

@@ -22,6 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use keylane_core::Frames;
 use rdkafka::ClientConfig;
+use rdkafka::bindings::rd_kafka_t;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tokio::sync::{oneshot, watch};
 
@@ -31,6 +32,7 @@ use self::under_way::{Answer, Open, UnderWay, number};
 use super::admin::{Learn, partitions_of};
 use super::context::Context;
 use super::errors::{broker_error, produce_error};
+use super::tokens::Bearer;
 use super::{lock, read_lock, write_lock};
 use crate::contract::{BrokerError, ProduceError, Topic};
 use crate::tasks;
@@ -201,7 +203,16 @@ impl Running {
     ) -> Result<Arc<Running>, BrokerError> {
         let told = Told { context: context.clone(), leaders: Arc::clone(leaders) };
         let native = Native::new(config, told).map_err(|error| broker_error("the cluster", &error))?;
-        Ok(Arc::new(Running { native, is_over: AtomicBool::new(false), called_back: AtomicBool::new(false) }))
+        let (is_over, called_back) = (AtomicBool::new(false), AtomicBool::new(false));
+        let running = Arc::new(Running { native, is_over, called_back });
+        context.serve(running.clone());
+        Ok(running)
+    }
+}
+
+impl Bearer for Running {
+    fn native(&self) -> *mut rd_kafka_t {
+        self.native.client().native_ptr()
     }
 }
 

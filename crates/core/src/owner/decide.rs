@@ -113,7 +113,10 @@ impl Owner {
                 self.stop(Stop::OtherSource { recorded: recorded.incarnation, found: found.incarnation });
                 return u64::MAX;
             }
-            if recorded.partitions != found.partitions && !self.setup.former.contains(&recorded.partitions) {
+            // Accepted, as the journal of partition 0 says, or this one.
+            let accepted = self.setup.former.contains(&recorded.partitions)
+                || state.accepted.iter().any(|one| one.from == recorded.partitions);
+            if recorded.partitions != found.partitions && !accepted {
                 self.stop(Stop::OtherPartitions { recorded: recorded.partitions, found: found.partitions });
                 return u64::MAX;
             }

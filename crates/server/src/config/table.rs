@@ -148,6 +148,36 @@ static KAFKA: Shape = Shape {
             is("{}"),
             "Any setting of librdkafka, such as `security.protocol`, by its name.",
         ),
+        field(
+            "journals",
+            Kind::Section(&JOURNALS),
+            is(""),
+            "The topics in which Keylane keeps its own state, beside yours.",
+        ),
+    ],
+    later: &[],
+};
+
+static JOURNALS: Shape = Shape {
+    fields: &[
+        field(
+            "prefix",
+            Kind::Text,
+            is("_keylane"),
+            "What their names begin with. Another prefix is another state: set it before the first start.",
+        ),
+        field(
+            "create",
+            Kind::Flag,
+            is("true"),
+            "Whether Keylane makes them. If not, the error of a missing one shows the command that makes it.",
+        ),
+        field(
+            "settings",
+            Kind::PassedOn,
+            is("{}"),
+            "Settings of Kafka that they are made with, such as `segment.bytes`, instead of Keylane's own.",
+        ),
     ],
     later: &[],
 };

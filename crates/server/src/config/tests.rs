@@ -407,7 +407,8 @@ fn topics_get_the_figures_of_the_profile() {
         assert_eq!(figures(&config.topics["own"].spec), (5, 2, 1), "{profile}");
         let spec = &config.topics["t"].spec;
         assert_eq!((spec.retention_ms, spec.message_bytes_max), (Some(7 * 86_400_000), 1 << 20), "{profile}");
-        assert_eq!(spec.compression, keylane::Compression::Lz4, "{profile}");
+        // As Keylane's producer sends them, which is lz4: the topic's own setting is nobody's wish.
+        assert_eq!(spec.compression, keylane::Compression::AsProduced, "{profile}");
     }
     // One copy is what the embedded broker has, whatever the profile would like; and so is one replica that is asked for.
     let embedded = parse("profile: production\ntopics: { t: {} }\n").expect("valid");
@@ -504,16 +505,33 @@ fn names_that_kafka_does_not_take_are_refused_with_their_line() {
         ("{ a.b: {}, a_b: {} }", "{}", "not apart"),
         ("{ __offsets: {} }", "{}", "Kafka's own"),
         ("{ _keylane.journal.g.t: {} }", "{}", "Keylane's"),
-        (
-            "{ b.c: {}, c: {} }",
-            "{ x: { group: a, topic: b.c, handler: { log: {} } }, y: { group: a.b, topic: c, handler: { log: {} } } }",
-            "the same topic",
-        ),
     ] {
         let text = format!("broker: {{ kind: kafka }}\ntopics: {topics}\npipelines: {pipelines}\n");
         let problem = self::problem(&text);
         assert!(problem.what.contains(says), "{text}: {}", problem.what);
     }
+    // Each pair has journals of its own, though group and topic read the same in a row.
+    let alike = "broker: { kind: kafka }\ntopics: { b.c: {}, c: {} }\npipelines: { x: { group: a, topic: b.c, handler: { log: {} } }, y: { group: a.b, topic: c, handler: { log: {} } } }\n";
+    assert!(parse(alike).is_ok());
+}
+
+/// BRK-2, BRK-6: the topics of Keylane's own state, on clusters that have rules of their own.
+#[test]
+fn journals_have_a_prefix_and_settings() {
+    let with = |journals: &str| format!("broker: {{ kind: kafka, kafka: {{ journals: {journals} }} }}\n");
+    let options = |journals: &str| match parse(&with(journals)).expect("valid").broker {
+        BrokerConfig::Kafka(options) => options.journals,
+        BrokerConfig::Embedded => panic!("it is Kafka"),
+    };
+    assert_eq!(options("{}"), keylane::KafkaJournals::default());
+    let own = options("{ prefix: team.k, create: false, settings: { segment.bytes: 52428800 } }");
+    assert_eq!((own.prefix.as_str(), own.create), ("team.k", false));
+    assert_eq!(own.settings.get("segment.bytes").map(String::as_str), Some("52428800"));
+    let wrong = problem(&with("{ settings: { cleanup.policy: compact } }"));
+    assert_eq!(wrong.code, "KL-1007");
+    assert!(wrong.what.contains("broker.kafka.journals.settings.cleanup.policy"), "{}", wrong.what);
+    let taken = problem(&format!("{}topics: {{ team.k.x: {{}} }}\n", with("{ prefix: team.k }")));
+    assert!(taken.what.contains("Keylane's"), "{}", taken.what);
 }
 
 /// PRD-5, SEC-5: what is wrong with an outbox is told with its place and without its URL.
