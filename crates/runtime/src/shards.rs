@@ -163,6 +163,7 @@ impl<H: Handler> Successor for Place<H> {
             wakes: Arc::clone(&self.wakes),
             pauses: Arc::clone(&self.pauses),
             clock: self.subscription.clock,
+            pace: Arc::clone(&self.subscription.pace),
             tasks: self.tasks.clone(),
             timeout_ms: self.settings.timeout_ms(),
             flaws: self.settings.flaws(),
