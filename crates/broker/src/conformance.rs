@@ -69,6 +69,7 @@ macro_rules! conformance {
                 commits::a_commit_is_read_back_with_its_metadata
                 commits::commits_are_apart_by_group_and_partition
                 commits::the_last_commit_stands_even_if_it_goes_back
+                commits::one_call_commits_many_partitions
                 members::the_only_member_gets_every_partition
                 members::groups_do_not_know_of_each_other
                 members::a_wait_for_changes_can_be_cancelled

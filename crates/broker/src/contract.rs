@@ -115,14 +115,26 @@ pub trait Broker: Send + Sync + 'static {
         Ok(self.ends(topic).await?.iter().map(|ends| ends.end).collect())
     }
 
-    /// Mirrors how far a group has settled a partition. Never read as truth: the journal is (COM-3).
+    /// Mirrors how far a group has settled partitions, in one call (COM-2): a result each, in the order given, where a
+    /// broker can tell them apart. Never read as truth: the journal is (COM-3).
+    async fn commit_all(
+        &self,
+        group: &str,
+        topic: &str,
+        commits: Vec<(u32, Commit)>,
+    ) -> Vec<Result<(), BrokerError>>;
+
+    /// The same for one partition.
     async fn commit(
         &self,
         group: &str,
         topic: &str,
         partition: u32,
         commit: Commit,
-    ) -> Result<(), BrokerError>;
+    ) -> Result<(), BrokerError> {
+        let results = self.commit_all(group, topic, vec![(partition, commit)]).await;
+        results.into_iter().next().unwrap_or(Err(BrokerError::Closed))
+    }
 
     /// The last commit of a group, and whose it is.
     async fn committed(

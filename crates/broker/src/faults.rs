@@ -5,6 +5,7 @@
 //! everything fails for a while. Kept: what was acknowledged is there, and nothing is said to have failed for certain
 //! that may have landed. [`Faulty::calm`] ends it, so that a test can wait for a quiet end.
 
+mod hang;
 mod weather;
 mod wrapped;
 
@@ -16,6 +17,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use keylane_core::Frames;
 
+pub use self::hang::Hang;
 use self::weather::{Call, Fate, Weather};
 use self::wrapped::{FaultyJournal, FaultyMembership, FaultyReader};
 use crate::contract::{
@@ -154,6 +156,17 @@ impl Faulty {
         self.weather.begin_outage(duration);
     }
 
+    /// From now on calls of these kinds, and of no others, do not answer until [`Faulty::answer`] or [`Faulty::calm`].
+    /// They are carried out then, unless their callers gave up.
+    pub fn hang(&self, kinds: &[Hang]) {
+        self.weather.set_hanging(kinds);
+    }
+
+    /// Every call answers again.
+    pub fn answer(&self) {
+        self.weather.set_hanging(&[]);
+    }
+
     /// What has happened so far.
     pub fn counts(&self) -> FaultCounts {
         self.weather.counts()
@@ -188,6 +201,7 @@ impl Broker for Faulty {
     }
 
     async fn reader(&self, topic: &str, partition: u32, from: u64) -> Result<Box<dyn Reader>, BrokerError> {
+        self.weather.hangs(Hang::Reader).await;
         let inner = ask(&self.weather, self.inner.reader(topic, partition, from)).await?;
         let line = self.weather.line();
         Ok(Box::new(FaultyReader { line, inner }))
@@ -213,19 +227,19 @@ impl Broker for Faulty {
         ask(&self.weather, self.inner.ends(topic)).await
     }
 
-    async fn commit(
+    async fn commit_all(
         &self,
         group: &str,
         topic: &str,
-        partition: u32,
-        commit: Commit,
-    ) -> Result<(), BrokerError> {
+        commits: Vec<(u32, Commit)>,
+    ) -> Vec<Result<(), BrokerError>> {
         let carry = |broker: &Arc<dyn Broker>| {
-            let (broker, commit) = (broker.clone(), commit.clone());
+            let (broker, commits) = (broker.clone(), commits.clone());
             let (group, topic) = (group.to_owned(), topic.to_owned());
-            async move { broker.commit(&group, &topic, partition, commit).await }
+            async move { broker.commit_all(&group, &topic, commits).await }
         };
-        let lost = |what: &str| Err(BrokerError::Unavailable(what.to_owned()));
+        let lost = |what: &str| vec![Err(BrokerError::Unavailable(what.to_owned())); commits.len()];
+        self.weather.hangs(Hang::Commit).await;
         send(&self.weather, || carry(&self.inner), || carry(&self.carrier), lost).await
     }
 
@@ -235,6 +249,7 @@ impl Broker for Faulty {
         topic: &str,
         partition: u32,
     ) -> Result<Option<Commit>, BrokerError> {
+        self.weather.hangs(Hang::Committed).await;
         ask(&self.weather, self.inner.committed(group, topic, partition)).await
     }
 
@@ -290,7 +305,7 @@ impl Broker for Faulty {
             Ok((inner, self.carrier.journal(name).await?))
         };
         let (inner, carrier) = ask(&self.weather, both).await?;
-        Ok(Arc::new(FaultyJournal { weather: self.weather.clone(), inner, carrier }))
+        Ok(Arc::new(FaultyJournal { weather: self.weather.clone(), kind: name.kind, inner, carrier }))
     }
 }
 

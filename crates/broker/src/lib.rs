@@ -28,7 +28,7 @@ pub use contract::{
 };
 pub use embedded::Embedded;
 #[cfg(feature = "testing")]
-pub use faults::{FaultCounts, Faulty, Rates};
+pub use faults::{FaultCounts, Faulty, Hang, Rates};
 #[cfg(feature = "kafka")]
 pub use kafka::{Kafka, KafkaJournals, KafkaOptions};
 #[cfg(feature = "testing")]

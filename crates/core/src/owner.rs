@@ -169,6 +169,8 @@ pub struct Owner {
     read_past: Option<u64>,
     /// The journal must be read to its end.
     read_end: bool,
+    /// How often that was asked: a read that began before does not answer it.
+    asked: u64,
     committed: Option<Committed>,
     ready: Ready,
     said: VecDeque<Action>,
@@ -243,6 +245,7 @@ impl Owner {
             appending: false,
             read_past: None,
             read_end: false,
+            asked: 0,
             committed: None,
             ready: Ready::default(),
             said: VecDeque::new(),
@@ -289,6 +292,17 @@ impl Owner {
         self.replay.next()
     }
 
+    /// How often the journal's end was asked for. A driver that hears other things while it reads compares: only a read
+    /// that began at the present count is [`Input::CaughtUp`].
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// When a drain is given up, whatever is being waited for: tick then. `u64::MAX`: never.
+    pub fn gives_up_ms(&self) -> u64 {
+        self.drained_by_ms()
+    }
+
     /// The epoch, from `Start` until `StepBack` or `Stop`.
     pub fn epoch(&self) -> Option<u64> {
         match self.phase {
@@ -325,6 +339,12 @@ impl Owner {
             Phase::Opening { epoch, .. } => Some(epoch),
             _ => self.epoch(),
         }
+    }
+
+    /// Nothing more is decided until the journal was read to its end, by a read that begins now or later.
+    fn ask_for_end(&mut self) {
+        self.read_end = true;
+        self.asked += 1;
     }
 
     fn claim_anew(&mut self) {

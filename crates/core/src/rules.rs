@@ -53,4 +53,6 @@ rules! {
     upgrade_when_readable,
     /// Completions that do not fit into one record go on record in ascending position.
     ascending,
+    /// A drain is written in as few records as it fits into.
+    few_records,
 }

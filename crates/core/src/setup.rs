@@ -14,6 +14,11 @@ pub const RECORD_BYTES_MAX: usize = 64 << 10;
 /// What a dead letter's entry takes at most: six numbers of ten bytes, a hash, and nine single bytes.
 pub const DEAD_BYTES_MAX: usize = 80;
 
+/// Ranges that always fit into one record.
+pub const RANGES_PER_RECORD_MAX: usize = 2_000;
+/// Dead letters that fit beside them.
+pub const DEAD_PER_RECORD_MAX: usize = 200;
+
 /// What an owner is told once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Setup {
@@ -48,9 +53,9 @@ pub struct Bounds {
     pub batch_ms: u64,
     /// So many completions wait for no others (COM-2).
     pub batch_settlements: u64,
-    /// Ranges in one record.
+    /// Ranges in one record. A drain goes by [`RANGES_PER_RECORD_MAX`], whatever is set.
     pub ranges_per_record: usize,
-    /// Dead letters in one record.
+    /// Dead letters in one record. A drain goes by [`DEAD_PER_RECORD_MAX`], whatever is set.
     pub dead_per_record: usize,
     /// A snapshot is due when the journal has grown by more than this; `u64::MAX`: never.
     pub snapshot_after_bytes: u64,
@@ -68,13 +73,25 @@ pub struct Bounds {
     pub step_back_ms_max: u64,
 }
 
+impl Bounds {
+    /// What a record may carry while a partition is drained. A drain is given up at its deadline, and what is finished
+    /// and not on record then runs again: so it is written in as few records as it fits into.
+    pub(crate) fn draining(&self) -> Bounds {
+        Bounds {
+            ranges_per_record: self.ranges_per_record.max(RANGES_PER_RECORD_MAX),
+            dead_per_record: self.dead_per_record.max(DEAD_PER_RECORD_MAX),
+            ..self.clone()
+        }
+    }
+}
+
 impl Default for Bounds {
     fn default() -> Bounds {
         Bounds {
             batch_ms: 1_000,
             batch_settlements: 1_000,
-            ranges_per_record: 2_000,
-            dead_per_record: 200,
+            ranges_per_record: RANGES_PER_RECORD_MAX,
+            dead_per_record: DEAD_PER_RECORD_MAX,
             snapshot_after_bytes: 256 << 10,
             snapshot_bytes_max: 900 << 10,
             silence_ms: 3_000,
@@ -108,7 +125,8 @@ impl Bounds {
 }
 
 const _: () = assert!(
-    2_001 * RANGE_BYTES_MAX + 200 * DEAD_BYTES_MAX + 100 <= RECORD_BYTES_MAX,
+    (RANGES_PER_RECORD_MAX + 1) * RANGE_BYTES_MAX + DEAD_PER_RECORD_MAX * DEAD_BYTES_MAX + 100
+        <= RECORD_BYTES_MAX,
     "the default bounds keep every record below its largest size"
 );
 

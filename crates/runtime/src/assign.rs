@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylane_broker::{BrokerError, Change, Ends, Membership, Topic};
@@ -24,6 +25,9 @@ use crate::wake::Wakes;
 
 /// Questions on their way to the group's member; owners wait for the answer.
 const QUESTIONS_MAX: usize = 64;
+
+/// A group's coordinator that takes longer to confirm an assignment has not answered.
+const CONFIRM_MS_MAX: u64 = 5_000;
 
 /// Between two tries to join the group.
 const REJOIN_MS: u64 = 1_000;
@@ -345,7 +349,12 @@ impl Assign {
 
     async fn answer(&mut self, question: Question) -> Option<bool> {
         match question {
-            Question::Assigned(partition) => self.membership.confirm(partition).await.ok(),
+            // Whoever asks asks again; meanwhile assignments and the end of the pipeline must be heard.
+            Question::Assigned(partition) => {
+                let asked = self.membership.confirm(partition);
+                let patience = Duration::from_millis(CONFIRM_MS_MAX);
+                tokio::time::timeout(patience, asked).await.ok()?.ok()
+            }
             Question::Dead(instance) => Some(self.membership.proves_dead(instance)),
         }
     }

@@ -17,6 +17,10 @@ pub struct Flaws {
     pub rules: keylane_core::Rules,
     /// The newest format of journals that it reads and writes: a pipeline of the next version has one more.
     pub format: u8,
+    /// An owner does not read its journal while an append of its own is under way.
+    pub deaf_while_appending: bool,
+    /// An owner hears nothing while the body of a dead letter is being stored.
+    pub deaf_while_storing: bool,
     /// A shard looks whether the process was paused only between two passes.
     pub blind_within_a_pass: bool,
 }
@@ -29,6 +33,8 @@ impl Default for Flaws {
             engine: Default::default(),
             rules: keylane_core::Rules::ALL,
             format: FORMAT,
+            deaf_while_appending: false,
+            deaf_while_storing: false,
             blind_within_a_pass: false,
         }
     }
@@ -57,6 +63,14 @@ impl Flaws {
         self.format
     }
 
+    pub(crate) fn deaf_while_appending(self) -> bool {
+        self.deaf_while_appending
+    }
+
+    pub(crate) fn deaf_while_storing(self) -> bool {
+        self.deaf_while_storing
+    }
+
     #[inline]
     pub(crate) fn blind_within_a_pass(self) -> bool {
         self.blind_within_a_pass
@@ -79,6 +93,14 @@ impl Flaws {
 
     pub(crate) fn format(self) -> u8 {
         FORMAT
+    }
+
+    pub(crate) fn deaf_while_appending(self) -> bool {
+        false
+    }
+
+    pub(crate) fn deaf_while_storing(self) -> bool {
+        false
     }
 
     #[inline]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use futures_util::future::join_all;
 use keylane_broker::{Broker, BrokerError, ClientFigures, TopicSpec};
@@ -10,6 +10,7 @@ use keylane_core::Delivery;
 
 use crate::call::Target;
 use crate::clock::Clock;
+use crate::commit::Pace;
 use crate::pipeline::{Pipeline, PipelineBuilder};
 use crate::produce::Producer;
 use crate::spawn::Tasks;
@@ -92,6 +93,8 @@ pub(crate) struct Inner {
     /// Pipelines that could not start and are shown all the same, by name.
     pub(crate) apart: Mutex<BTreeMap<String, PipelineStatus>>,
     claims: Arc<Mutex<Claims>>,
+    /// When completions of all its pipelines go on record.
+    pub(crate) pace: Arc<Pace>,
 }
 
 impl Keylane {
@@ -153,6 +156,7 @@ impl Keylane {
             pipelines: Arc::default(),
             apart: Mutex::default(),
             claims: Arc::default(),
+            pace: Arc::default(),
         };
         Keylane { inner: Arc::new(inner) }
     }
@@ -416,7 +420,7 @@ impl Inner {
         }
         claims.names.insert(name.clone());
         claims.groups.insert(pair.clone());
-        let (claims, pipelines) = (Arc::clone(&self.claims), Arc::clone(&self.pipelines));
+        let (claims, pipelines) = (Arc::clone(&self.claims), Arc::downgrade(&self.pipelines));
         Ok(Claimed { claims, pipelines, name, pair })
     }
 }
@@ -431,14 +435,16 @@ struct Claims {
 /// A pipeline's name and group, until dropped; then it is no longer listed either.
 pub(crate) struct Claimed {
     claims: Arc<Mutex<Claims>>,
-    pipelines: Arc<Mutex<BTreeMap<String, Pipeline>>>,
+    /// Not kept: the pipelines in it keep this, and what nobody drains would stay for ever.
+    pipelines: Weak<Mutex<BTreeMap<String, Pipeline>>>,
     name: String,
     pair: (String, String),
 }
 
 impl Drop for Claimed {
     fn drop(&mut self) {
-        let gone = self.pipelines.lock().expect("no holder panics").remove(&self.name);
+        let pipelines = self.pipelines.upgrade();
+        let gone = pipelines.and_then(|listed| listed.lock().expect("no holder panics").remove(&self.name));
         let mut claims = self.claims.lock().expect("no holder panics");
         claims.names.remove(&self.name);
         claims.groups.remove(&self.pair);

@@ -35,6 +35,7 @@ mod call;
 mod cell;
 pub mod clock;
 mod commit;
+mod committer;
 mod contain;
 pub mod data;
 mod elsewhere;

@@ -39,6 +39,13 @@ pub(crate) enum Command {
         /// Pauses that had been noticed when that reading began.
         pauses: u64,
     },
+    /// Start nothing until the owner says [`Command::Verified`]: it cannot read its journal (ORD-12).
+    Suspend {
+        /// The partition.
+        partition: u32,
+        /// Its epoch.
+        epoch: u64,
+    },
     /// Start nothing more; say when nothing runs.
     Drain {
         /// The partition.

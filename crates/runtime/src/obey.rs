@@ -21,6 +21,11 @@ impl<F> Shard<F> {
                     self.enter(partition, PartState::Running);
                 }
             }
+            Command::Suspend { partition, epoch } => {
+                if self.part(partition, epoch).is_some_and(|part| part.state == PartState::Running) {
+                    self.enter(partition, PartState::Verifying);
+                }
+            }
             Command::Drain { partition, epoch } => self.drain(partition, epoch),
             Command::Drop { partition, epoch } => {
                 if self.part(partition, epoch).is_some() {

@@ -9,6 +9,7 @@ use keylane_core::Order;
 use tokio::sync::watch;
 
 use crate::assign::Stopping;
+use crate::committer::{Committer, keep_committing};
 use crate::follow::Follow;
 use crate::handler::IntoHandler;
 use crate::keylane::Claimed;
@@ -118,6 +119,8 @@ impl<H: Handler> PipelineBuilder<H> {
             order: settings.order,
             flaws: settings.flaws(),
             counters: CommitCounters::default(),
+            committer: Committer::default(),
+            pace: Arc::clone(&inner.pace),
             seed: inner.clock.seed().map(AtomicU64::new),
         });
         let claimed = inner.claim(&subscription)?;
@@ -145,11 +148,7 @@ impl<H: Handler> PipelineBuilder<H> {
             topic,
             stop: stopping,
         };
-        let (ended, ending) = watch::channel(false);
-        inner.tasks.spawn(async move {
-            follow.run(membership).await;
-            let _ = ended.send(true);
-        });
+        let ending = run_in_background(Arc::clone(&subscription), follow.run(membership));
         let drain = settings.drain;
         let running = Running {
             subscription,
@@ -181,6 +180,23 @@ fn with_ahead(mut settings: Settings, reads_ahead: bool) -> (Settings, usize) {
     let ahead_bytes = if reads_ahead { settings.buffer_bytes / AHEAD_SHARE } else { 0 };
     settings.buffer_bytes -= ahead_bytes;
     (settings, ahead_bytes)
+}
+
+/// Follows the group, and commits for it until that ends; the answer says when.
+fn run_in_background(
+    subscription: Arc<Subscription>,
+    following: impl Future<Output = ()> + Send + 'static,
+) -> watch::Receiver<bool> {
+    let (ended, ending) = watch::channel(false);
+    let tasks = subscription.tasks.clone();
+    tasks.spawn(async move {
+        tokio::select! {
+            () = following => {}
+            () = keep_committing(subscription) => {}
+        }
+        let _ = ended.send(true);
+    });
+    ending
 }
 
 /// A running pipeline. Cheap to clone.

@@ -24,7 +24,7 @@ use keylane_core::{Engine, Intake, LaneHash, Load};
 use tokio::sync::mpsc;
 
 use crate::clock::Clock;
-use crate::commit::HandOver;
+use crate::commit::{HandOver, Pace};
 use crate::flaws::Flaws;
 use crate::handle::Attempts;
 use crate::link::{COMMANDS_MAX, Command, Pauses};
@@ -138,6 +138,7 @@ pub(crate) struct Setup {
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) pauses: Arc<Pauses>,
     pub(crate) clock: Clock,
+    pub(crate) pace: Arc<Pace>,
     pub(crate) tasks: Tasks,
     pub(crate) timeout_ms: u64,
     pub(crate) flaws: Flaws,
@@ -156,7 +157,7 @@ impl<F> Shard<F> {
             timeout_ms: setup.timeout_ms,
             flaws: setup.flaws,
             current: Current { seat: 0, first: None, pinned: false },
-            hand_over: HandOver::default(),
+            hand_over: HandOver::at(setup.pace),
             wakes: setup.wakes,
             pauses: setup.pauses,
             paused_ms: 0,

@@ -11,6 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::assign::ShardDoor;
 use crate::cell::{Cell, Successor};
 use crate::clock::Clock;
+use crate::commit::Pace;
 use crate::contain::Blocked;
 use crate::elsewhere::Elsewhere;
 use crate::handler::{Attempt, Handler};
@@ -70,6 +71,7 @@ impl Shards {
                 pipeline: Arc::clone(&subscription.pipeline),
                 topic: Arc::clone(&subscription.topic),
                 clock: subscription.clock,
+                pace: Arc::clone(&subscription.pace),
                 seed: subscription.random() as u64,
                 settings: settings.clone(),
                 shards: count,
@@ -143,6 +145,7 @@ struct Place<H> {
     pipeline: Arc<str>,
     topic: Arc<str>,
     clock: Clock,
+    pace: Arc<Pace>,
     seed: u64,
     settings: Settings,
     shards: usize,
@@ -171,6 +174,7 @@ impl<H: Handler> Successor for Place<H> {
             wakes: Arc::clone(&self.wakes),
             pauses: Arc::clone(&self.pauses),
             clock: self.clock,
+            pace: Arc::clone(&self.pace),
             tasks: self.tasks.clone(),
             timeout_ms: self.settings.timeout_ms(),
             flaws: self.settings.flaws(),

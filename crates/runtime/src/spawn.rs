@@ -59,11 +59,15 @@ pub enum TaskKind {
     SpillWatch,
     /// Who relays an outbox. It begins anew.
     Relay,
+    /// Who stores a partition's dead letters. The partition starts over.
+    Burial,
+    /// Who makes the broker's commits of a pipeline. It begins anew.
+    Committer,
 }
 
 impl TaskKind {
     /// Every kind.
-    pub const ALL: [TaskKind; 10] = [
+    pub const ALL: [TaskKind; 12] = [
         TaskKind::Shard,
         TaskKind::Owner,
         TaskKind::Reader,
@@ -74,6 +78,8 @@ impl TaskKind {
         TaskKind::SpillDrain,
         TaskKind::SpillWatch,
         TaskKind::Relay,
+        TaskKind::Burial,
+        TaskKind::Committer,
     ];
 
     /// Its name in logs and metrics.
@@ -89,6 +95,8 @@ impl TaskKind {
             TaskKind::SpillDrain => "spill_drain",
             TaskKind::SpillWatch => "spill_watch",
             TaskKind::Relay => "relay",
+            TaskKind::Burial => "burial",
+            TaskKind::Committer => "committer",
         }
     }
 }

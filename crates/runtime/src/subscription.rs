@@ -8,6 +8,8 @@ use keylane_core::Order;
 use keylane_core::setup::Bounds;
 
 use crate::clock::Clock;
+use crate::commit::Pace;
+use crate::committer::Committer;
 use crate::flaws::Flaws;
 use crate::spawn::Tasks;
 use crate::status::Commits;
@@ -28,6 +30,9 @@ pub(crate) struct Subscription {
     pub(crate) order: Order,
     pub(crate) flaws: Flaws,
     pub(crate) counters: CommitCounters,
+    pub(crate) committer: Committer,
+    /// When its completions go on record.
+    pub(crate) pace: Arc<Pace>,
     /// Randomness of a simulation; none: the system's.
     pub(crate) seed: Option<AtomicU64>,
 }

@@ -54,6 +54,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use keylane_core::Frames;
 
 use crate::contract::{
@@ -165,6 +166,30 @@ impl Drop for Embedded {
     }
 }
 
+impl Embedded {
+    async fn commit_one(
+        &self,
+        group: &str,
+        topic: &str,
+        partition: u32,
+        commit: Commit,
+    ) -> Result<(), BrokerError> {
+        let log = self.folder.partition(topic, partition)?;
+        let name = stream_name(Role::Commit, group, topic, partition)?;
+        let journals = self.folder.journals()?;
+        let stream = lock(&journals.streams).number(&name);
+        // One with our metadata mirrors the journal and may wait for another's sync; an operator's may not.
+        let urgency = match commit.metadata.is_empty() {
+            true => Urgency::Now,
+            false => Urgency::Lazy,
+        };
+        journals.replace(stream, commit_record(&commit), urgency).await?;
+        self.folder.groups.commit(group, topic, partition, commit);
+        log.settled_more();
+        Ok(())
+    }
+}
+
 #[async_trait]
 impl Broker for Embedded {
     fn kind(&self) -> &'static str {
@@ -220,26 +245,15 @@ impl Broker for Embedded {
         Ok(self.folder.log(topic)?.ends())
     }
 
-    async fn commit(
+    async fn commit_all(
         &self,
         group: &str,
         topic: &str,
-        partition: u32,
-        commit: Commit,
-    ) -> Result<(), BrokerError> {
-        let log = self.folder.partition(topic, partition)?;
-        let name = stream_name(Role::Commit, group, topic, partition)?;
-        let journals = self.folder.journals()?;
-        let stream = lock(&journals.streams).number(&name);
-        // One with our metadata mirrors the journal and may wait for another's sync; an operator's may not.
-        let urgency = match commit.metadata.is_empty() {
-            true => Urgency::Now,
-            false => Urgency::Lazy,
-        };
-        journals.replace(stream, commit_record(&commit), urgency).await?;
-        self.folder.groups.commit(group, topic, partition, commit);
-        log.settled_more();
-        Ok(())
+        commits: Vec<(u32, Commit)>,
+    ) -> Vec<Result<(), BrokerError>> {
+        // Together, so that they share a sync.
+        let commits = commits.into_iter();
+        join_all(commits.map(|(partition, commit)| self.commit_one(group, topic, partition, commit))).await
     }
 
     async fn committed(

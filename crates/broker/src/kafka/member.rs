@@ -145,12 +145,11 @@ impl ConsumerContext for Rebalance {
 }
 
 impl Member {
-    /// Commits a partition's position. What Kafka keeps is a mirror; the journal is the truth.
-    pub(crate) async fn commit(self: &Arc<Self>, partition: u32, commit: Commit) -> Result<(), BrokerError> {
+    /// Commits positions of partitions, in one call. What Kafka keeps is a mirror; the journal is the truth.
+    pub(crate) async fn commit_all(self: &Arc<Self>, commits: Vec<(u32, Commit)>) -> Result<(), BrokerError> {
         let member = Arc::clone(self);
-        let done = blocking(move || {
-            member.consumer.commit(&one(&member.topic, partition, &commit)?, CommitMode::Sync)
-        });
+        let done =
+            blocking(move || member.consumer.commit(&positions(&member.topic, &commits)?, CommitMode::Sync));
         // Not patiently: whoever commits as an owner tries again itself, with what is newer by then.
         done.await?.map_err(|error| broker_error(&self.topic, &error))
     }
@@ -170,12 +169,14 @@ impl Member {
     }
 }
 
-/// One partition's position.
-fn one(topic: &str, partition: u32, commit: &Commit) -> Result<TopicPartitionList, KafkaError> {
-    let mut list = TopicPartitionList::new();
-    let mut element = list.add_partition(topic, partition as i32);
-    element.set_offset(Offset::Offset(commit.position as i64))?;
-    element.set_metadata(String::from_utf8_lossy(&commit.metadata));
+/// Positions of partitions.
+fn positions(topic: &str, commits: &[(u32, Commit)]) -> Result<TopicPartitionList, KafkaError> {
+    let mut list = TopicPartitionList::with_capacity(commits.len());
+    for (partition, commit) in commits {
+        let mut element = list.add_partition(topic, *partition as i32);
+        element.set_offset(Offset::Offset(commit.position as i64))?;
+        element.set_metadata(String::from_utf8_lossy(&commit.metadata));
+    }
     Ok(list)
 }
 
@@ -201,15 +202,14 @@ async fn patiently<T: Send + 'static>(
     }
 }
 
-/// Commits a partition's position for a group that nobody here is a member of.
+/// Commits positions for a group that nobody here is a member of.
 pub(crate) async fn commit_alone<C: ConsumerContext + 'static>(
     consumer: Arc<BaseConsumer<C>>,
     topic: &str,
-    partition: u32,
-    commit: Commit,
+    commits: Vec<(u32, Commit)>,
 ) -> Result<(), BrokerError> {
-    let name = topic.to_owned();
-    patiently(topic, move || consumer.commit(&one(&name, partition, &commit)?, CommitMode::Sync)).await
+    let (name, commits) = (topic.to_owned(), Arc::new(commits));
+    patiently(topic, move || consumer.commit(&positions(&name, &commits)?, CommitMode::Sync)).await
 }
 
 /// A group's last commit of a partition.

@@ -148,6 +148,19 @@ impl Kafka {
     }
 }
 
+impl Kafka {
+    /// Commits for a group that nobody here is a member of.
+    async fn commit_alone(
+        &self,
+        group: &str,
+        topic: &str,
+        commits: Vec<(u32, Commit)>,
+    ) -> Result<(), BrokerError> {
+        self.admin.existing(topic).await?;
+        commit_alone(self.group(group)?, topic, commits).await
+    }
+}
+
 #[async_trait]
 impl Broker for Kafka {
     fn kind(&self) -> &'static str {
@@ -265,18 +278,19 @@ impl Broker for Kafka {
         self.admin.ask(&asker, topic, (0..found.partitions).collect(), Offset::End).await
     }
 
-    async fn commit(
+    async fn commit_all(
         &self,
         group: &str,
         topic: &str,
-        partition: u32,
-        commit: Commit,
-    ) -> Result<(), BrokerError> {
-        if let Some(member) = self.member(group, topic) {
-            return member.commit(partition, commit).await;
-        }
-        self.admin.existing(topic).await?;
-        commit_alone(self.group(group)?, topic, partition, commit).await
+        commits: Vec<(u32, Commit)>,
+    ) -> Vec<Result<(), BrokerError>> {
+        let count = commits.len();
+        // One call for all; the client says of one error only whose it is not, so that all have it, and are tried again.
+        let made = match self.member(group, topic) {
+            Some(member) => member.commit_all(commits).await,
+            None => self.commit_alone(group, topic, commits).await,
+        };
+        vec![made; count]
     }
 
     async fn committed(

@@ -120,23 +120,26 @@ impl Broker for Node {
         .await?
     }
 
-    async fn commit(
+    async fn commit_all(
         &self,
         group: &str,
         topic: &str,
-        partition: u32,
-        mut commit: Commit,
-    ) -> Result<(), BrokerError> {
-        self.call(|state, _| {
-            state.partition(topic, partition)?;
-            if !state.keeps_metadata {
-                commit.metadata = Bytes::new();
-            }
-            // Taken from anyone: a commit is no fence on any broker, and the journal is the truth.
-            state.commit(group, topic, partition, commit);
-            Ok(())
-        })
-        .await?
+        commits: Vec<(u32, Commit)>,
+    ) -> Vec<Result<(), BrokerError>> {
+        let count = commits.len();
+        let taken = self.call(|state, _| {
+            let one = |(partition, mut commit): (u32, Commit)| {
+                state.partition(topic, partition)?;
+                if !state.keeps_metadata {
+                    commit.metadata = Bytes::new();
+                }
+                // Taken from anyone: a commit is no fence on any broker, and the journal is the truth.
+                state.commit(group, topic, partition, commit);
+                Ok(())
+            };
+            commits.into_iter().map(one).collect()
+        });
+        taken.await.unwrap_or_else(|error| vec![Err(error); count])
     }
 
     async fn committed(

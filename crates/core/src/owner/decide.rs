@@ -132,7 +132,7 @@ impl Owner {
             let until_ms = self.patience_until_ms();
             if self.now_ms >= until_ms {
                 self.set_patience(Patience::LastLook);
-                self.read_end = true;
+                self.ask_for_end();
             }
             return until_ms;
         }
@@ -223,7 +223,7 @@ impl Owner {
     /// When a drain is given up: `released` must not say that nothing runs while a handler does, and a journal that
     /// takes no more records must not keep the partition. Handlers have ended by their time-out; that this is heard
     /// and recorded takes a while too, and the next owner waits as long.
-    fn drained_by_ms(&self) -> u64 {
+    pub(super) fn drained_by_ms(&self) -> u64 {
         match self.phase {
             Phase::Draining { since_ms, quiet, .. } => {
                 let grace_ms = self.setup.bounds.grace_ms / if quiet { 1 } else { 2 };
@@ -268,7 +268,11 @@ impl Owner {
     }
 
     fn next_facts(&mut self, epoch: u64) -> Facts {
-        let (done, dead) = self.ready.take(self.rules, &self.setup.bounds);
+        let draining = matches!(self.phase, Phase::Draining { .. });
+        let (done, dead) = match draining && self.rules.few_records() {
+            true => self.ready.take(self.rules, &self.setup.bounds.draining()),
+            false => self.ready.take(self.rules, &self.setup.bounds),
+        };
         Facts { done, dead, ..self.facts(epoch) }
     }
 
@@ -287,7 +291,7 @@ impl Owner {
     /// Sets all clocks to zero, so that states that differ in time alone are one. For exploring.
     #[cfg(feature = "flaws")]
     pub fn rewind(&mut self) {
-        (self.now_ms, self.written_ms, self.step_backs) = (0, 0, 0);
+        (self.now_ms, self.written_ms, self.step_backs, self.asked) = (0, 0, 0, 0);
         self.ready.rewind();
         match &mut self.phase {
             Phase::Waiting { since_ms, heard_ms, heard, .. } => {

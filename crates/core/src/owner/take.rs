@@ -42,7 +42,10 @@ impl Owner {
                     *quiet = true;
                 }
             }
-            Input::Paused => (self.paused, self.read_end) = (true, true),
+            Input::Paused => {
+                self.paused = true;
+                self.ask_for_end();
+            }
             Input::PredecessorDead(instance) => self.proven_dead = Some(instance),
         }
     }
@@ -50,7 +53,7 @@ impl Owner {
     pub(super) fn read(&mut self, position: u64, record: &Record, bytes: usize) {
         if position > self.replay.next() && self.running().is_none() {
             // The journal was cut over what was not read; only its end says what that leaves.
-            self.read_end = true;
+            self.ask_for_end();
         }
         let applied = match self.replay.read_under(self.rules, position, record, bytes) {
             Replayed::Before => return,
@@ -68,7 +71,10 @@ impl Owner {
         let newest = self.newest_is_mine();
         match &mut self.phase {
             // Whatever the fate of a repeat: the claim stands, and the end is to be read.
-            Phase::Claiming if mine => (self.flight, self.read_end) = (None, true),
+            Phase::Claiming if mine => {
+                self.flight = None;
+                self.ask_for_end();
+            }
             Phase::Waiting { .. } if applied.is_some() && !newest => self.step_back(StepBack::NewerClaim),
             Phase::Waiting { heard, .. } => {
                 *heard |= counts && matches!(record, Record::Facts(_) | Record::Snapshot(_));
@@ -189,7 +195,9 @@ impl Owner {
             }
             Appended::At(position) => {
                 self.read_past = Some(position);
-                self.read_end |= self.phase == Phase::Claiming || position < self.replay.next();
+                if self.phase == Phase::Claiming || position < self.replay.next() {
+                    self.ask_for_end();
+                }
                 if let Some(flight) = &mut self.flight {
                     flight.landed = Some(position);
                 }
@@ -198,7 +206,7 @@ impl Owner {
                 }
             }
             Appended::Moved | Appended::Unknown => {
-                self.read_end = true;
+                self.ask_for_end();
                 if let Some(flight) = &mut self.flight {
                     flight.sent = false;
                 }
@@ -224,7 +232,9 @@ impl Owner {
     pub(super) fn learn_commit(&mut self, committed: Committed) {
         self.committed = Some(committed);
         // A later owner may have committed since this one last read; only a journal read since then can be too short.
-        self.read_end |= self.mirror_is_wrong().is_some();
+        if self.mirror_is_wrong().is_some() {
+            self.ask_for_end();
+        }
     }
 
     /// Why the broker's commit cannot be a mirror of this journal.

@@ -76,6 +76,7 @@ impl World {
             wakes,
             pauses: Arc::clone(&pauses),
             clock: Clock::system().skipping(skipped_ms),
+            pace: Arc::default(),
             tasks: Tasks::default(),
             timeout_ms: 30_000,
             flaws: Default::default(),

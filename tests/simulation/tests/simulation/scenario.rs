@@ -54,6 +54,10 @@ pub struct Trouble {
     pub outage: u64,
     pub disconnect: u64,
     pub reset: u64,
+    /// A kind of call does not answer for a while.
+    pub hang: u64,
+    /// A task ends as nobody asked.
+    pub strike: u64,
 }
 
 /// How handlers behave, each in 100.
@@ -85,6 +89,8 @@ impl Trouble {
         outage: 0,
         disconnect: 0,
         reset: 0,
+        hang: 0,
+        strike: 0,
     };
 
     fn any(dice: &mut Dice) -> Trouble {
@@ -103,6 +109,8 @@ impl Trouble {
             outage: weight(40),
             disconnect: weight(40),
             reset: weight(15),
+            hang: weight(40),
+            strike: weight(20),
         }
     }
 
