@@ -31,6 +31,9 @@ pub enum Error {
     /// A topic's new number of partitions cannot be accepted.
     #[error("the partitions of topic {0} cannot be accepted: {1}")]
     Accept(String, String),
+    /// The format of a topic's journals cannot be raised.
+    #[error("the journals of topic {0} cannot be upgraded: {1}")]
+    Upgrade(String, String),
     /// An outbox is not described well.
     #[error("the outbox cannot be relayed: {0}")]
     Outbox(String),
@@ -47,6 +50,7 @@ impl Error {
             Error::UnknownPipeline(_) => "KL-1309",
             Error::Outbox(_) => "KL-1310",
             Error::Accept(..) => "KL-1311",
+            Error::Upgrade(..) => "KL-1313",
         }
     }
 }

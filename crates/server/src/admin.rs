@@ -1,4 +1,5 @@
-//! The admin API (ADM-1): pipelines, lanes, topics, what lies in a topic, and accepting its partitions.
+//! The admin API (ADM-1): pipelines, lanes, topics, what lies in a topic, accepting its partitions, and upgrading its
+//! journals.
 
 use std::sync::Arc;
 
@@ -42,6 +43,14 @@ pub(crate) async fn accept(
     Segment(topic): Segment,
 ) -> Result<Response<Body>, Problem> {
     Ok(listed("accepted", app.keylane.accept(&topic, "admin API").await?))
+}
+
+/// `POST /admin/topics/{topic}/upgrade`
+pub(crate) async fn upgrade(
+    State(app): State<Arc<App>>,
+    Segment(topic): Segment,
+) -> Result<Response<Body>, Problem> {
+    Ok(listed("upgraded", app.keylane.upgrade(&topic, "admin API").await?))
 }
 
 /// `GET /admin/outbox`

@@ -57,6 +57,7 @@ impl From<Error> for Problem {
         let (status, title) = match &error {
             Error::Produce(error) => produce_status(error),
             Error::Accept(..) => (StatusCode::CONFLICT, "the partitions cannot be accepted"),
+            Error::Upgrade(..) => (StatusCode::CONFLICT, "the journals cannot be upgraded"),
             Error::UnknownPipeline(_) => (StatusCode::NOT_FOUND, "there is no such pipeline"),
             Error::Broker(_) => match error.code() {
                 "KL-1201" => (StatusCode::NOT_FOUND, "there is no such topic"),

@@ -16,7 +16,7 @@ use crate::segment::Segment;
 use crate::{admin, errors, health, ingest, openapi, page, spill};
 
 /// Every path: its name in metrics, where a label never carries what a client made up, and in the API's description.
-pub(crate) const PATHS: [&str; 16] = [
+pub(crate) const PATHS: [&str; 17] = [
     PRODUCE,
     "/healthz",
     "/readyz",
@@ -31,12 +31,14 @@ pub(crate) const PATHS: [&str; 16] = [
     "/admin/outbox",
     TAIL,
     ACCEPT,
+    UPGRADE,
     "/admin/spill",
     "/admin/spill/drain",
 ];
 const PRODUCE: &str = "/v1/topics/{topic}/messages";
 const TAIL: &str = "/admin/topics/{topic}/messages";
 const ACCEPT: &str = "/admin/topics/{topic}/accept";
+const UPGRADE: &str = "/admin/topics/{topic}/upgrade";
 const ERRORS: &str = "/errors/{code}";
 
 /// All routes.
@@ -56,6 +58,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/admin/outbox", get(admin::outbox))
         .route(TAIL, get(admin::messages))
         .route(ACCEPT, post(admin::accept))
+        .route(UPGRADE, post(admin::upgrade))
         .route("/admin/spill", get(spill::shown))
         .route("/admin/spill/drain", post(spill::drain))
         .fallback(not_found)
@@ -69,7 +72,11 @@ pub(crate) fn label(path: &str) -> &'static str {
         return PRODUCE;
     }
     if path.starts_with("/admin/topics/") {
-        return if path.ends_with("/accept") { ACCEPT } else { TAIL };
+        return match path.rsplit('/').next() {
+            Some("accept") => ACCEPT,
+            Some("upgrade") => UPGRADE,
+            _ => TAIL,
+        };
     }
     if path.starts_with("/errors/") {
         return ERRORS;

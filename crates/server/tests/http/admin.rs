@@ -292,3 +292,22 @@ async fn readiness_and_metrics_never_ask_the_broker() {
     let asked = faulty.counts().delayed - before;
     assert!(asked < 100, "the server itself looks now and then, but not once for each who asks: {asked}");
 }
+
+/// BRK-6, ADM-1: raising the format of journals names what is in its way, and does nothing where there is nothing to do.
+#[tokio::test]
+async fn an_upgrade_says_what_it_did_or_why_not() {
+    let config = "topics: { t: {}, alone: {} }\npipelines: { p: { topic: t, handler: { http: { url: \"http://127.0.0.1:1/\", allow_private: true } } } }";
+    let rig = Rig::start(config).await;
+    let mut client = rig.connect().await;
+    let problem =
+        client.ask("POST", "/admin/topics/other/upgrade", &[], b"").await.is_problem(404, "KL-1201");
+    assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("other")), "{problem}");
+    let problem =
+        client.ask("POST", "/admin/topics/alone/upgrade", &[], b"").await.is_problem(409, "KL-1313");
+    assert_eq!(
+        problem["detail"],
+        "the journals of topic alone cannot be upgraded: no pipeline here reads it"
+    );
+    let answer = client.ask("POST", "/admin/topics/t/upgrade", &[], b"").await;
+    assert_eq!((answer.status, answer.value()), (200, json!({ "upgraded": [] })));
+}
