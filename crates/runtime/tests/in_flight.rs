@@ -66,14 +66,13 @@ impl Broker for Silent {
         self.inner.ends(topic).await
     }
 
-    async fn commit(
+    async fn commit_all(
         &self,
         group: &str,
         topic: &str,
-        partition: u32,
-        commit: Commit,
-    ) -> Result<(), BrokerError> {
-        self.inner.commit(group, topic, partition, commit).await
+        commits: Vec<(u32, Commit)>,
+    ) -> Vec<Result<(), BrokerError>> {
+        self.inner.commit_all(group, topic, commits).await
     }
 
     async fn committed(
