@@ -22,7 +22,7 @@ use self::weather::{Call, Fate, Weather};
 use self::wrapped::{FaultyJournal, FaultyMembership, FaultyReader};
 use crate::contract::{
     Backup, Broker, BrokerError, Commit, Ends, HeldBack, Journal, JournalName, Membership, ProduceError,
-    Reader, Scrubbed, Topic, TopicSpec,
+    Reader, Scrubbed, Topic, TopicSpec, Warning,
 };
 
 /// How often each fault happens, in calls of 1,000.
@@ -179,6 +179,23 @@ impl Broker for Faulty {
         self.inner.kind()
     }
 
+    async fn health(&self) -> Result<(), BrokerError> {
+        ask(&self.weather, self.inner.health()).await
+    }
+
+    async fn warnings(&self, topics: &[String]) -> Result<Vec<Warning>, BrokerError> {
+        ask(&self.weather, self.inner.warnings(topics)).await
+    }
+
+    /// Always carried: it is what ends calls that get no answer.
+    async fn recall(&self) {
+        self.inner.recall().await;
+    }
+
+    async fn takes(&self, topic: &str, partition: u32) -> Result<(), BrokerError> {
+        ask(&self.weather, self.inner.takes(topic, partition)).await
+    }
+
     async fn create_topic(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
         ask(&self.weather, self.inner.create_topic(name, spec)).await
     }
@@ -265,6 +282,10 @@ impl Broker for Faulty {
 
     async fn tails(&self, topic: &str) -> Result<Vec<u64>, BrokerError> {
         ask(&self.weather, self.inner.tails(topic)).await
+    }
+
+    async fn silence(&self, topic: &str, partitions: &[u32]) -> Vec<Option<Duration>> {
+        self.inner.silence(topic, partitions).await
     }
 
     async fn journals(&self, group: &str, topic: &str) -> Result<Option<u32>, BrokerError> {

@@ -8,6 +8,7 @@ mod rig;
 use std::sync::Arc;
 use std::task::Poll;
 
+use keylane_broker::embedded::sim_disk::Fault;
 use keylane_broker::{AppendError, Broker, BrokerError, JournalName, LogKind, ProduceError};
 use keylane_core::Frames;
 use rig::{Call, Rig, poll};
@@ -142,6 +143,26 @@ fn a_call_that_waited_for_room_and_went_away_holds_nobody_up() {
     rig.broker().commit_once();
     let a = first(poll(a.as_mut()));
     assert_eq!(first(poll(c.as_mut())), a + 40, "nothing of b lies between");
+}
+
+/// P2, BRK-5: where a message's fate is not known, nothing that was under way behind it is acknowledged.
+#[test]
+fn nothing_behind_a_group_that_failed_is_acknowledged() {
+    let rig = opened(6, |_| ());
+    let mut a = produce(&rig, large("a", LARGE));
+    let mut b = produce(&rig, large("b", LARGE));
+    let mut c = produce(&rig, rig::frames(&[(0, "c", 10)]));
+    for call in [&mut a, &mut b, &mut c] {
+        assert!(poll(call.as_mut()).is_pending());
+    }
+    // The disk is full for a moment; all bytes have landed.
+    rig.disk.fail(Fault::RefusedWrite, 1);
+    rig.broker().commit_once();
+    for call in [&mut a, &mut b, &mut c] {
+        let Poll::Ready(results) = poll(call.as_mut()) else { panic!("not answered") };
+        assert!(results.iter().all(|result| matches!(result, Err(ProduceError::Unavailable(_)))));
+    }
+    assert_eq!(rig.produce("orders", &[(0, "again", 10)]), [0]);
 }
 
 /// BRK-8, P10: everybody is answered at a close, those outside too.

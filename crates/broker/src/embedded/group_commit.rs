@@ -31,10 +31,28 @@ impl TopicLog {
         // Before callers are told: one that comes back at once finds room.
         self.queue.change(|entrance| entrance.written(kib));
         callers.into_iter().for_each(|caller| caller.tell(&end));
+        if let Some(ProduceError::Unavailable(_)) = &end.failure {
+            self.refuse_waiting(&end);
+        }
         if self.host.flaw(|flaws| flaws.acknowledge_before_sync)
             && let Err(failure) = writer.appender.sync()
         {
             self.stop(failure.to_broker_error());
+        }
+    }
+
+    /// Refuses all that was under way when a group failed: a part of that may be on the disk, and nothing that came later
+    /// may be acknowledged before its producer has heard of it, or it would be sent again behind its successors (P2).
+    fn refuse_waiting(&self, failed: &GroupEnd) {
+        loop {
+            let (waiting, kib) = self.queue.take(Entrance::take);
+            if waiting.is_empty() {
+                return;
+            }
+            let placed = vec![(0, 0); self.topic.partitions as usize];
+            let end = Arc::new(GroupEnd { placed, failure: failed.failure.clone() });
+            self.queue.change(|entrance| entrance.written(kib));
+            waiting.callers.into_iter().for_each(|caller| caller.tell(&end));
         }
     }
 
