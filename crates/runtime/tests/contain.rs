@@ -200,9 +200,10 @@ async fn chaos_a_hundred_blocked_keys_do_not_double_the_p99_of_others() {
     }
     let with = best().await;
     println!("p99 of 20 at a time: {without:?} without, {with:?} with a hundred blocked keys");
-    assert!(with <= 2 * without, "{with:?} is more than twice {without:?}");
+    // Before anything may panic: a runtime does not end while threads are blocked.
     door.open();
     pipeline.drain().await.expect("drained");
+    assert!(with <= 2 * without, "{with:?} is more than twice {without:?}");
 }
 
 /// ORD-4, P5: threads that handlers block are bounded by a setting. Past it messages wait, which is shown; the process
