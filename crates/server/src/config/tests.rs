@@ -361,7 +361,9 @@ fn the_reference_file_has_every_setting_at_its_default() {
     let mut small = parse(example).expect("valid");
     // It writes what the other leaves to the defaults.
     let spec = |config: &mut Config| std::mem::take(&mut config.topics)["orders"].spec.clone();
-    assert_eq!(spec(&mut config), spec(&mut small));
+    // A codec that is written is the topic's own; else messages are kept as producers send them.
+    let compression = keylane::Compression::Lz4;
+    assert_eq!(spec(&mut config), TopicSpec { compression, ..spec(&mut small) });
     assert_eq!(config, small);
     config.pipelines.clear();
     config.outbox.clear();
