@@ -466,7 +466,7 @@ pub struct Scrubbed {
 }
 
 /// What a backup holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Backup {
     /// Files, the manifest not counted.
     pub files: u64,
@@ -474,6 +474,8 @@ pub struct Backup {
     pub bytes: u64,
     /// Bytes that take no room of their own, because they are shared with the data folder.
     pub shared_bytes: u64,
+    /// Topics that are not in it, because they cannot be read.
+    pub left_out: Vec<String>,
 }
 
 /// A group that keeps messages of a topic from being deleted.

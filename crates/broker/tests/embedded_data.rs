@@ -403,6 +403,13 @@ async fn a_backup_goes_only_into_an_empty_folder_outside_of_the_data() {
     broker.backup(&empty).await.expect("an empty folder is fine");
     drop(broker);
     assert!(found(&data).is_whole());
+    assert!(found(folder.path()).troubles[0].contains("no Keylane data"));
+    assert!(!folder.path().join("lock").exists(), "nothing is made in a folder that is not ours");
+
+    // A topic that cannot be read is not in a backup, which says so.
+    std::fs::write(data.join("topics/orders/topic"), "damaged").unwrap();
+    let made = open(&data).backup(&folder.path().join("rest")).await.unwrap();
+    assert_eq!(made.left_out, ["orders"]);
 }
 
 /// Bad input: a backup that is not what was made is refused before anything is made of it.

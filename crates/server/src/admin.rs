@@ -79,7 +79,8 @@ pub(crate) async fn backup(State(app): State<Arc<App>>, request: Request) -> Res
         Problem::bad_query(format!("the body must be {{\"folder\":\"/a/path\"}} as JSON: {error}"))
     })?;
     let made = app.keylane.backup(&asked.folder).await?;
-    Ok(listed("backup", BackupMade { files: made.files, bytes: made.bytes, shared_bytes: made.shared_bytes }))
+    let keylane::data::Backup { files, bytes, shared_bytes, left_out } = made;
+    Ok(listed("backup", BackupMade { files, bytes, shared_bytes, left_out }))
 }
 
 #[derive(Debug, Serialize)]
@@ -87,6 +88,7 @@ struct BackupMade {
     files: u64,
     bytes: u64,
     shared_bytes: u64,
+    left_out: Vec<String>,
 }
 
 /// `POST /admin/topics/{topic}/upgrade`

@@ -99,7 +99,10 @@ fn admin_paths() -> Value {
             "requestBody": { "required": true, "content": { "application/json": { "schema": object(json!({ "folder": text() })) } } },
             "responses": {
                 "200": content("What was copied; `shared_bytes` take no room of their own", "application/json", object(json!({
-                    "backup": object(json!({ "files": number, "bytes": number, "shared_bytes": number })),
+                    "backup": object(json!({
+                        "files": number, "bytes": number, "shared_bytes": number,
+                        "left_out": { "type": "array", "items": text(), "description": "Topics that cannot be read" },
+                    })),
                 }))),
                 "400": problem(), "401": problem(), "403": problem(), "409": problem(), "503": problem(), "default": problem(),
             },

@@ -230,6 +230,12 @@ impl Folder {
         lock(&self.topics).values().flatten().cloned().collect()
     }
 
+    /// Topics that cannot be used, by name.
+    pub fn closed_topics(&self) -> Vec<String> {
+        let topics = lock(&self.topics);
+        topics.iter().filter(|(_, state)| state.is_err()).map(|(name, _)| name.clone()).collect()
+    }
+
     /// Makes a topic, or finds the one that is there.
     pub fn create_topic(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
         if !meta::is_topic_name(name) {

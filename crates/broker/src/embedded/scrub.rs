@@ -69,13 +69,25 @@ impl Scrub {
     /// Reads every full segment once; false if it is to end.
     pub fn round(&self, folder: &Folder, pace: Duration) -> bool {
         for log in folder.captured() {
-            let segments = log.segments;
-            for (index, segment) in segments.iter().enumerate().take(segments.len().saturating_sub(1)) {
-                let next = segments.get(index + 1).filter(|next| next.number == segment.number + 1);
-                match self.segment(segment, next, pace) {
-                    Err(failure) if self.wait(Duration::ZERO) => self.tell(segment, &failure),
-                    Err(_) => return false,
-                    Ok(()) => {}
+            // Not held: a segment that is read by nobody may be freed, and a whole log takes hours.
+            let segments: Vec<_> = log.segments.iter().map(Arc::downgrade).collect();
+            drop(log);
+            for pair in segments.windows(2) {
+                let (Some(segment), next) = (pair[0].upgrade(), pair[1].upgrade()) else {
+                    continue;
+                };
+                let next = next.filter(|next| next.number == segment.number + 1);
+                let read = self.segment(&segment, next.as_ref(), pace);
+                if !self.wait(Duration::ZERO) {
+                    return false;
+                }
+                // Its file may have been used again while this began to read it: then it is not part of the log now.
+                if let Err(failure) = read
+                    && folder
+                        .captured()
+                        .any(|log| log.segments.iter().any(|other| Arc::ptr_eq(other, &segment)))
+                {
+                    self.tell(&segment, &failure);
                 }
             }
         }

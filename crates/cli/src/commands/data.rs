@@ -87,6 +87,7 @@ struct Backup {
     files: u64,
     bytes: u64,
     shared_bytes: u64,
+    left_out: Vec<String>,
 }
 
 /// Runs the command.
@@ -251,6 +252,9 @@ async fn backup(args: BackupArgs) -> Result<(), Failure> {
         return show::raw_json(&answer);
     }
     let Made { backup } = client.read(&answer)?;
+    for topic in &backup.left_out {
+        show::line(&show::harmless(&format!("topic {topic} cannot be read, and is not in the backup")))?;
+    }
     show::line(&show::harmless(&format!(
         "{} files with {} bytes are in {}; {} of the bytes take no room of their own while the data folder has them",
         backup.files,

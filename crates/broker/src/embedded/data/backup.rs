@@ -95,6 +95,7 @@ fn copy_all(folder: &Folder, target: &Path) -> Result<Backup, Failure> {
         copy.log(&name, &topic.capture())?;
         copy.small(&format!("{name}/topic"))?;
     }
+    copy.backup.left_out = folder.closed_topics();
     copy.finish()
 }
 

@@ -41,7 +41,11 @@ pub(super) fn lock(
     root: &Path,
     writes: bool,
 ) -> Result<Option<Box<dyn Any + Send + Sync>>, OpenError> {
-    host.disk.list(root).map_err(Failure::io(Action::List, root))?;
+    let names = host.disk.list(root).map_err(Failure::io(Action::List, root))?;
+    // In a folder that is none of ours nothing is made, not even a lock.
+    if !writes && !names.iter().any(|name| ROOT_NAMES.contains(&name.as_str())) {
+        return Ok(None);
+    }
     match host.disk.lock(&root.join("lock")) {
         Ok(locked) => Ok(Some(locked)),
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
