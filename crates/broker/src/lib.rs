@@ -17,6 +17,7 @@ mod errors;
 pub mod faults;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+mod kept;
 #[cfg(feature = "testing")]
 pub mod memory;
 mod tasks;

@@ -315,8 +315,13 @@ impl Broker for Oracle {
     async fn ends(&self, _topic: &str) -> Result<Vec<keylane_broker::Ends>, BrokerError> {
         Err(BrokerError::Closed)
     }
-    async fn commit(&self, _: &str, _: &str, _: u32, _: Commit) -> Result<(), BrokerError> {
-        Err(BrokerError::Closed)
+    async fn commit_all(
+        &self,
+        _group: &str,
+        _topic: &str,
+        commits: Vec<(u32, keylane_broker::Commit)>,
+    ) -> Vec<Result<(), BrokerError>> {
+        vec![Err(BrokerError::Closed); commits.len()]
     }
     async fn committed(&self, _: &str, _: &str, _: u32) -> Result<Option<Commit>, BrokerError> {
         Err(BrokerError::Closed)

@@ -177,22 +177,32 @@ fn messages() -> Value {
     })
 }
 
+fn receipt() -> Value {
+    let count = || json!({ "type": "integer", "minimum": 0 });
+    json!({
+        "type": "object",
+        "description": "`offset` once the broker has it; `spilled` while it waits on this machine for the broker.",
+        "required": ["id", "partition"],
+        "properties": { "id": text(), "partition": count(), "offset": count(), "spilled": { "const": true } },
+    })
+}
+
+fn upgraded() -> Value {
+    let count = || json!({ "type": "integer", "minimum": 0 });
+    object(json!({
+        "pipeline": text(), "group": text(), "from": count(), "to": count(), "partitions": count(),
+    }))
+}
+
 fn schemas() -> Value {
     let count = || json!({ "type": "integer", "minimum": 0 });
     let maybe_text = || json!({ "type": ["string", "null"] });
     json!({
         "Message": message(),
-        "Receipt": {
-            "type": "object",
-            "description": "`offset` once the broker has it; `spilled` while it waits on this machine for the broker.",
-            "required": ["id", "partition"],
-            "properties": { "id": text(), "partition": count(), "offset": count(), "spilled": { "const": true } },
-        },
+        "Receipt": receipt(),
         "Spill": spill(),
         "Accepted": object(json!({ "pipeline": text(), "group": text(), "from": count(), "to": count() })),
-        "Upgraded": object(json!({
-            "pipeline": text(), "group": text(), "from": count(), "to": count(), "partitions": count(),
-        })),
+        "Upgraded": upgraded(),
         "Rejected": object(json!({ "index": count(), "error": text() })), "Outbox": outbox(),
         "Problem": {
             "type": "object",
