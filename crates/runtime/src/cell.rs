@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::contain::{Baton, Blocked, Polling};
 use crate::elsewhere::Elsewhere;
-use crate::link::Command;
+use crate::link::{Command, Pauses};
 use crate::shard::{Next, Shard};
 use crate::slot::{Begin, Polled, Slot};
 use crate::spawn::{TaskKind, Tasks};
@@ -30,6 +30,7 @@ pub(crate) struct Cell<F, B> {
     baton: Baton,
     late: Mutex<Vec<(u32, Polled)>>,
     wakes: Arc<Wakes>,
+    pauses: Arc<Pauses>,
     /// Which thread polls it: what the watchdog asks the kernel about.
     thread: AtomicU32,
     /// The process was frozen in the middle of a pass, which goes on when it is thawed.
@@ -69,12 +70,13 @@ where
         elsewhere: Arc<Elsewhere>,
         successor: Arc<dyn Successor>,
     ) -> Arc<Cell<F, B>> {
-        let wakes = Arc::clone(&shard.wakes);
+        let (wakes, pauses) = (Arc::clone(&shard.wakes), Arc::clone(&shard.pauses));
         Arc::new(Cell {
             shard: UnsafeCell::new(shard),
             baton: Baton::new(),
             late: Mutex::default(),
             wakes,
+            pauses,
             thread: AtomicU32::new(0),
             #[cfg(feature = "testing")]
             within_a_pass: Default::default(),
@@ -225,6 +227,10 @@ where
 {
     fn polling(&self) -> Option<Polling> {
         self.baton.look()
+    }
+
+    fn beat(&self) {
+        self.pauses.beat();
     }
 
     fn thread(&self) -> u32 {

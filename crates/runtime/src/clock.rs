@@ -81,7 +81,7 @@ impl Clock {
     }
 
     /// A number that is another one whenever a few milliseconds have passed, however: `passed_ms` need not be asked
-    /// again while it is the same. A fifth of its cost, so that it can be asked before each attempt.
+    /// again while it is the same. A quarter of its cost, so that it can be asked often.
     #[inline]
     pub(crate) fn beat(&self) -> u64 {
         let beat = match self.simulated_start_ms {

@@ -92,18 +92,32 @@ pub(crate) struct Start {
 /// How often a shard has noticed that the process was paused (ORD-12). An owner takes the count before it reads the
 /// journal, and says it with what it concludes: a pause in between makes that worthless.
 #[derive(Debug, Default)]
-pub(crate) struct Pauses(AtomicU64);
+pub(crate) struct Pauses {
+    noticed: AtomicU64,
+    beats: AtomicU64,
+}
 
 impl Pauses {
     /// No count at all: what it is given with must be verified.
     pub(crate) const UNSURE: u64 = u64::MAX;
 
     pub(crate) fn count(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
+        self.noticed.load(Ordering::SeqCst)
     }
 
     pub(crate) fn noticed(&self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
+        self.noticed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The watchdog is awake: a shard in the middle of a pass looks at the clock.
+    pub(crate) fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often the watchdog was awake.
+    #[inline]
+    pub(crate) fn beats(&self) -> u64 {
+        self.beats.load(Ordering::Relaxed)
     }
 }
 

@@ -63,7 +63,7 @@ impl<F> Shard<F> {
 
     /// Starts nothing of a partition until its owner has read the journal to its end. Others go on: each waits for its
     /// own journal (ORD-12, P3).
-    fn verify(&mut self, partition: u32, paused_ms: u64) {
+    pub(crate) fn verify(&mut self, partition: u32, paused_ms: u64) {
         self.enter(partition, PartState::Verifying);
         if let Some(part) = &self.parts[partition as usize] {
             part.ask_to_verify(paused_ms);
@@ -108,19 +108,6 @@ impl<F> Shard<F> {
         self.load.add(part.load.messages, part.load.bytes);
         self.hand_over.list(part);
         self.hand_over_due();
-    }
-
-    /// The process was paused for so long (ORD-12).
-    #[cold]
-    pub(crate) fn was_paused(&mut self, since_ms: u64) {
-        self.paused_ms = since_ms;
-        self.pauses.noticed();
-        for partition in 0..self.parts.len() {
-            let state = self.parts[partition].as_ref().map(|part| part.state);
-            if matches!(state, Some(PartState::Running | PartState::Verifying)) {
-                self.verify(partition as u32, since_ms);
-            }
-        }
     }
 
     /// Twice a second: shows that the shard is alive, and lets idle lanes go.

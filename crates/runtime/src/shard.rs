@@ -3,13 +3,15 @@
 //! A pass: what others say; attempts that woke up or ran out of time; retries that are due and heads of free lanes;
 //! then, where there is room, the next messages of each partition, their first poll inline. What is ready at once is
 //! settled on the spot, without a lane or a task. The clock is read once a pass, and a pass ends after
-//! [`POLLS_MAX`] polls, so that the runtime's other tasks have their turn. Before each attempt it is looked whether the
+//! [`POLLS_MAX`] polls, so that the runtime's other tasks have their turn. Within it too it is looked whether the
 //! process was paused (ORD-12). A pass costs what happened, not what is owned: only partitions whose reader said that it
 //! has something are looked at.
 //!
 //! The loop is cut at the polls: `next` decides which attempt is polled, `cell.rs` polls it while nobody touches the
 //! shard, and `polled` says what came of it (`settle.rs`).
 
+mod parts;
+mod pause;
 #[cfg(test)]
 mod tests;
 mod turn;
@@ -23,13 +25,14 @@ use std::task::{Context, Poll};
 use keylane_core::{Engine, Intake, LaneHash, Load};
 use tokio::sync::mpsc;
 
+use self::pause::LooksForPause;
 use crate::clock::Clock;
 use crate::commit::{HandOver, Pace};
 use crate::flaws::Flaws;
 use crate::handle::Attempts;
-use crate::link::{COMMANDS_MAX, Command, Pauses};
+use crate::link::{Command, Pauses};
 use crate::permits::{Permits, ShardPermits};
-use crate::poll::{Part, PartState};
+use crate::poll::Part;
 use crate::slot::Polled;
 use crate::spawn::Tasks;
 use crate::stats::ShardStats;
@@ -39,8 +42,6 @@ use crate::wake::Wakes;
 const POLLS_MAX: u32 = 4096;
 /// A shard that owns something looks around at least this often, so that a pause of the process is noticed (ORD-12).
 pub(crate) const TICK_MS: u64 = 500;
-/// The process was paused if a look comes this long after the one before (ORD-12).
-const PAUSE_MS: u64 = 1000;
 /// Idle lanes looked at in one tick: a million go within a minute, and a tick stays below a millisecond or so.
 pub(crate) const SWEEP_MAX: usize = 8_192;
 /// Attempts that may share their batch's buffer: more could keep that many buffers in memory, beyond the bounds.
@@ -104,9 +105,7 @@ pub(crate) struct Shard<F> {
     pub(crate) owned: usize,
     /// What was read and is not finished.
     pub(crate) load: Load,
-    /// When it was last looked whether the process was paused, and what the clock's beat was then.
-    looked_ms: u64,
-    beat: u64,
+    looks_for_pause: LooksForPause,
     pub(crate) ticked_ms: u64,
     pub(crate) woken: VecDeque<u32>,
     /// Nobody needs it any more.
@@ -162,7 +161,6 @@ impl<F> Shard<F> {
             pauses: setup.pauses,
             paused_ms: 0,
             clock: setup.clock,
-            tasks: setup.tasks,
             pipeline: setup.pipeline,
             intake: setup.intake,
             commands: setup.commands,
@@ -178,8 +176,8 @@ impl<F> Shard<F> {
             draining: 0,
             owned: 0,
             load: Load::default(),
-            looked_ms: setup.clock.passed_ms(),
-            beat: setup.clock.beat(),
+            looks_for_pause: LooksForPause::new(setup.clock, &setup.tasks),
+            tasks: setup.tasks,
             ended: false,
             ticked_ms: now_ms,
             worked: false,
@@ -226,8 +224,8 @@ impl<F> Shard<F> {
         if self.polls >= POLLS_MAX {
             return self.end_pass(cx);
         }
-        // A pass can last: 4,096 attempts, of which none may start once the partition may be another's.
-        if !self.flaws.blind_within_a_pass() {
+        // A pass can last: 4,096 attempts, which must not start once the partition may be another's.
+        if self.looks_for_pause.due(self.pauses.beats(), self.polls) && !self.flaws.blind_within_a_pass() {
             self.notice_pause();
         }
         self.polls += 1;
@@ -267,20 +265,6 @@ impl<F> Shard<F> {
         }
     }
 
-    /// The shard's loop panicked, so nothing that it knows is trusted any more: handlers end where they are, owners hear
-    /// why, and what is told from here on is for whoever takes its place.
-    pub(crate) fn fall(&mut self, why: &str) -> mpsc::Receiver<Command> {
-        for part in self.parts.iter_mut().filter_map(Option::take) {
-            part.link.leave(|mail| mail.gone = Some(why.to_owned()));
-        }
-        for _ in 0..self.attempts.end_all() {
-            self.permits.give();
-        }
-        self.permits.give_back();
-        let (_, nobody) = mpsc::channel(COMMANDS_MAX);
-        std::mem::replace(&mut self.commands, nobody)
-    }
-
     /// Ends a pass: hands over what was finished, and sleeps if there was nothing to do.
     fn end_pass(&mut self, cx: &mut Context<'_>) -> Next {
         self.hand_over_due();
@@ -309,53 +293,5 @@ impl<F> Shard<F> {
             .flatten()
             .fold(tick_ms, u64::min)
             .max(self.now_ms + 1)
-    }
-
-    /// Notices that the process was paused (ORD-12): nothing more starts until journals were read to their ends.
-    #[inline]
-    fn notice_pause(&mut self) {
-        let beat = self.clock.beat();
-        if beat != self.beat {
-            self.beat = beat;
-            let passed_ms = self.clock.passed_ms();
-            let since_ms = passed_ms.saturating_sub(std::mem::replace(&mut self.looked_ms, passed_ms));
-            if since_ms > PAUSE_MS {
-                self.was_paused(since_ms);
-            }
-        }
-    }
-
-    /// A partition does something else. Returns what it did; `None` if it is not owned.
-    pub(crate) fn enter(&mut self, partition: u32, state: PartState) -> Option<PartState> {
-        let part = self.parts.get_mut(partition as usize)?.as_mut()?;
-        let before = std::mem::replace(&mut part.state, state);
-        self.count(before, Some(state));
-        match state {
-            PartState::Running => {
-                self.engine.release_partition(partition);
-                self.take_turns(partition);
-            }
-            PartState::Verifying => self.engine.hold_partition(partition),
-            PartState::Draining | PartState::Broken => {}
-        }
-        Some(before)
-    }
-
-    /// Counts a partition that changes from one state to another, or goes.
-    pub(crate) fn count(&mut self, before: PartState, state: Option<PartState>) {
-        self.running += usize::from(state == Some(PartState::Running));
-        self.running -= usize::from(before == PartState::Running);
-        self.draining += usize::from(state == Some(PartState::Draining));
-        self.draining -= usize::from(before == PartState::Draining);
-        self.owned -= usize::from(state.is_none());
-    }
-
-    /// A partition may have something to read.
-    pub(crate) fn take_turns(&mut self, partition: u32) {
-        if let Some(Some(part)) = self.parts.get_mut(partition as usize)
-            && !std::mem::replace(&mut part.has_turn, true)
-        {
-            self.turns.push_back(partition);
-        }
     }
 }

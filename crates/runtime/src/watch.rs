@@ -1,4 +1,5 @@
-//! The watchdog: finds polls that block their thread, and contains them (ORD-4; `contain.rs` has the rules).
+//! The watchdog: finds polls that block their thread, and contains them (ORD-4; `contain.rs` has the rules). Whenever it is
+//! awake it has shards look whether the process was paused (ORD-12).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -11,6 +12,8 @@ use crate::thread::{self, Pace};
 pub(crate) trait Watched: Send + Sync {
     /// The poll under way.
     fn polling(&self) -> Option<Polling>;
+    /// The watchdog is awake (ORD-12).
+    fn beat(&self);
     /// The thread that polls.
     fn thread(&self) -> u32;
     /// Takes the baton from that poll, and has the shard run elsewhere.
@@ -58,6 +61,7 @@ fn look_all(tasks: &Tasks, pipeline: &str, shards: &AllWatched, stop: &AtomicBoo
         suspects.resize(now.len(), None);
         for (shard, suspect) in now.into_iter().zip(&mut suspects) {
             let Some(shard) = shard else { continue };
+            shard.beat();
             *suspect = look(&*shard, *suspect);
             if let Some(blocking) = suspect.filter(|suspect| suspect.looks > LOOKS) {
                 *suspect = None;

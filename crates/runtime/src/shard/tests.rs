@@ -146,8 +146,13 @@ impl World {
         }
     }
 
-    /// The whole process stood still for so long.
+    /// The whole process stood still for so long. Its watchdog is the first to have a core again.
     fn sleep(&self, ms: u64) {
+        self.sleep_before_its_watchdog(ms);
+        self.pauses.beat();
+    }
+
+    fn sleep_before_its_watchdog(&self, ms: u64) {
         self.skipped_ms.fetch_add(ms, Ordering::SeqCst);
     }
 
@@ -219,6 +224,28 @@ fn a_pause_within_a_pass_starts_nothing_until_the_journal_was_read() {
     assert_eq!(world.links[0].take().verify.map(|paused_ms| paused_ms >= 5_000), Some(true));
     world.verified(0);
     assert_eq!(world.run().len(), 90);
+}
+
+/// ORD-12: also where the watchdog gets no core, at most a few attempts start after a pause.
+#[test]
+fn a_pause_that_no_watchdog_sees_is_noticed_within_a_few_attempts() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    world.arrive(0, None, 100, 10);
+    let mut at = 0;
+    let started = world.pass(|world| {
+        at += 1;
+        if at == 10 {
+            world.sleep_before_its_watchdog(5_000);
+        }
+    });
+    assert!(
+        (10..10 + super::pause::LOOK_EVERY as usize).contains(&started.len()),
+        "{} started",
+        started.len()
+    );
+    assert!(world.run().is_empty());
 }
 
 /// ORD-12: a shard that looks for a pause only between two passes starts what may be another's: this test sees it.
