@@ -17,6 +17,9 @@ use crate::news::Told;
 /// A call under way, if there is one.
 pub(super) type Call<T> = Option<BoxFuture<'static, T>>;
 
+/// The reader of an epoch, or why there is none.
+type Started = Result<(u64, Box<dyn Reader>), BrokerError>;
+
 /// All calls that an owner may have under way, one of each kind.
 #[derive(Default)]
 pub(super) struct UnderWay {
@@ -26,7 +29,7 @@ pub(super) struct UnderWay {
     pub(super) asking: Call<Result<Option<Commit>, BrokerError>>,
     pub(super) cutting: Call<()>,
     /// The reader of the source is opened, for this epoch.
-    pub(super) starting: Call<Result<(u64, Box<dyn Reader>), BrokerError>>,
+    pub(super) starting: Call<Started>,
     pub(super) confirming: Call<(Sure, bool)>,
     /// Whether the broker proves the predecessor dead.
     pub(super) proving: Call<Option<u128>>,
@@ -50,7 +53,7 @@ pub(super) enum Event {
     Page(Result<JournalPage, BrokerError>),
     Landed(Result<(), BrokerError>),
     Commit(Result<Option<Commit>, BrokerError>),
-    Started(Result<(u64, Box<dyn Reader>), BrokerError>),
+    Started(Started),
     Confirmed(Sure, bool),
     Proven(Option<u128>),
     Buried(Option<Result<DeadEntry, BrokerError>>),
