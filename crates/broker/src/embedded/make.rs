@@ -171,7 +171,7 @@ impl Place<'_> {
         // left the file that long in the cache alone. What lies between does not matter.
         let last = capacity.saturating_sub(ALIGN as u64).max(first);
         let zeros = [0; ALIGN];
-        let behind = &zeros[..(capacity - last).min(ALIGN as u64) as usize];
+        let behind = &zeros[..capacity.saturating_sub(last).min(ALIGN as u64) as usize];
         spare.file.write_at(behind, last).map_err(Failure::io(Action::Write, &spare.path))?;
         spare.file.sync_data().map_err(Failure::io(Action::Sync, &spare.path))?;
         End { log, segment: number, capacity, end: first, group, closed: false }.prepare(host, dir)?;

@@ -26,7 +26,7 @@ fn a_misspelt_field_is_named_with_its_place_and_the_nearest_known_one() {
     let error = parse(text).expect_err("misspelt");
     assert_eq!(
         error.to_string(),
-        "k.yaml:5:5: unknown setting `concurency` in pipelines.a [KL-1003]\n  help: did you mean `concurrency`? Known here: `topic`, `group`, `order`, `shards`, `concurrency`, `lane`, `buffer`, `handler`, `retry`"
+        "k.yaml:5:5: unknown setting `concurency` in pipelines.a [KL-1003]\n  help: did you mean `concurrency`? Known here: `topic`, `group`, `order`, `shards`, `concurrency`, `blocking`, `lane`, `buffer`, `handler`, `retry`"
     );
 }
 
