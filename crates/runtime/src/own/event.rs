@@ -17,13 +17,8 @@ use crate::news::Told;
 /// A call under way, if there is one.
 pub(super) type Call<T> = Option<BoxFuture<'static, T>>;
 
-<<<<<<< HEAD
 /// A reader that was opened, and the epoch for which.
 type Opened = (u64, Box<dyn Reader>);
-=======
-/// The reader of an epoch, or why there is none.
-type Started = Result<(u64, Box<dyn Reader>), BrokerError>;
->>>>>>> owner
 
 /// All calls that an owner may have under way, one of each kind.
 #[derive(Default)]
@@ -34,11 +29,7 @@ pub(super) struct UnderWay {
     pub(super) asking: Call<Result<Option<Commit>, BrokerError>>,
     pub(super) cutting: Call<()>,
     /// The reader of the source is opened, for this epoch.
-<<<<<<< HEAD
     pub(super) starting: Call<Result<Opened, BrokerError>>,
-=======
-    pub(super) starting: Call<Started>,
->>>>>>> owner
     pub(super) confirming: Call<(Sure, bool)>,
     /// Whether the broker proves the predecessor dead.
     pub(super) proving: Call<Option<u128>>,
@@ -62,11 +53,7 @@ pub(super) enum Event {
     Page(Result<JournalPage, BrokerError>),
     Landed(Result<(), BrokerError>),
     Commit(Result<Option<Commit>, BrokerError>),
-<<<<<<< HEAD
     Started(Result<Opened, BrokerError>),
-=======
-    Started(Started),
->>>>>>> owner
     Confirmed(Sure, bool),
     Proven(Option<u128>),
     Buried(Option<Result<DeadEntry, BrokerError>>),
