@@ -285,7 +285,7 @@ fn keys_keep_their_order_when_more_partitions_are_accepted() {
 /// nothing runs early.
 #[test]
 fn keys_keep_their_order_when_the_journal_that_has_the_decision_is_lost() {
-    (0..300).for_each(|seed| simulate(seed, true));
+    (0..100).for_each(|seed| simulate(seed, true));
 }
 
 fn simulate(seed: u64, loses: bool) {
