@@ -1,4 +1,5 @@
-//! The admin API (ADM-1): pipelines, lanes, topics, what lies in a topic, and accepting its partitions.
+//! The admin API (ADM-1): pipelines, lanes, topics, what lies in a topic, accepting its partitions, and upgrading its
+//! journals.
 
 use std::sync::Arc;
 
@@ -60,6 +61,14 @@ pub(crate) async fn forget_group(
     let Query(query) = query.map_err(|error| Problem::bad_query(error.body_text()))?;
     app.keylane.forget_group(&topic, &query.group).await?;
     Ok(listed("forgotten", query.group))
+}
+
+/// `POST /admin/topics/{topic}/upgrade`
+pub(crate) async fn upgrade(
+    State(app): State<Arc<App>>,
+    Segment(topic): Segment,
+) -> Result<Response<Body>, Problem> {
+    Ok(listed("upgraded", app.keylane.upgrade(&topic, "admin API").await?))
 }
 
 /// `GET /admin/outbox`
