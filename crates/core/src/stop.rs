@@ -108,6 +108,14 @@ pub enum Stop {
 }
 
 impl Stop {
+    /// What it means that the record at `position` cannot be read by somebody who reads formats up to `reads`.
+    pub fn unreadable(position: u64, error: RecordError, reads: u8) -> Stop {
+        match error {
+            RecordError::Version(in_use) if in_use > reads => Stop::NewerFormat { in_use, reads },
+            error => Stop::UnknownRecord { position, error },
+        }
+    }
+
     /// The code that an operator can look up; `None` for what is no error.
     pub fn code(&self) -> Option<&'static str> {
         match self {

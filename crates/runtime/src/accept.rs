@@ -196,7 +196,8 @@ async fn released(at: &Subscription, partition: u32, partitions: u32, who: &str)
     }
 }
 
-async fn append(at: &Subscription, journal: &dyn Journal, record: &Record) -> Result<(), Error> {
+/// Appends a record that may land more than once without harm.
+pub(crate) async fn append(at: &Subscription, journal: &dyn Journal, record: &Record) -> Result<(), Error> {
     let mut tries = 0;
     loop {
         match journal.append(record.encode(), None).await {

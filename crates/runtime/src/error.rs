@@ -46,6 +46,9 @@ pub enum Error {
     /// A group has never read the topic.
     #[error("group {0} has never read topic {1}; `keylane topics` names the groups that hold messages back")]
     UnknownGroup(String, String),
+    /// The format of a topic's journals cannot be raised.
+    #[error("the journals of topic {0} cannot be upgraded: {1}")]
+    Upgrade(String, String),
     /// An outbox is not described well.
     #[error("the outbox cannot be relayed: {0}")]
     Outbox(String),
@@ -64,6 +67,7 @@ impl Error {
             Error::Accept(..) => "KL-1311",
             Error::GroupInUse { .. } => "KL-1120",
             Error::UnknownGroup(..) => "KL-1121",
+            Error::Upgrade(..) => "KL-1313",
         }
     }
 }

@@ -342,8 +342,8 @@ pub(crate) async fn read_on(
         }
         for (position, bytes) in &page.records {
             let position = *position;
-            let record = Record::decode_up_to(newest, bytes)
-                .map_err(|error| BrokerError::Stopped(Stop::UnknownRecord { position, error }.to_string()))?;
+            let stop = |error| BrokerError::Stopped(Stop::unreadable(position, error, newest).to_string());
+            let record = Record::decode_up_to(newest, bytes).map_err(stop)?;
             replay.read(position, &record, bytes.len());
         }
         if page.records.last().map_or(page.end, |(position, _)| position + 1) >= page.end {

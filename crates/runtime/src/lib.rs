@@ -76,11 +76,13 @@ mod subscription;
 mod targets;
 mod thread;
 mod ticket;
+mod upgrade;
 mod view;
 mod wake;
 mod watch;
 
 pub use accept::Accepted;
+
 pub use backlog::{Backlog, Severity};
 pub use call::Call;
 pub use error::Error;
@@ -97,5 +99,6 @@ pub use produce::{Producer, Receipt, WhenFull};
 pub use settings::Settings;
 pub use spill::{SpillOptions, WhenAway};
 pub use ticket::Ticket;
+pub use upgrade::Upgraded;
 
 pub use crate::keylane::{Config, Keylane};

@@ -141,7 +141,12 @@ fn needed(method: &Method, path: &str) -> Option<Role> {
     match (reads, open) {
         (true, true) => None,
         (true, false) => Some(Role::Read),
-        (false, _) if path.ends_with("/forget-group") || path.starts_with("/admin/data/") => {
+        // There is no way back from these.
+        (false, _)
+            if path.ends_with("/forget-group")
+                || path.ends_with("/upgrade")
+                || path.starts_with("/admin/data/") =>
+        {
             Some(Role::Admin)
         }
         (false, _) => Some(Role::Operate),
@@ -239,6 +244,7 @@ mod tests {
             (Method::GET, "/no/such/path", [401, 401, 200, 200, 200]),
             (Method::POST, "/v1/topics/t/messages", [401, 401, 403, 200, 200]),
             (Method::DELETE, "/admin/anything", [401, 401, 403, 200, 200]),
+            (Method::POST, "/admin/topics/t/upgrade", [401, 401, 403, 403, 200]),
             (Method::POST, "/healthz", [401, 401, 403, 200, 200]),
         ] {
             for (sent, want) in ["", "x", "r", "o", "a"].into_iter().zip(want) {

@@ -1,4 +1,5 @@
-//! The admin API (ADM-1): pipelines, lanes, topics, what lies in a topic, and accepting its partitions.
+//! The admin API (ADM-1): pipelines, lanes, topics, what lies in a topic, accepting its partitions, and upgrading its
+//! journals.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -86,6 +87,14 @@ struct BackupMade {
     files: u64,
     bytes: u64,
     shared_bytes: u64,
+}
+
+/// `POST /admin/topics/{topic}/upgrade`
+pub(crate) async fn upgrade(
+    State(app): State<Arc<App>>,
+    Segment(topic): Segment,
+) -> Result<Response<Body>, Problem> {
+    Ok(listed("upgraded", app.keylane.upgrade(&topic, "admin API").await?))
 }
 
 /// `GET /admin/outbox`

@@ -104,6 +104,15 @@ fn admin_paths() -> Value {
                 "400": problem(), "401": problem(), "403": problem(), "409": problem(), "503": problem(), "default": problem(),
             },
         } },
+        "/admin/topics/{topic}/upgrade": { "post": {
+            "summary": "Raises the format of the topic's journals to the newest one of this server, for all pipelines here that read it",
+            "description": "To be asked for once every node runs this version. Refused while a node that does not read the format owns or has claimed a partition; the answer names it. Nodes of an older version cannot handle the topic afterwards. Needs the role `admin`. Empty if there is nothing to upgrade.",
+            "parameters": [path_parameter("topic")],
+            "responses": {
+                "200": content("What was upgraded", "application/json", list("upgraded", "Upgraded")),
+                "401": problem(), "403": problem(), "404": problem(), "409": problem(), "503": problem(), "default": problem(),
+            },
+        } },
         "/admin/spill": { "get": get("What waits on this machine for the broker", &[
             query("state", "Only entries in this state", json!({ "enum": ["pending", "retrying", "success", "failed"] })),
             query("limit", "At most so many entries", json!({ "type": "integer", "minimum": 0, "maximum": 1000, "default": 50 })),
@@ -178,6 +187,9 @@ fn schemas() -> Value {
         },
         "Spill": spill(),
         "Accepted": object(json!({ "pipeline": text(), "group": text(), "from": count(), "to": count() })),
+        "Upgraded": object(json!({
+            "pipeline": text(), "group": text(), "from": count(), "to": count(), "partitions": count(),
+        })),
         "Rejected": object(json!({ "index": count(), "error": text() })), "Outbox": outbox(),
         "Problem": {
             "type": "object",
@@ -222,16 +234,22 @@ fn schemas() -> Value {
                 "group": text(), "configured": { "type": "boolean" }, "until": { "type": ["integer", "null"] },
             })) },
         })),
-        "ShownMessage": {
-            "type": "object",
-            "description": "`payload` where it is JSON on one line, else `payload_base64`; neither for a null. `key_base64` for a key that is not text.",
-            "required": ["topic", "partition", "offset", "id", "headers", "produced_at", "appended_at"],
-            "properties": {
-                "topic": text(), "partition": count(), "offset": count(), "id": text(),
-                "key": maybe_text(), "key_base64": text(), "version": count(),
-                "headers": { "type": "object", "additionalProperties": { "type": "string" } },
-                "produced_at": count(), "appended_at": count(), "payload": {}, "payload_base64": text(),
-            },
+        "ShownMessage": shown_message(),
+    })
+}
+
+fn shown_message() -> Value {
+    let count = || json!({ "type": "integer", "minimum": 0 });
+    json!({
+        "type": "object",
+        "description": "`payload` where it is JSON on one line, else `payload_base64`; neither for a null. `key_base64` for a key that is not text.",
+        "required": ["topic", "partition", "offset", "id", "headers", "produced_at", "appended_at"],
+        "properties": {
+            "topic": text(), "partition": count(), "offset": count(), "id": text(),
+            "key": { "type": ["string", "null"] }, "key_base64": text(), "version": count(),
+            "deliver_at": count(), "priority": count(), "ttl_ms": count(),
+            "headers": { "type": "object", "additionalProperties": { "type": "string" } },
+            "produced_at": count(), "appended_at": count(), "payload": {}, "payload_base64": text(),
         },
     })
 }
@@ -248,8 +266,15 @@ fn message() -> Value {
             "id": { "type": ["string", "null"], "minLength": 1, "description": "Made (UUIDv7) if left out. At most 1 KiB." },
             "version": { "type": ["integer", "null"], "minimum": 0 },
             "headers": { "type": ["object", "null"], "additionalProperties": { "type": "string" } },
+            "deliver_at": { "type": ["string", "null"], "format": "date-time", "description": not_yet("When it is due.") },
+            "priority": { "type": ["integer", "null"], "minimum": 1, "maximum": 10, "description": not_yet("Its priority among keys.") },
+            "ttl": { "type": ["string", "null"], "pattern": "^[0-9]+ *(ms|s|m|h|d)$", "description": not_yet("How long it is of use.") },
         },
     })
+}
+
+fn not_yet(what: &str) -> String {
+    format!("{what} Not carried out by this version: a message that has it is refused.")
 }
 
 fn outbox() -> Value {

@@ -59,6 +59,7 @@ impl From<Error> for Problem {
             Error::Accept(..) => (StatusCode::CONFLICT, "the partitions cannot be accepted"),
             Error::GroupInUse { .. } => (StatusCode::CONFLICT, "the group is in use"),
             Error::UnknownGroup(..) => (StatusCode::NOT_FOUND, "there is no such group"),
+            Error::Upgrade(..) => (StatusCode::CONFLICT, "the journals cannot be upgraded"),
             Error::UnknownPipeline(_) => (StatusCode::NOT_FOUND, "there is no such pipeline"),
             Error::Broker(_) => match error.code() {
                 "KL-1201" => (StatusCode::NOT_FOUND, "there is no such topic"),

@@ -16,7 +16,7 @@ use crate::segment::Segment;
 use crate::{admin, errors, health, ingest, openapi, page, spill};
 
 /// Every path: its name in metrics, where a label never carries what a client made up, and in the API's description.
-pub(crate) const PATHS: [&str; 18] = [
+pub(crate) const PATHS: [&str; 19] = [
     PRODUCE,
     "/healthz",
     "/readyz",
@@ -32,6 +32,7 @@ pub(crate) const PATHS: [&str; 18] = [
     TAIL,
     ACCEPT,
     FORGET,
+    UPGRADE,
     "/admin/spill",
     "/admin/spill/drain",
     "/admin/data/backup",
@@ -40,6 +41,7 @@ const PRODUCE: &str = "/v1/topics/{topic}/messages";
 const TAIL: &str = "/admin/topics/{topic}/messages";
 const ACCEPT: &str = "/admin/topics/{topic}/accept";
 const FORGET: &str = "/admin/topics/{topic}/forget-group";
+const UPGRADE: &str = "/admin/topics/{topic}/upgrade";
 const ERRORS: &str = "/errors/{code}";
 
 /// All routes.
@@ -60,6 +62,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route(TAIL, get(admin::messages))
         .route(ACCEPT, post(admin::accept))
         .route(FORGET, post(admin::forget_group))
+        .route(UPGRADE, post(admin::upgrade))
         .route("/admin/spill", get(spill::shown))
         .route("/admin/spill/drain", post(spill::drain))
         .route("/admin/data/backup", post(admin::backup))
@@ -74,7 +77,7 @@ pub(crate) fn label(path: &str) -> &'static str {
         return PRODUCE;
     }
     if path.starts_with("/admin/topics/") {
-        let ends = [("/accept", ACCEPT), ("/forget-group", FORGET)];
+        let ends = [("/accept", ACCEPT), ("/forget-group", FORGET), ("/upgrade", UPGRADE)];
         return ends.into_iter().find(|(end, _)| path.ends_with(end)).map_or(TAIL, |(_, label)| label);
     }
     if path.starts_with("/errors/") {

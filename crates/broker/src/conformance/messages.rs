@@ -24,6 +24,8 @@ async fn round_trip(broker: &dyn Broker, topic: &str, drafts: &[Draft<'_>]) -> V
         assert!(delivery.headers().eq(draft.headers.iter().copied()));
         assert_eq!(delivery.version(), draft.version);
         assert_eq!(delivery.produced_ms(), draft.produced_ms);
+        assert_eq!(delivery.deliver_at_ms(), draft.deliver_at_ms);
+        assert_eq!((delivery.priority(), delivery.ttl_ms()), (draft.priority, draft.ttl_ms));
     }
     read
 }
@@ -66,6 +68,13 @@ pub async fn ids_versions_and_times_are_kept(rig: &mut dyn Rig) {
         draft("a", None, 0),
         draft("urn:x/ü", Some(0), 1_700_000_000_000),
         draft(&long, Some(u64::MAX), u64::MAX),
+        Draft {
+            deliver_at_ms: Some(u64::MAX),
+            priority: Some(10),
+            ttl_ms: Some(1),
+            ..draft("b", Some(1), 2)
+        },
+        Draft { priority: Some(1), ..draft("c", None, 3) },
     ];
     let mut times: Vec<u64> = Vec::new();
     for _ in 0..3 {

@@ -1,4 +1,5 @@
-//! `keylane topics`: the topics there are, with what they keep; and going on with one that got more partitions.
+//! `keylane topics`: the topics there are, with what they keep; going on with one that got more partitions; and raising
+//! the format of one's journals.
 
 use std::time::Duration;
 
@@ -13,6 +14,9 @@ use crate::show::{self, Cell};
 /// The server waits until producers know the new partitions, and for handlers that run.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// The server reads the journals of all partitions, one after another.
+const UPGRADE_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// Arguments of `topics`.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -26,10 +30,13 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Goes on with a topic that got more partitions: what is newer is read once all that stood before is settled
-    Accept(Accept),
+    Accept(Named),
     /// Forgets the position and the journals of a group that no pipeline uses any more, so that messages which only it
     /// has not settled can be deleted
     ForgetGroup(ForgetGroup),
+    /// Raise the format of a topic's journals. Run it once every node has the new version: older ones cannot handle the
+    /// topic afterwards
+    Upgrade(Named),
 }
 
 #[derive(Debug, clap::Args)]
@@ -43,7 +50,7 @@ struct ForgetGroup {
 }
 
 #[derive(Debug, clap::Args)]
-struct Accept {
+struct Named {
     /// The topic
     topic: String,
     #[command(flatten)]
@@ -71,6 +78,21 @@ struct Accepted {
     group: String,
     from: u32,
     to: u32,
+}
+
+/// `POST /admin/topics/{topic}/upgrade`.
+#[derive(Debug, Deserialize)]
+struct AllUpgraded {
+    upgraded: Vec<Upgraded>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Upgraded {
+    pipeline: String,
+    group: String,
+    from: u8,
+    to: u8,
+    partitions: u32,
 }
 
 /// `GET /admin/topics`.
@@ -121,11 +143,12 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Some(Command::Accept(args)) => accept(args).await,
         Some(Command::ForgetGroup(args)) => forget_group(args).await,
+        Some(Command::Upgrade(args)) => upgrade(args).await,
         None => list(args.asked).await,
     }
 }
 
-async fn accept(args: Accept) -> Result<(), Failure> {
+async fn accept(args: Named) -> Result<(), Failure> {
     let client = Client::new(&args.asked.server)?;
     let answer: Box<RawValue> =
         client.order_within(&["admin", "topics", &args.topic, "accept"], ACCEPT_TIMEOUT).await?;
@@ -162,6 +185,26 @@ async fn forget_group(args: ForgetGroup) -> Result<(), Failure> {
         args.group, args.topic
     );
     show::line(&show::harmless(&said))
+}
+
+async fn upgrade(args: Named) -> Result<(), Failure> {
+    let client = Client::new(&args.asked.server)?;
+    let answer: Box<RawValue> =
+        client.order_within(&["admin", "topics", &args.topic, "upgrade"], UPGRADE_TIMEOUT).await?;
+    if args.asked.json {
+        return show::raw_json(&answer);
+    }
+    let answer: AllUpgraded = client.read(&answer)?;
+    for Upgraded { pipeline, group, from, to, partitions } in &answer.upgraded {
+        let said = format!(
+            "pipeline {pipeline}, group {group}: journals use format {to} instead of {from} ({partitions} partitions)"
+        );
+        show::line(&show::harmless(&said))?;
+    }
+    if answer.upgraded.is_empty() {
+        return show::line("nothing to upgrade: its journals use the newest format that the server knows");
+    }
+    Ok(())
 }
 
 async fn list(args: Asked) -> Result<(), Failure> {

@@ -4,7 +4,7 @@
 //! acknowledged decides nothing.
 
 use super::{Action, Appended, Flight, Input, Owner, Patience, Phase};
-use crate::journal::{Record, RecordError};
+use crate::journal::Record;
 use crate::setup::Committed;
 use crate::snapshot::Replayed;
 use crate::state::Applied;
@@ -15,12 +15,9 @@ impl Owner {
         match input {
             Input::Tick(now_ms) => self.now_ms = self.now_ms.max(now_ms),
             Input::Read { position, record, bytes } => self.read(position, record, bytes),
-            Input::Unreadable { position, error } => self.stop(match error {
-                RecordError::Version(in_use) if in_use > self.setup.format => {
-                    Stop::NewerFormat { in_use, reads: self.setup.format }
-                }
-                error => Stop::UnknownRecord { position, error },
-            }),
+            Input::Unreadable { position, error } => {
+                self.stop(Stop::unreadable(position, error, self.setup.format));
+            }
             Input::CaughtUp { start, end, now_ms } => self.caught_up(start, end, now_ms),
             Input::Appended(appended) => self.appended(appended),
             Input::Committed(committed) => self.learn_commit(committed),

@@ -10,6 +10,7 @@ mod first_use;
 mod ids;
 mod items;
 mod line;
+mod timing;
 
 use std::sync::Arc;
 
@@ -199,7 +200,10 @@ fn with_draft<T>(line: &Line<'_>, id: &str, now_ms: u64, then: impl FnOnce(&Draf
         headers: &headers,
         version: line.version,
         produced_ms: now_ms,
-        ..Draft::default()
+        appended_ms: None,
+        deliver_at_ms: line.deliver_at_ms,
+        priority: line.priority,
+        ttl_ms: line.ttl_ms,
     })
 }
 

@@ -394,3 +394,22 @@ async fn a_backup_of_a_running_server_can_be_restored_and_served() {
     assert!(shown.text().contains("\"payload\":7"), "{}", shown.text());
     server.stop().await.expect("it stops");
 }
+
+/// BRK-6, ADM-1: raising the format of journals names what is in its way, and does nothing where there is nothing to do.
+#[tokio::test]
+async fn an_upgrade_says_what_it_did_or_why_not() {
+    let config = "topics: { t: {}, alone: {} }\npipelines: { p: { topic: t, handler: { http: { url: \"http://127.0.0.1:1/\", allow_private: true } } } }";
+    let rig = Rig::start(config).await;
+    let mut client = rig.connect().await;
+    let problem =
+        client.ask("POST", "/admin/topics/other/upgrade", &[], b"").await.is_problem(404, "KL-1201");
+    assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("other")), "{problem}");
+    let problem =
+        client.ask("POST", "/admin/topics/alone/upgrade", &[], b"").await.is_problem(409, "KL-1313");
+    assert_eq!(
+        problem["detail"],
+        "the journals of topic alone cannot be upgraded: no pipeline here reads it"
+    );
+    let answer = client.ask("POST", "/admin/topics/t/upgrade", &[], b"").await;
+    assert_eq!((answer.status, answer.value()), (200, json!({ "upgraded": [] })));
+}
