@@ -6,6 +6,7 @@
 //!
 //! Calls carry batches, so a boxed future each costs nothing that matters.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -30,6 +31,11 @@ pub trait Broker: Send + Sync + 'static {
     /// What of the broker does not work, though the rest does: each concerns one topic, or what keeps journals (P10).
     async fn troubles(&self) -> Vec<BrokerError> {
         Vec::new()
+    }
+
+    /// What was read again to find damage early, since the broker was opened.
+    fn scrubbed(&self) -> Scrubbed {
+        Scrubbed::default()
     }
 
     /// Creates a topic, or gives the one that is there the limits of `spec`. A topic that exists with another partition count is an
@@ -123,6 +129,12 @@ pub trait Broker: Send + Sync + 'static {
     /// Groups that keep a topic's oldest messages from being deleted, though their time has come or the topic is full.
     async fn held_back(&self, _topic: &str) -> Result<Vec<HeldBack>, BrokerError> {
         Ok(Vec::new())
+    }
+
+    /// Copies everything to a folder of this machine that is empty or not there, while the broker is used.
+    async fn backup(&self, _target: &Path) -> Result<Backup, BrokerError> {
+        let text = "this broker keeps its data elsewhere; back it up with its own tools";
+        Err(BrokerError::Backup(text.to_owned()))
     }
 
     /// One of the two small logs beside a source partition (BRK-6). Created empty by its first append.
@@ -364,6 +376,28 @@ pub enum Weakness {
     ProducersTime,
     /// Messages go before a pipeline that was away for a day could settle them.
     ShortRetention,
+}
+
+/// What was read again to find damage early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Scrubbed {
+    /// Bytes whose checksums were good.
+    pub bytes: u64,
+    /// Files in which damage was found.
+    pub damaged: u64,
+}
+
+/// What a backup holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Backup {
+    /// Files, the manifest not counted.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes that take no room of their own, because they are shared with the data folder.
+    pub shared_bytes: u64,
+    /// Topics that are not in it, because they cannot be read.
+    pub left_out: Vec<String>,
 }
 
 /// A group that keeps messages of a topic from being deleted.

@@ -199,6 +199,9 @@ pub enum BrokerError {
     /// The disk under the broker is full: nothing is lost, and nothing more is taken until there is room.
     #[error("the disk is full: {0}; free some space, or move the data folder to a larger disk")]
     DiskFull(String),
+    /// A backup could not be made.
+    #[error("no backup was made: {0}")]
+    Backup(String),
     /// A record that somebody else wrote cannot be a message here.
     #[error("{0}; make it smaller where it is written, or set the group's commit behind it")]
     Foreign(String),

@@ -9,6 +9,7 @@ mod weather;
 mod wrapped;
 
 use std::future::poll_fn;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ use keylane_core::Frames;
 use self::weather::{Call, Fate, Weather};
 use self::wrapped::{FaultyJournal, FaultyMembership, FaultyReader};
 use crate::contract::{
-    Broker, BrokerError, Commit, Ends, HeldBack, Journal, JournalName, Membership, ProduceError, Reader,
-    Topic, TopicSpec,
+    Backup, Broker, BrokerError, Commit, Ends, HeldBack, Journal, JournalName, Membership, ProduceError,
+    Reader, Scrubbed, Topic, TopicSpec,
 };
 
 /// How often each fault happens, in calls of 1,000.
@@ -251,8 +252,16 @@ impl Broker for Faulty {
         self.inner.forget_group(group, topic).await
     }
 
+    async fn backup(&self, target: &Path) -> Result<Backup, BrokerError> {
+        self.inner.backup(target).await
+    }
+
     async fn held_back(&self, topic: &str) -> Result<Vec<HeldBack>, BrokerError> {
         self.inner.held_back(topic).await
+    }
+
+    fn scrubbed(&self) -> Scrubbed {
+        self.inner.scrubbed()
     }
 
     async fn troubles(&self) -> Vec<BrokerError> {

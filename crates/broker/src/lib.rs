@@ -22,8 +22,9 @@ pub mod memory;
 mod tasks;
 
 pub use contract::{
-    AppendError, Broker, BrokerError, Change, Commit, Compression, Ends, HeldBack, Ids, Journal, JournalName,
-    JournalPage, LogKind, Membership, NO_POSITION, ProduceError, Reader, Topic, TopicSpec, Warning, Weakness,
+    AppendError, Backup, Broker, BrokerError, Change, Commit, Compression, Ends, HeldBack, Ids, Journal,
+    JournalName, JournalPage, LogKind, Membership, NO_POSITION, ProduceError, Reader, Scrubbed, Topic,
+    TopicSpec, Warning, Weakness,
 };
 pub use embedded::Embedded;
 #[cfg(feature = "testing")]

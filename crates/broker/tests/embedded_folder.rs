@@ -397,3 +397,32 @@ async fn a_forgotten_group_holds_nothing_back_and_begins_anew() {
     assert_eq!(broker.forget_group("goes", "orders").await, Ok(true));
     fill(&broker).await.expect("nothing holds it back any more");
 }
+
+/// BRK-1, P10: damage in what nobody reads is found, counted and told, once.
+#[tokio::test]
+async fn damage_is_found_before_anybody_reads_it() {
+    let timed = Timed::new();
+    let broker = timed.open();
+    let small = TopicSpec { retention_bytes: Some(512 << 10), ..spec(1) };
+    broker.create_topic("orders", &small).await.unwrap();
+    for _ in 0..40 {
+        let mut frames = Frames::default();
+        frames.push(0, &Draft { id: "a", payload: Some(&[b'p'; 4000]), ..Draft::default() }).unwrap();
+        broker.produce("orders", frames).await.remove(0).unwrap();
+    }
+    broker.scrub_once();
+    let whole = broker.scrubbed();
+    assert!(whole.bytes > 64 << 10 && whole.damaged == 0, "{whole:?}");
+    assert_eq!(broker.troubles().await, []);
+    flip(&segment(timed.dir.path(), "topics/orders"), 3, 300);
+    for _ in 0..2 {
+        broker.scrub_once();
+        assert_eq!(broker.scrubbed().damaged, 1);
+        let told = broker.troubles().await;
+        assert!(
+            matches!(&told[..], [BrokerError::Damaged(why)] if why.contains("topics/orders")),
+            "{told:?}"
+        );
+    }
+    assert_eq!(broker.health().await, Ok(()));
+}

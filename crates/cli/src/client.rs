@@ -125,6 +125,18 @@ impl Client {
         self.done(self.request(Method::POST, path).timeout(timeout)).await
     }
 
+    /// The same, with a JSON body.
+    pub async fn order_about<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: &serde_json::Value,
+        timeout: Duration,
+    ) -> Result<T, Failure> {
+        let json = HeaderValue::from_static("application/json");
+        let request = self.request(Method::POST, path).header(CONTENT_TYPE, json).body(body.to_string());
+        self.done(request.timeout(timeout)).await
+    }
+
     async fn done<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, Failure> {
         let (status, body) = self.answer(request).await?;
         if !status.is_success() {

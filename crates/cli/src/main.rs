@@ -17,7 +17,7 @@ use keylane_bench::Allocator;
 use tokio::runtime::Runtime;
 
 use crate::commands::{
-    bench, check, completions, demo, lanes, pipelines, produce, serve, spill, tail, token, topics,
+    bench, check, completions, data, demo, lanes, pipelines, produce, serve, spill, tail, token, topics,
 };
 use crate::failure::Failure;
 
@@ -51,6 +51,8 @@ enum Command {
     Lanes(lanes::Args),
     /// Shows and drains what waits on the server's machine for the broker
     Spill(spill::Args),
+    /// Checks, repairs, backs up and restores the data folder of the embedded broker
+    Data(data::Args),
     /// Measures, each figure beside its raw limit
     Bench(bench::Args),
     /// Runs a live demonstration on this machine, with nothing else installed
@@ -71,6 +73,7 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Pipelines(args) => pipelines::run(args).await,
         Command::Lanes(args) => lanes::run(args).await,
         Command::Spill(args) => spill::run(args).await,
+        Command::Data(args) => data::run(args).await,
         Command::Bench(args) => bench::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Token(args) => token::run(args).await,

@@ -84,6 +84,7 @@ pub fn broker_code(error: &BrokerError) -> &'static str {
         BrokerError::Replicas { .. } => "KL-1111",
         BrokerError::NotKept { .. } => "KL-1112",
         BrokerError::Foreign(_) => "KL-1113",
+        BrokerError::Backup(_) => "KL-1122",
         BrokerError::Newer(_) => "KL-1114",
         BrokerError::DiskFull(_) => "KL-1115",
         _ => "KL-1108",

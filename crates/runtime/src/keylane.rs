@@ -234,6 +234,11 @@ impl Keylane {
         Ok(self.inner.broker.health().await?)
     }
 
+    /// What the broker read again to find damage early, since it was opened.
+    pub fn scrubbed(&self) -> keylane_broker::Scrubbed {
+        self.inner.broker.scrubbed()
+    }
+
     /// What of the broker does not work, though the rest does.
     pub async fn troubles(&self) -> Vec<Error> {
         self.inner.broker.troubles().await.into_iter().map(Error::from).collect()
@@ -302,6 +307,12 @@ impl Keylane {
             true => Ok(()),
             false => Err(Error::UnknownGroup(pair.0, pair.1)),
         }
+    }
+
+    /// Copies all topics and journals to a folder of this machine that is empty or not there, while everything runs.
+    /// [`crate::data::restore`] makes a data folder of it.
+    pub async fn backup(&self, folder: &std::path::Path) -> Result<keylane_broker::Backup, Error> {
+        Ok(self.inner.broker.backup(folder).await?)
     }
 
     /// Up to `limit` messages of a partition from position `from` on, without a group. Ends at the end of the log.

@@ -36,6 +36,7 @@ mod cell;
 pub mod clock;
 mod commit;
 mod contain;
+pub mod data;
 mod elsewhere;
 pub mod error;
 mod flaws;

@@ -1,14 +1,15 @@
 //! The admin API (ADM-1): pipelines, lanes, topics, what lies in a topic, and accepting its partitions.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use keylane::status::LaneSort;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::app::App;
 use crate::ingest;
@@ -60,6 +61,33 @@ pub(crate) async fn forget_group(
     let Query(query) = query.map_err(|error| Problem::bad_query(error.body_text()))?;
     app.keylane.forget_group(&topic, &query.group).await?;
     Ok(listed("forgotten", query.group))
+}
+
+/// Where to.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BackupBody {
+    folder: PathBuf,
+}
+
+/// `POST /admin/data/backup`
+pub(crate) async fn backup(State(app): State<Arc<App>>, request: Request) -> Result<Response<Body>, Problem> {
+    let (parts, body) = request.into_parts();
+    let body = app.bodies.small(&parts.headers, body).await?;
+    let asked: BackupBody = serde_json::from_slice(&body).map_err(|error| {
+        Problem::bad_query(format!("the body must be {{\"folder\":\"/a/path\"}} as JSON: {error}"))
+    })?;
+    let made = app.keylane.backup(&asked.folder).await?;
+    let keylane::data::Backup { files, bytes, shared_bytes, left_out } = made;
+    Ok(listed("backup", BackupMade { files, bytes, shared_bytes, left_out }))
+}
+
+#[derive(Debug, Serialize)]
+struct BackupMade {
+    files: u64,
+    bytes: u64,
+    shared_bytes: u64,
+    left_out: Vec<String>,
 }
 
 /// `GET /admin/outbox`

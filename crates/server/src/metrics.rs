@@ -88,6 +88,7 @@ impl Metrics {
                 ended,
             );
         }
+        scrub(&mut scrape, app);
         for pipeline in &pipelines {
             of_pipeline(&mut scrape, pipeline);
         }
@@ -101,6 +102,22 @@ impl Metrics {
         encode(&mut text, http).expect("writing to memory does not fail");
         text
     }
+}
+
+fn scrub(scrape: &mut Scrape, app: &App) {
+    let scrubbed = app.keylane.scrubbed();
+    scrape.counter(
+        "keylane_scrub_bytes",
+        "Bytes of the embedded log that were read again and found whole",
+        vec![],
+        scrubbed.bytes,
+    );
+    scrape.gauge(
+        "keylane_scrub_damaged",
+        "Files of the embedded log in which reading again found damage",
+        vec![],
+        scrubbed.damaged,
+    );
 }
 
 fn producer(scrape: &mut Scrape, app: &App) {

@@ -32,6 +32,7 @@ pub(crate) fn document() -> Value {
 }
 
 fn paths() -> Value {
+    let number = json!({ "type": "integer", "minimum": 0 });
     json!({
         "/v1/topics/{topic}/messages": { "post": produce() },
         "/healthz": { "get": open("Alive; touches nothing", object(json!({ "status": { "const": "ok" } }))) },
@@ -77,6 +78,20 @@ fn paths() -> Value {
             "responses": {
                 "200": content("What was forgotten", "application/json", object(json!({ "forgotten": text() }))),
                 "400": problem(), "401": problem(), "403": problem(), "404": problem(), "409": problem(), "503": problem(), "default": problem(),
+            },
+        } },
+        "/admin/data/backup": { "post": {
+            "summary": "Copies all data of the embedded broker to a folder of the server's machine, while everything runs",
+            "description": "Answered when it is done. The folder must be named from the root on, and be empty or not there yet. Needs the role `admin`. `keylane data restore` makes a data folder of it.",
+            "requestBody": { "required": true, "content": { "application/json": { "schema": object(json!({ "folder": text() })) } } },
+            "responses": {
+                "200": content("What was copied; `shared_bytes` take no room of their own", "application/json", object(json!({
+                    "backup": object(json!({
+                        "files": number, "bytes": number, "shared_bytes": number,
+                        "left_out": { "type": "array", "items": text(), "description": "Topics that cannot be read" },
+                    })),
+                }))),
+                "400": problem(), "401": problem(), "403": problem(), "409": problem(), "503": problem(), "default": problem(),
             },
         } },
         "/admin/spill": { "get": get("What waits on this machine for the broker", &[

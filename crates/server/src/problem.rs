@@ -62,6 +62,7 @@ impl From<Error> for Problem {
             Error::UnknownPipeline(_) => (StatusCode::NOT_FOUND, "there is no such pipeline"),
             Error::Broker(_) => match error.code() {
                 "KL-1201" => (StatusCode::NOT_FOUND, "there is no such topic"),
+                "KL-1122" => (StatusCode::CONFLICT, "no backup was made"),
                 // A position or a partition that is not there, or a request that makes no sense.
                 "KL-1106" | "KL-1108" => (StatusCode::BAD_REQUEST, "the broker refuses this"),
                 _ => (StatusCode::SERVICE_UNAVAILABLE, "the broker cannot do this now"),

@@ -16,7 +16,7 @@ use crate::segment::Segment;
 use crate::{admin, errors, health, ingest, openapi, page, spill};
 
 /// Every path: its name in metrics, where a label never carries what a client made up, and in the API's description.
-pub(crate) const PATHS: [&str; 17] = [
+pub(crate) const PATHS: [&str; 18] = [
     PRODUCE,
     "/healthz",
     "/readyz",
@@ -34,6 +34,7 @@ pub(crate) const PATHS: [&str; 17] = [
     FORGET,
     "/admin/spill",
     "/admin/spill/drain",
+    "/admin/data/backup",
 ];
 const PRODUCE: &str = "/v1/topics/{topic}/messages";
 const TAIL: &str = "/admin/topics/{topic}/messages";
@@ -61,6 +62,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route(FORGET, post(admin::forget_group))
         .route("/admin/spill", get(spill::shown))
         .route("/admin/spill/drain", post(spill::drain))
+        .route("/admin/data/backup", post(admin::backup))
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed)
         .with_state(app)

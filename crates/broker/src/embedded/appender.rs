@@ -197,15 +197,19 @@ impl Appender {
 
     /// Records that all is written and nothing under way.
     pub fn record_close(&self) -> Result<(), Failure> {
-        let reached = End {
+        self.reached().write(&self.host, &self.dir, &*self.handle)
+    }
+
+    /// How far the log reaches, if nothing is under way.
+    pub fn reached(&self) -> End {
+        End {
             log: self.log,
             segment: self.active.number,
             capacity: self.active.capacity,
             end: self.end,
             group: self.group,
             closed: true,
-        };
-        reached.write(&self.host, &self.dir, &*self.handle)
+        }
     }
 
     fn place(&self) -> Place<'_> {
@@ -232,8 +236,10 @@ impl Appender {
                 let forgotten = self.retired.pop_front();
                 self.free(forgotten.as_ref().map(|oldest| oldest.file()), capacity, &path)?;
             } else {
-                let file =
-                    (capacity == self.sizes.max && self.spares.len() < SPARES_MAX).then(|| oldest.file());
+                // A backup has it, too, if it has another name: it goes here, and is never written to again.
+                let alone = || self.host.disk.links(&path).is_ok_and(|links| links < 2);
+                let file = (capacity == self.sizes.max && self.spares.len() < SPARES_MAX && alone())
+                    .then(|| oldest.file());
                 self.free(file, capacity, &path)?;
                 self.retired.pop_front();
             }

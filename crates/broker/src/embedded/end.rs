@@ -52,9 +52,9 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// Writes it beside the one that counts, durably. Nothing has changed if that fails.
-    pub fn prepare(&self, host: &Host, dir: &Path) -> Result<(), Failure> {
-        let text = format!(
+    /// What the file says, without its checksum.
+    pub fn text(&self) -> String {
+        format!(
             "{FIRST_LINE}\nlog {:032x}\nsegment {}\ncapacity {}\nend {}\ngroup {}\nclosed {}\n",
             self.log,
             self.segment,
@@ -62,7 +62,12 @@ impl End {
             self.end,
             self.group,
             if self.closed { "yes" } else { "no" },
-        );
+        )
+    }
+
+    /// Writes it beside the one that counts, durably. Nothing has changed if that fails.
+    pub fn prepare(&self, host: &Host, dir: &Path) -> Result<(), Failure> {
+        let text = self.text();
         let new = dir.join(NEW_NAME);
         let failed = || Failure::io(Action::Make, &new);
         match host.disk.remove(&new) {

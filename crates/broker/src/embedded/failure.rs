@@ -37,6 +37,9 @@ pub enum OpenError {
     /// A newer version of Keylane wrote it, in a way that this one does not know.
     #[error("{0}")]
     Newer(String),
+    /// No damage has this name.
+    #[error("there is no damage called {0}; `keylane data check` says what there is")]
+    Unknown(String),
 }
 
 /// What was tried on a file.
@@ -83,7 +86,7 @@ pub(crate) enum Failure {
     #[error("cannot {action} {}: {error}", path.display())]
     Io { action: Action, path: PathBuf, kind: io::ErrorKind, error: String },
     #[error(
-        "{}, byte {offset}: {what}; restore the file from a backup, or move its folder away and lose what is in it",
+        "{}, byte {offset}: {what}; stop the server and run `keylane data check`, which says what is gone; then restore a backup, or skip the damage with `keylane data repair`",
         file.display()
     )]
     Damaged { file: PathBuf, offset: u64, what: String },

@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use tokio::sync::watch;
 
 use super::appender::Sizes;
+use super::data::Captured;
 use super::failure::{Action, Failure, OpenError};
 use super::groups::{Groups, Standing};
 use super::journal::{Role, latest, parse_commit, parse_name};
@@ -24,6 +25,7 @@ use super::journal_log::JournalLog;
 use super::make::{check_unused, make_dir};
 use super::membership::Members;
 use super::options::{Host, Options};
+use super::scrub::Scrub;
 use super::topic_log::TopicLog;
 use super::writer::{Drive, drive};
 use super::{lock, meta};
@@ -48,6 +50,7 @@ pub(crate) struct Folder {
     making: Mutex<()>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     pub closed: watch::Sender<bool>,
+    pub scrub: Arc<Scrub>,
     folder_lock: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
@@ -99,6 +102,7 @@ impl Folder {
             making: Mutex::default(),
             threads: Mutex::default(),
             closed: watch::Sender::new(false),
+            scrub: Arc::default(),
             folder_lock: Mutex::new(Some(folder_lock)),
             root: root.to_owned(),
             options,
@@ -122,6 +126,26 @@ impl Folder {
         self.holds.as_ref().map_err(Clone::clone)
     }
 
+    /// Where it is.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// All logs as they are now. One after the other, as the answer is asked for them.
+    pub fn captured(&self) -> impl Iterator<Item = Captured> {
+        let journals = [&self.journals, &self.holds].into_iter().flatten().map(|log| log.capture());
+        journals.chain(self.open_topics().into_iter().map(|log| log.capture()))
+    }
+
+    /// Nothing is cut or deleted until the answer is dropped.
+    pub fn stand_still(&self) -> Still<'_> {
+        self.groups.stand_still(true);
+        [&self.journals, &self.holds].into_iter().flatten().for_each(|log| log.stand_still(true));
+        // Whoever was about to delete something has done so once its log's turn has ended.
+        self.open_topics().iter().for_each(|log| log.end_of_turn());
+        Still(self)
+    }
+
     /// Why no message can be taken, if none can: no topic works.
     pub fn health(&self) -> Result<(), BrokerError> {
         let topics = lock(&self.topics);
@@ -135,7 +159,8 @@ impl Folder {
         let health = |log: &Kept| log.as_ref().map_err(Clone::clone).and_then(|log| log.health());
         let topics = lock(&self.topics);
         let all = [health(&self.journals), health(&self.holds)].into_iter();
-        all.chain(topics.values().map(topic_health)).filter_map(Result::err).collect()
+        let all = all.chain(topics.values().map(topic_health)).filter_map(Result::err);
+        all.chain(self.scrub.found()).collect()
     }
 
     fn topic_dir(&self, name: &str) -> PathBuf {
@@ -205,6 +230,12 @@ impl Folder {
         lock(&self.topics).values().flatten().cloned().collect()
     }
 
+    /// Topics that cannot be used, by name.
+    pub fn closed_topics(&self) -> Vec<String> {
+        let topics = lock(&self.topics);
+        topics.iter().filter(|(_, state)| state.is_err()).map(|(name, _)| name.clone()).collect()
+    }
+
     /// Makes a topic, or finds the one that is there.
     pub fn create_topic(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
         if !meta::is_topic_name(name) {
@@ -260,6 +291,7 @@ impl Folder {
         if self.closed.send_replace(true) {
             return;
         }
+        self.scrub.close();
         let topics = self.open_topics();
         topics.iter().for_each(|log| log.close());
         let journals = [&self.journals, &self.holds];
@@ -275,6 +307,16 @@ impl Folder {
         }
         // Last: until here another process would find files that still change.
         lock(&self.folder_lock).take();
+    }
+}
+
+/// While it is there, nothing is cut or deleted.
+pub(crate) struct Still<'a>(&'a Folder);
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        self.0.groups.stand_still(false);
+        [&self.0.journals, &self.0.holds].into_iter().flatten().for_each(|log| log.stand_still(false));
     }
 }
 

@@ -109,6 +109,10 @@ impl TopicLog {
     /// Frees what may go, and begins another segment where this one has been in use for too long. An answer says why
     /// `incoming` bytes cannot be taken.
     fn make_room(&self, writer: &mut Writer, incoming: u64) -> Option<ProduceError> {
+        if self.groups.stands_still() {
+            // A backup is being made: the topic may grow beyond its bound for as long as that takes.
+            return None;
+        }
         let spec = self.spec();
         let (now_ms, uptime_ms) = (self.host.now_ms(), self.host.uptime_ms());
         let believed = writer.age.believed(now_ms, uptime_ms, spec.retention_ms.unwrap_or(u64::MAX));

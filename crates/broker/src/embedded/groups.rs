@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
@@ -24,6 +24,8 @@ pub(crate) struct Groups {
     topics: Mutex<HashMap<String, BTreeMap<String, Group>>>,
     /// The journals cannot be read: any group may be known, and none may have settled anything.
     unknown: AtomicBool,
+    /// Backups under way: nothing is deleted meanwhile.
+    still: AtomicUsize,
 }
 
 /// A group, as far as one topic is concerned.
@@ -80,6 +82,19 @@ impl Groups {
     /// Nobody can say which groups there are: nothing may be deleted.
     pub fn unknown(&self) {
         self.unknown.store(true, Ordering::Relaxed);
+    }
+
+    /// Begins or ends a time in which nothing is deleted.
+    pub fn stand_still(&self, begins: bool) {
+        match begins {
+            true => self.still.fetch_add(1, Ordering::SeqCst),
+            false => self.still.fetch_sub(1, Ordering::SeqCst),
+        };
+    }
+
+    /// True while nothing is to be deleted, whatever is settled.
+    pub fn stands_still(&self) -> bool {
+        self.still.load(Ordering::SeqCst) > 0
     }
 
     /// Notes that a group reads a topic, or that no pipeline is configured for it any more.

@@ -86,6 +86,11 @@ pub(crate) fn latest(log: &JournalLog, role: Role) -> Result<Vec<(Vec<u8>, Bytes
             continue;
         }
         for (run, segment) in streams.runs(number, stream.next - 1, 0) {
+            if run.lost {
+                // The journal knows how far a group is; what the broker keeps beside it is written anew.
+                tracing::warn!("what is known of a group was lost, and a repair has skipped it");
+                continue;
+            }
             let last = read_run(&run, &segment)?.pop();
             found.extend(last.map(|(_, record)| (stream.name.clone(), record)));
         }

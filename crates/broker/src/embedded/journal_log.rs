@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::appender::{Appender, Laid, Sizes};
+use super::data::Captured;
 use super::entrance::{Entrance, Gather, Ticket};
 use super::failure::Failure;
 use super::lock;
@@ -44,6 +46,8 @@ pub(crate) struct JournalLog {
     writer: Mutex<Appender>,
     stopped: OnceLock<BrokerError>,
     refusal: Refusal,
+    /// Backups under way: nothing is cut meanwhile.
+    still: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -123,6 +127,7 @@ impl JournalLog {
             writer: Mutex::new(appender),
             stopped: OnceLock::new(),
             refusal: Refusal::default(),
+            still: AtomicUsize::new(0),
         }
     }
 
@@ -169,6 +174,22 @@ impl JournalLog {
             answered.await.unwrap_or_else(|_| Err(self.gone())).map_err(|error| self.why(error))?;
         }
         Ok(())
+    }
+
+    /// Begins or ends a time in which nothing is cut.
+    pub fn stand_still(&self, begins: bool) {
+        let _turn = lock(&self.writer);
+        match begins {
+            true => self.still.fetch_add(1, Ordering::SeqCst),
+            false => self.still.fetch_sub(1, Ordering::SeqCst),
+        };
+    }
+
+    /// The log as it is now.
+    pub fn capture(&self) -> Captured {
+        let appender = lock(&self.writer);
+        let segments = lock(&self.streams).segments();
+        Captured { segments, end: appender.reached() }
     }
 
     /// Why it stopped (P10), or takes nothing now (BRK-8), if so.
@@ -231,7 +252,13 @@ impl JournalLog {
         let mut group = Group::default();
         {
             let streams = lock(&self.streams);
+            let still = self.still.load(Ordering::SeqCst) > 0;
             for request in requests {
+                if still && matches!(request.want, Want::Cut(_) | Want::Forget) {
+                    let wait = "a backup is being made, and nothing is cut or forgotten before it is done";
+                    let _gone = request.answer.send(Err(AppendError::Unknown(wait.to_owned())));
+                    continue;
+                }
                 group.add(&streams, request);
             }
         }
@@ -302,7 +329,8 @@ impl JournalLog {
         }
         let mut copies = Vec::with_capacity(living.len());
         for (stream, start, run, segment) in living {
-            copies.push(copy_of(stream, start, &run, read_run(&run, &segment)?));
+            let records = if run.lost { Vec::new() } else { read_run(&run, &segment)? };
+            copies.push(copy_of(stream, start, &run, records));
         }
         self.write(appender, &mut copies).map_err(|(_, failure)| failure)?;
         Ok(true)
@@ -447,6 +475,12 @@ impl Group {
 
 /// What lives of a run, as a batch for the end of the log.
 fn copy_of(stream: u32, start: u64, run: &Run, records: Vec<(u64, Bytes)>) -> Laid {
+    if run.lost {
+        // That it is lost must not be lost.
+        let mut copy = Laid::new(stream, run.base, Kind::Lost);
+        copy.count = run.count;
+        return copy;
+    }
     let mut copy = Laid::new(stream, run.base.max(start), Kind::Copies);
     for (_, record) in records.iter().filter(|(position, _)| *position >= start) {
         put_record(&mut copy.bytes, record);

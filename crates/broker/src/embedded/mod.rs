@@ -19,6 +19,7 @@
 
 mod age;
 mod appender;
+pub mod data;
 pub mod disk;
 mod end;
 mod entrance;
@@ -38,6 +39,7 @@ mod recover;
 mod refusal;
 mod retention;
 mod scan;
+mod scrub;
 mod segment;
 #[cfg(feature = "testing")]
 pub mod sim_disk;
@@ -49,15 +51,17 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use keylane_core::Frames;
 
 use crate::contract::{
-    Broker, BrokerError, Commit, Ends, HeldBack, Journal, JournalName, LogKind, Membership, ProduceError,
-    Reader, Topic, TopicSpec,
+    Backup, Broker, BrokerError, Commit, Ends, HeldBack, Journal, JournalName, LogKind, Membership,
+    ProduceError, Reader, Scrubbed, Topic, TopicSpec,
 };
 pub use failure::OpenError;
+use failure::{Action, Failure};
 use folder::Folder;
 use groups::Standing;
 use journal::{JournalHandle, Role, commit_record, stream_name, streams_of};
@@ -74,13 +78,22 @@ use crate::tasks;
 /// A broker in a local folder. Closed when it is dropped.
 pub struct Embedded {
     folder: Arc<Folder>,
+    scrubber: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Embedded {
     /// Opens the folder, or makes it. Reads what a crash left, and cuts a torn tail.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Embedded, OpenError> {
         let folder = Arc::new(Folder::open(path.as_ref(), options)?);
-        Ok(Embedded { folder })
+        let scrubber = match folder.options.host.threads {
+            true => {
+                let (scrub, scrubbed) = (Arc::clone(&folder.scrub), Arc::clone(&folder));
+                let started = tasks::thread("log-scrub", move || scrub.run(&scrubbed));
+                Some(started.map_err(Failure::io(Action::StartThread, path.as_ref()))?)
+            }
+            false => None,
+        };
+        Ok(Embedded { folder, scrubber: Mutex::new(scrubber) })
     }
 
     /// The same, for a caller who must not wait for the disk. Dropped, it ends in the background, and closes again.
@@ -99,6 +112,16 @@ impl Embedded {
     /// Writes what waits, and lets the folder go. Whoever still reads or waits is told that it is closed.
     pub fn close(&self) {
         self.folder.close();
+        if let Some(scrubber) = lock(&self.scrubber).take() {
+            // One that panicked has said so, and has written nothing.
+            let _panicked = scrubber.join();
+        }
+    }
+
+    /// Reads every full segment once, at once: what a thread does slowly otherwise.
+    #[cfg(feature = "testing")]
+    pub fn scrub_once(&self) {
+        self.folder.scrub.round(&self.folder, std::time::Duration::ZERO);
     }
 
     /// Gives a topic that exists other bounds; the number of partitions must be the one it has.
@@ -116,6 +139,14 @@ impl Embedded {
         journals.replace(stream, standing.record(), Urgency::Now).await
     }
 
+    /// Copies everything to a folder that is empty or not there, while the broker is used. Not stopped if the caller goes
+    /// away.
+    async fn copy_to(&self, target: &Path) -> Result<Backup, BrokerError> {
+        let (folder, target) = (Arc::clone(&self.folder), target.to_owned());
+        let host = self.folder.options.host.clone();
+        host.blocking(move || data::back_up(&folder, &target)).await?
+    }
+
     /// Does for every log, once, what its thread does otherwise: writes, syncs and acknowledges what waits.
     #[cfg(feature = "testing")]
     pub fn commit_once(&self) {
@@ -130,7 +161,7 @@ impl Embedded {
 impl Drop for Embedded {
     fn drop(&mut self) {
         // Not left to the folder's own end: a call that is still under way holds that a little longer.
-        self.folder.close();
+        self.close();
     }
 }
 
@@ -164,6 +195,10 @@ impl Broker for Embedded {
 
     async fn troubles(&self) -> Vec<BrokerError> {
         self.folder.troubles()
+    }
+
+    fn scrubbed(&self) -> Scrubbed {
+        self.folder.scrub.figures()
     }
 
     async fn produce(&self, topic: &str, frames: Frames) -> Vec<Result<u64, ProduceError>> {
@@ -289,6 +324,10 @@ impl Broker for Embedded {
             log.settled_more();
         }
         Ok(true)
+    }
+
+    async fn backup(&self, target: &Path) -> Result<Backup, BrokerError> {
+        self.copy_to(target).await
     }
 
     async fn held_back(&self, topic: &str) -> Result<Vec<HeldBack>, BrokerError> {

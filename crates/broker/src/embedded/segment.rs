@@ -64,6 +64,8 @@ pub(crate) enum Kind {
     Latest = 6,
     /// The log was closed; nothing was under way. Written by older versions, where the file `end` says it now.
     Closed = 7,
+    /// The positions were damaged, and an operator skipped them. The payload means nothing.
+    Lost = 8,
     /// The stream was forgotten, name and all.
     Gone = 9,
 }
@@ -78,6 +80,7 @@ impl Kind {
             5 => Kind::Name,
             6 => Kind::Latest,
             7 => Kind::Closed,
+            8 => Kind::Lost,
             9 => Kind::Gone,
             _ => return None,
         })
@@ -207,6 +210,11 @@ pub(crate) fn apply(table: &mut Table, header: &BatchHeader, payload: &[u8]) -> 
             "a batch of stream {} begins at position {}, and {} comes next",
             header.stream, header.base, ends.next
         )),
+        // Where a mostly dead segment was emptied it may be a copy.
+        Kind::Lost if header.base > ends.next => Err(format!(
+            "stream {} ends at position {}, and a batch speaks of {}",
+            header.stream, ends.next, header.base
+        )),
         Kind::Copies | Kind::Cut if header.next() > ends.next => Err(format!(
             "stream {} ends at position {}, and a batch speaks of {}",
             header.stream,
@@ -223,7 +231,7 @@ pub(crate) fn apply(table: &mut Table, header: &BatchHeader, payload: &[u8]) -> 
         }
         Kind::Copies => Ok(()),
         _ => {
-            ends.next = header.next();
+            ends.next = ends.next.max(header.next());
             Ok(())
         }
     }

@@ -12,7 +12,7 @@ use keylane_core::Batch;
 use super::failure::{Action, Failure};
 use super::index::Span;
 use super::lock;
-use super::segment::{ALIGN, BATCH_HEADER, BatchHeader, u32_at};
+use super::segment::{ALIGN, BATCH_HEADER, BatchHeader, Kind, u32_at};
 
 /// Spans kept after they were read: enough that readers of all partitions that walk the same stretch share it.
 const SPANS_MAX: usize = 16;
@@ -218,6 +218,9 @@ fn read_span(span: &Span, mut bytes: BytesMut) -> Result<(Bytes, SpanBatches), F
         let (first, behind) = (at + BATCH_HEADER, at + BATCH_HEADER + header.payload_bytes as usize);
         if crc32c::crc32c(&bytes[first..behind]) != header.payload_crc {
             batches.damaged.get_or_insert_with(|| damaged("a batch is damaged"));
+        } else if header.kind == Kind::Lost {
+            // A gap: readers pass over it, since an operator said so.
+            batches.whole.push(Stored::new(&header, Bytes::new()));
         } else if header.count > 0 {
             batches.whole.push(Stored::new(&header, bytes.slice(first..behind)));
         }

@@ -56,6 +56,8 @@ pub(crate) struct Run {
     pub offset: u64,
     /// In its file, header included.
     pub bytes: u32,
+    /// It was damaged, and an operator skipped it: nothing can be read there.
+    pub lost: bool,
 }
 
 impl Run {
@@ -129,10 +131,11 @@ impl Streams {
             segment: segment.number,
             offset,
             bytes: bytes as u32,
+            lost: header.kind == Kind::Lost,
         };
         match header.kind {
             Kind::Records => self.place(header.stream, run),
-            Kind::Copies => self.place(header.stream, run),
+            Kind::Copies | Kind::Lost => self.place(header.stream, run),
             Kind::Latest => {
                 self.place(header.stream, run);
                 self.cut(header.stream, header.base);
@@ -192,6 +195,29 @@ impl Streams {
                 tail.stopped.get_or_insert_with(|| why.clone());
             });
         }
+    }
+
+    /// All segments, oldest first.
+    pub fn segments(&self) -> Vec<Arc<Segment>> {
+        self.segments.values().map(|used| Arc::clone(&used.segment)).collect()
+    }
+
+    /// Positions that are kept and were not found: stream, first, and the one behind the last.
+    pub fn gaps(&self) -> Vec<(u32, u64, u64)> {
+        let mut gaps = Vec::new();
+        for (number, stream) in &self.streams {
+            let mut covered = stream.start;
+            for run in stream.runs.values().filter(|run| run.next() > stream.start) {
+                if run.base > covered {
+                    gaps.push((*number, covered, run.base));
+                }
+                covered = covered.max(run.next());
+            }
+            if covered < stream.next {
+                gaps.push((*number, covered, stream.next));
+            }
+        }
+        gaps
     }
 
     /// After opening: every position that is kept must have been found.
@@ -331,6 +357,13 @@ pub(crate) fn put_record(out: &mut Vec<u8>, record: &[u8]) {
 
 /// Reads and checks a run: its records with their positions.
 pub(crate) fn read_run(run: &Run, segment: &Segment) -> Result<Vec<(u64, Bytes)>, Failure> {
+    if run.lost {
+        let (first, last) = (run.base, run.next() - 1);
+        let what = format!(
+            "records {first} to {last} were damaged, and a repair has skipped them; to begin anew without them, forget the group (`keylane topics forget-group`)"
+        );
+        return Err(Failure::damaged(&segment.path, run.offset, what));
+    }
     let mut bytes = vec![0; run.bytes as usize];
     segment.file()?.read_at(&mut bytes, run.offset).map_err(Failure::io(Action::Read, &segment.path))?;
     let bytes = Bytes::from(bytes);

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::age::AgeClock;
 use super::appender::{Appender, Sizes};
+use super::data::Captured;
 use super::entrance::{Entrance, Ticket};
 use super::failure::Failure;
 use super::groups::Groups;
@@ -268,6 +269,24 @@ impl TopicLog {
             Some(oldest) => self.groups.holding(&self.topic.name, &oldest.next, now_ms),
             None => Vec::new(),
         }
+    }
+
+    /// Returns once the group that is being written, if any, is written and old segments are looked after.
+    pub fn end_of_turn(&self) {
+        drop(lock(&self.writer));
+    }
+
+    /// The log as it is now.
+    pub fn capture(&self) -> Captured {
+        let writer = lock(&self.writer);
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        let mut segments: Vec<_> = index.segments.iter().map(|index| Arc::clone(&index.segment)).collect();
+        let newest = writer.appender.active();
+        if segments.last().is_none_or(|last| last.number != newest.number) {
+            // It was begun, and nothing lies in it yet.
+            segments.push(Arc::clone(newest));
+        }
+        Captured { segments, end: writer.appender.reached() }
     }
 
     /// A reader is gone.

@@ -74,7 +74,7 @@ async fn a_damaged_topic_stops_its_own_pipeline_and_not_the_server() {
     let with = || {
         let mut config = config(
             "topics: { bad: { partitions: 2 }, good: { partitions: 1 } }\n\
-             pipelines: { bad: { topic: bad, handler: log }, good: { topic: good, handler: log } }",
+             pipelines: { bad: { topic: bad, handler: { log: {} } }, good: { topic: good, handler: { log: {} } } }",
         );
         config.data = folder.path().to_owned();
         config
@@ -110,6 +110,49 @@ async fn a_damaged_topic_stops_its_own_pipeline_and_not_the_server() {
     assert_eq!(pipelines[1]["name"], "good");
     assert_ne!(pipelines[1]["state"], "stopped", "{pipelines}");
     assert_eq!(client.ask("GET", "/admin/lanes?pipeline=bad", &[], b"").await.status, 200);
+    server.stop().await.expect("it stops");
+}
+
+/// P10: once an operator has skipped what is damaged, a pipeline passes over it and handles all that is left.
+#[tokio::test]
+async fn a_pipeline_passes_over_what_an_operator_has_skipped() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path();
+    let with = |pipelines: &str| {
+        let mut config = config(&format!("topics: {{ t: {{ partitions: 1 }} }}\n{pipelines}"));
+        config.data = data.to_owned();
+        config
+    };
+    let server = Server::start(with("")).await.expect("it starts");
+    for _ in 0..3 {
+        let headers = [("Content-Type", "application/json")];
+        let mut client = Client::connect(server.address()).await;
+        assert_eq!(
+            client.ask("POST", "/v1/topics/t/messages", &headers, b"{\"payload\":1}").await.status,
+            202
+        );
+    }
+    server.stop().await.expect("it stops");
+    let segment = data.join("topics/t/0000000000000001.seg");
+    let mut bytes = std::fs::read(&segment).expect("a segment");
+    let second = (0..bytes.len()).step_by(8).filter(|at| bytes[*at..].get(4..8) == Some(b"KLB1")).nth(1);
+    bytes[second.expect("three batches") + 70] ^= 1;
+    std::fs::write(&segment, bytes).expect("ours to break");
+    let found = keylane::data::check(data).expect("nobody uses it");
+    let words: Vec<_> = found.damages().map(|damage| damage.word.clone()).collect();
+    keylane::data::repair(data, &words).expect("it can be skipped");
+
+    let server = Server::start(with("pipelines: { t: { handler: { log: {} } } }")).await.expect("it starts");
+    let mut client = Client::connect(server.address()).await;
+    loop {
+        let pipeline = client.ask("GET", "/admin/pipelines", &[], b"").await.value()["pipelines"][0].clone();
+        assert_ne!(pipeline["partitions"][0]["state"], "stopped", "{pipeline}");
+        if pipeline["partitions"][0]["committed"] == 3 {
+            assert_eq!(pipeline["handled"], 2, "{pipeline}");
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
     server.stop().await.expect("it stops");
 }
 
