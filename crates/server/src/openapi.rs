@@ -32,7 +32,6 @@ pub(crate) fn document() -> Value {
 }
 
 fn paths() -> Value {
-    let number = json!({ "type": "integer", "minimum": 0 });
     json!({
         "/v1/topics/{topic}/messages": { "post": produce() },
         "/healthz": { "get": open("Alive; touches nothing", object(json!({ "status": { "const": "ok" } }))) },
@@ -69,31 +68,8 @@ fn paths() -> Value {
                 "401": problem(), "403": problem(), "404": problem(), "409": problem(), "503": problem(), "default": problem(),
             },
         } },
-        "/admin/topics/{topic}/forget-group": { "post": {
-            "summary": "Forgets a group's position and journals of a topic",
-            "description": "What only this group has not settled may be deleted from then on; a pipeline that uses the group later begins anew. Needs the role `admin`. 409 while a pipeline uses the group.",
-            "parameters": [path_parameter("topic"), {
-                "name": "group", "in": "query", "required": true, "description": "The group", "schema": text(),
-            }],
-            "responses": {
-                "200": content("What was forgotten", "application/json", object(json!({ "forgotten": text() }))),
-                "400": problem(), "401": problem(), "403": problem(), "404": problem(), "409": problem(), "503": problem(), "default": problem(),
-            },
-        } },
-        "/admin/data/backup": { "post": {
-            "summary": "Copies all data of the embedded broker to a folder of the server's machine, while everything runs",
-            "description": "Answered when it is done. The folder must be named from the root on, and be empty or not there yet. Needs the role `admin`. `keylane data restore` makes a data folder of it.",
-            "requestBody": { "required": true, "content": { "application/json": { "schema": object(json!({ "folder": text() })) } } },
-            "responses": {
-                "200": content("What was copied; `shared_bytes` take no room of their own", "application/json", object(json!({
-                    "backup": object(json!({
-                        "files": number, "bytes": number, "shared_bytes": number,
-                        "left_out": { "type": "array", "items": text(), "description": "Topics that cannot be read" },
-                    })),
-                }))),
-                "400": problem(), "401": problem(), "403": problem(), "409": problem(), "503": problem(), "default": problem(),
-            },
-        } },
+        "/admin/topics/{topic}/forget-group": { "post": forget_group() },
+        "/admin/data/backup": { "post": backup() },
         "/admin/spill": { "get": get("What waits on this machine for the broker", &[
             query("state", "Only entries in this state", json!({ "enum": ["pending", "retrying", "success", "failed"] })),
             query("limit", "At most so many entries", json!({ "type": "integer", "minimum": 0, "maximum": 1000, "default": 50 })),
@@ -105,6 +81,38 @@ fn paths() -> Value {
                 "401": problem(), "403": problem(), "default": problem(),
             },
         } },
+    })
+}
+
+fn forget_group() -> Value {
+    json!({
+        "summary": "Forgets a group's position and journals of a topic",
+        "description": "What only this group has not settled may be deleted from then on; a pipeline that uses the group later begins anew. Needs the role `admin`. 409 while a pipeline uses the group.",
+        "parameters": [path_parameter("topic"), {
+            "name": "group", "in": "query", "required": true, "description": "The group", "schema": text(),
+        }],
+        "responses": {
+            "200": content("What was forgotten", "application/json", object(json!({ "forgotten": text() }))),
+            "400": problem(), "401": problem(), "403": problem(), "404": problem(), "409": problem(), "503": problem(), "default": problem(),
+        },
+    })
+}
+
+fn backup() -> Value {
+    let number = json!({ "type": "integer", "minimum": 0 });
+    json!({
+        "summary": "Copies all data of the embedded broker to a folder of the server's machine, while everything runs",
+        "description": "Answered when it is done. The folder must be named from the root on, and be empty or not there yet. Needs the role `admin`. `keylane data restore` makes a data folder of it.",
+        "requestBody": { "required": true, "content": { "application/json": { "schema": object(json!({ "folder": text() })) } } },
+        "responses": {
+            "200": content("What was copied; `shared_bytes` take no room of their own", "application/json", object(json!({
+                "backup": object(json!({
+                    "files": number, "bytes": number, "shared_bytes": number,
+                    "left_out": { "type": "array", "items": text(), "description": "Topics that cannot be read" },
+                })),
+            }))),
+            "400": problem(), "401": problem(), "403": problem(), "409": problem(), "503": problem(), "default": problem(),
+        },
     })
 }
 
