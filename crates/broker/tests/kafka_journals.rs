@@ -246,7 +246,7 @@ async fn a_quota_makes_journals_slow_and_nothing_fails() {
     let change = ["kafka.admin.ConfigCommand", "--alter", "--entity-type", "clients"];
     cluster.tool(&[&change[..], &quota[..]].concat());
     let mut options = KafkaOptions::new(&cluster.bootstrap);
-    options.settings.insert("statistics.interval.ms".to_owned(), "200".to_owned());
+    options.settings.insert("statistics.interval.ms".to_owned(), "2000".to_owned());
     let broker = Kafka::open(options).expect("it opens");
     let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
     broker.create_topic("slow", &spec).await.expect("it is made");

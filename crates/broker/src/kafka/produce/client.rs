@@ -102,10 +102,9 @@ impl Drop for TopicHandle {
 impl Native {
     pub(super) fn new(config: &ClientConfig, told: Told) -> Result<Native, KafkaError> {
         let native = config.create_native_config()?;
-        let events = rd::RD_KAFKA_EVENT_DR
-            | rd::RD_KAFKA_EVENT_STATS
-            | rd::RD_KAFKA_EVENT_ERROR
-            | rd::RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH;
+        // Not that a token is wanted: all clients get theirs unasked (`tokens.rs`), and an answer that there is none
+        // would count as a log-in that the cluster refused.
+        let events = rd::RD_KAFKA_EVENT_DR | rd::RD_KAFKA_EVENT_STATS | rd::RD_KAFKA_EVENT_ERROR;
         // SAFETY: the configuration lives; the callback's opaque is the context, which the client keeps.
         unsafe {
             rd::rd_kafka_conf_set_events(native.ptr(), events);
@@ -241,7 +240,6 @@ impl Native {
                     let json = CStr::from_ptr(rd::rd_kafka_event_stats(event));
                     self.client.context().stats_raw(json.to_bytes());
                 }
-                rd::RD_KAFKA_EVENT_OAUTHBEARER_TOKEN_REFRESH => self.refresh(event),
                 _ => {}
             }
             rd::rd_kafka_event_destroy(event);
@@ -281,52 +279,6 @@ impl Native {
             // SAFETY: both end with a zero, and live as long as the event.
             let (facility, line) = unsafe { (text(facility), text(line)) };
             self.client.context().log(level, facility.trim(), line.trim());
-        }
-    }
-
-    /// Gives the client a new token, or tells it why there is none.
-    ///
-    /// # Safety
-    /// The event asks for one.
-    unsafe fn refresh(&self, event: *mut rd::rd_kafka_event_t) {
-        // SAFETY: it is null, or ends with a zero and lives as long as the event.
-        let asked = unsafe {
-            let asked = rd::rd_kafka_event_config_string(event);
-            (!asked.is_null()).then(|| text(asked))
-        };
-        let made = self.client.context().generate_oauth_token(asked.as_deref());
-        let made = made.map_err(|error| error.to_string()).and_then(|token| {
-            let strings = (CString::new(token.token), CString::new(token.principal_name));
-            match strings {
-                (Ok(secret), Ok(principal)) => Ok((secret, principal, token.lifetime_ms)),
-                _ => Err("the token has a zero in it".to_owned()),
-            }
-        });
-        let (mut said, client) = ([0 as c_char; 512], self.client.native_ptr());
-        let set = made.and_then(|(secret, principal, lifetime_ms)| {
-            // SAFETY: both end with a zero and are copied.
-            let set = unsafe {
-                rd::rd_kafka_oauthbearer_set_token(
-                    client,
-                    secret.as_ptr(),
-                    lifetime_ms,
-                    principal.as_ptr(),
-                    ptr::null_mut(),
-                    0,
-                    said.as_mut_ptr(),
-                    said.len(),
-                )
-            };
-            match set {
-                RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR => Ok(()),
-                // SAFETY: the client ends what it says with a zero.
-                _ => Err(unsafe { text(said.as_ptr()) }),
-            }
-        });
-        if let Err(why) = set {
-            let why = CString::new(why.replace('\0', " ")).unwrap_or_default();
-            // SAFETY: it ends with a zero and is copied.
-            unsafe { rd::rd_kafka_oauthbearer_set_token_failure(client, why.as_ptr()) };
         }
     }
 }
