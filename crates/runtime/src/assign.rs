@@ -384,7 +384,7 @@ impl Assign {
     fn owner_of(&self, partition: u32, asks: Asks, before: Option<Owned>) -> Owned {
         let door = self.shards[partition as usize % self.shards.len()].clone();
         let (teller, news) = news();
-        let mut own = Own {
+        let own = Own {
             subscription: Arc::clone(&self.subscription),
             topic: self.topic.clone(),
             partition,
@@ -400,7 +400,9 @@ impl Assign {
         };
         let runs = self.owner_runs.clone();
         let task = self.tasks.spawn(async move {
+            // Dropped last: whoever waits for it may rely on the owner having let go of everything.
             let _runs = runs;
+            let mut own = own;
             if let Some(before) = before {
                 before.end(&mut own.news).await;
             }

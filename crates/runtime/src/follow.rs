@@ -48,18 +48,22 @@ impl Follow {
                 gates: Arc::default(),
                 owner_runs,
             };
-            let Err(why) = self.tasks.supervise(TaskKind::Group, assign.run()).await else {
-                return;
-            };
-            for view in all(&self.views) {
-                view.set(PartitionState::Claiming, Some(why.clone()));
+            let ended = self.tasks.supervise(TaskKind::Group, assign.run()).await;
+            if let Err(why) = &ended {
+                for view in all(&self.views) {
+                    view.set(PartitionState::Claiming, Some(why.clone()));
+                }
             }
             // Its owners have nobody any more who tells them something, and give their partitions up. A second owner of
-            // the same process must not run beside them: it would take their claims for its own.
+            // the same process must not run beside them: it would take their claims for its own. And who drained the
+            // pipeline may open its folder again, which an owner that is not quite gone would still keep locked.
             tokio::select! {
                 biased;
                 _ = owners.recv() => {}
                 () = reached(&mut self.stop, Stopping::Drop) => return,
+            }
+            if ended.is_ok() {
+                return;
             }
             (membership, left) = (Box::new(NotJoined), true);
         }
