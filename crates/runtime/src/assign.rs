@@ -181,8 +181,8 @@ impl Assign {
             self.left = false;
         }
         self.gates = Gates::new(growth);
-        let gates = Arc::downgrade(&self.gates);
-        self.tasks.keep(TaskKind::Gates, move || open_gates(gates.clone(), Arc::clone(&at)));
+        let (gates, at) = (Arc::downgrade(&self.gates), Arc::downgrade(&at));
+        self.tasks.keep(TaskKind::Gates, move || open_gates(gates.clone(), at.clone()));
         for view in all(&self.views) {
             view.set(PartitionState::Idle, None);
         }

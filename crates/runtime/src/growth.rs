@@ -127,10 +127,10 @@ impl Gates {
 }
 
 /// Opens gates when what they wait for is settled, here or elsewhere, and puts on record that all are open. Ends with
-/// the gates.
-pub(crate) async fn open_gates(gates: Weak<Gates>, at: Arc<Subscription>) {
+/// the gates. While it only waits it keeps nothing alive: who drained a pipeline may open its folder again at once.
+pub(crate) async fn open_gates(gates: Weak<Gates>, subscription: Weak<Subscription>) {
     loop {
-        let Some(strong) = gates.upgrade() else { return };
+        let (Some(strong), Some(at)) = (gates.upgrade(), subscription.upgrade()) else { return };
         let learned = Arc::clone(&strong.learned);
         let awaited: Vec<u32> = strong
             .with(|growth| growth.awaited().map(|(partition, _)| partition).collect())
@@ -145,6 +145,7 @@ pub(crate) async fn open_gates(gates: Weak<Gates>, at: Arc<Subscription>) {
                     tracing::debug!(%error, "it is not on record that what stood before new partitions is settled");
                 }
             }
+            drop(at);
             learned.notified().await;
             continue;
         }
@@ -155,7 +156,9 @@ pub(crate) async fn open_gates(gates: Weak<Gates>, at: Arc<Subscription>) {
             gates.publish(growth);
         });
         drop(gates);
-        tokio::time::sleep_until(at.clock.instant(at.clock.now_ms() + LOOK_MS)).await;
+        let until = at.clock.instant(at.clock.now_ms() + LOOK_MS);
+        drop(at);
+        tokio::time::sleep_until(until).await;
     }
 }
 
