@@ -16,6 +16,8 @@ use crate::client::{Client, ServerArgs};
 use crate::failure::Failure;
 use crate::show::{self, Cell};
 
+/// Where a server keeps its data unless its config says otherwise.
+const FOLDER: &str = "./keylane-data";
 /// The server answers when everything is copied; a large folder on another disk takes its time.
 const BACKUP_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
@@ -41,7 +43,7 @@ enum Command {
 #[derive(Debug, clap::Args)]
 struct Check {
     /// The data folder
-    #[arg(default_value = "./keylane-data")]
+    #[arg(default_value = FOLDER)]
     folder: PathBuf,
     /// Print the findings as JSON
     #[arg(long)]
@@ -51,7 +53,7 @@ struct Check {
 #[derive(Debug, clap::Args)]
 struct Repair {
     /// The data folder
-    #[arg(default_value = "./keylane-data")]
+    #[arg(default_value = FOLDER)]
     folder: PathBuf,
     /// A damaged place, as `check` prints it (log, segment and byte); what lay there is lost. Can be given several times
     #[arg(long, value_name = "PLACE")]
@@ -116,7 +118,7 @@ fn check(args: &Check) -> Result<(), Failure> {
     let report = look(&args.folder)?;
     match args.json {
         true => show::json(&as_json(&report))?,
-        false => print(&report)?,
+        false => print(&args.folder, &report)?,
     }
     match report.is_whole() {
         true => Ok(()),
@@ -124,12 +126,12 @@ fn check(args: &Check) -> Result<(), Failure> {
     }
 }
 
-fn print(report: &Report) -> Result<(), Failure> {
+fn print(folder: &Path, report: &Report) -> Result<(), Failure> {
     let rows = report.logs.iter().map(row).collect();
     show::table(&["log", "segments", "bytes", "batches", "positions", "damaged"], rows, "no logs")?;
     for log in &report.logs {
         for damage in &log.damages {
-            for line in in_words(damage) {
+            for line in in_words(folder, damage) {
                 show::line(&show::harmless(&line))?;
             }
         }
@@ -140,7 +142,12 @@ fn print(report: &Report) -> Result<(), Failure> {
     for foreign in &report.foreign {
         show::line(&show::harmless(&format!("{} is not Keylane's, and is left alone", foreign.display())))?;
     }
-    let said = if report.is_whole() {
+    for repair in &report.given_up {
+        show::line(&show::harmless(&format!("an earlier repair: {repair}")))?;
+    }
+    let said = if report.is_whole() && !report.given_up.is_empty() {
+        "everything is as it was written, but for what earlier repairs gave up"
+    } else if report.is_whole() {
         "everything is as it was written"
     } else {
         "not everything is as it was written"
@@ -165,7 +172,7 @@ fn row(log: &LogReport) -> Vec<Cell> {
     ]
 }
 
-fn in_words(damage: &Damage) -> Vec<String> {
+fn in_words(folder: &Path, damage: &Damage) -> Vec<String> {
     let Damage { word, file, offset, bytes, what, lost, can_be_skipped } = damage;
     let mut lines = vec![format!("{}, byte {offset}, {bytes} bytes: {what}", file.display())];
     lines.extend(lost.iter().map(|lost| format!("  gone: {lost}")));
@@ -173,7 +180,10 @@ fn in_words(damage: &Damage) -> Vec<String> {
         lines.push("  gone: nothing that is still needed, as far as can be told".to_owned());
     }
     lines.push(match can_be_skipped {
-        true => format!("  to go on without it: keylane data repair --skip {word}"),
+        true if folder == Path::new(FOLDER) => {
+            format!("  to go on without it: keylane data repair --skip {word}")
+        }
+        true => format!("  to go on without it: keylane data repair {} --skip {word}", folder.display()),
         false => "  no repair is known; restore a backup".to_owned(),
     });
     lines
@@ -203,13 +213,13 @@ fn as_json(report: &Report) -> Value {
     };
     json!({
         "whole": report.is_whole(), "logs": report.logs.iter().map(log).collect::<Vec<_>>(),
-        "troubles": report.troubles, "foreign": report.foreign,
+        "troubles": report.troubles, "foreign": report.foreign, "given_up": report.given_up,
     })
 }
 
 fn repair(args: &Repair) -> Result<(), Failure> {
     if args.skip.is_empty() {
-        return would(&look(&args.folder)?);
+        return would(&args.folder, &look(&args.folder)?);
     }
     for repaired in data::repair(&args.folder, &args.skip).map_err(failed)? {
         show::line(&show::harmless(&format!("skipped {}", repaired.word)))?;
@@ -223,14 +233,14 @@ fn repair(args: &Repair) -> Result<(), Failure> {
     let left = look(&args.folder)?;
     match left.is_whole() {
         true => show::line("the folder can be used"),
-        false => would(&left),
+        false => would(&args.folder, &left),
     }
 }
 
 /// What a repair would do. Nothing is changed.
-fn would(report: &Report) -> Result<(), Failure> {
+fn would(folder: &Path, report: &Report) -> Result<(), Failure> {
     for damage in report.damages() {
-        for line in in_words(damage) {
+        for line in in_words(folder, damage) {
             show::line(&show::harmless(&line))?;
         }
     }
@@ -255,13 +265,12 @@ async fn backup(args: BackupArgs) -> Result<(), Failure> {
     for topic in &backup.left_out {
         show::line(&show::harmless(&format!("topic {topic} cannot be read, and is not in the backup")))?;
     }
-    show::line(&show::harmless(&format!(
-        "{} files with {} bytes are in {}; {} of the bytes take no room of their own while the data folder has them",
-        backup.files,
-        show::thousands(backup.bytes),
-        args.folder.display(),
-        show::thousands(backup.shared_bytes),
-    )))
+    let (bytes, shared) = (show::thousands(backup.bytes), show::thousands(backup.shared_bytes));
+    let mut said = format!("{} files with {bytes} bytes are in {}", backup.files, args.folder.display());
+    if backup.shared_bytes > 0 {
+        said += &format!("; the data folder shares {shared} of these bytes by hard links");
+    }
+    show::line(&show::harmless(&said))
 }
 
 fn restore(args: &Restore) -> Result<(), Failure> {

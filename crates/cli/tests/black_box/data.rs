@@ -64,13 +64,17 @@ fn a_folder_is_backed_up_checked_repaired_and_restored() {
 
     let before = std::fs::read(data.join("topics/orders/0000000000000001.seg")).expect("a segment");
     let (code, out, _) = run(&["data", "repair", path(&data)]);
-    assert!(code == 1 && out.contains(&format!("--skip {place}")), "{code} {out}");
+    let typed = format!("keylane data repair {} --skip {place}", data.display());
+    assert!(code == 1 && out.contains(&typed), "{code} {out}");
     assert_eq!(std::fs::read(data.join("topics/orders/0000000000000001.seg")).expect("it"), before);
     let (code, _, said) = run(&["data", "repair", path(&data), "--skip", "topics/orders:9:9"]);
     assert!(code == 1 && said.contains("there is no damage called"), "{code} {said}");
     let (code, out, said) = run(&["data", "repair", path(&data), "--skip", place]);
     assert!(code == 0 && out.contains("gone for good: partition 0: position 1"), "{code} {out}{said}");
     assert!(out.contains("the folder can be used"), "{out}");
+    let (code, out, _) = run(&["data", "check", path(&data)]);
+    let given_up = format!("skipped {place} lost partition 0: position 1");
+    assert!(code == 0 && out.contains(&given_up) && out.contains("but for what earlier repairs gave up"), "{out}");
     let mut server = Running::start(&file);
     let tail = text(&server.run(&["tail", "orders", "--from", "earliest", "--limit", "2"], b"").stdout);
     assert!(tail.contains("first") && !tail.contains("second") && tail.contains("third"), "{tail}");

@@ -19,6 +19,10 @@ const ROOT_NAMES: [&str; 9] =
     ["lock", "broker", "broker.new", "topics", "journals", "holds", "spill", "emergency", REPAIRED];
 /// Where `repair` keeps what it wrote over.
 pub(super) const REPAIRED: &str = "repaired";
+/// The file there with a line for each repair.
+pub(super) const REPAIR_LOG: &str = "log";
+/// As much of it is shown: thousands of repairs. The file itself has all.
+const REPAIR_LOG_BYTES_MAX: u64 = 1024 * 1024;
 /// The word's last part for the file `end` of a log.
 pub(super) const END_WORD: &str = "end:0";
 
@@ -72,7 +76,23 @@ pub(super) fn look(host: &Host, root: &Path) -> Result<Looked, Failure> {
     if host.disk.list(&root.join("spill")).is_ok() {
         look_into(host, root, "spill/", &mut looked)?;
     }
+    looked.report.given_up = given_up(host, root)?;
     Ok(looked)
+}
+
+/// The lines that `repair` has written down, of which there may be none.
+fn given_up(host: &Host, root: &Path) -> Result<Vec<String>, Failure> {
+    let path = root.join(REPAIRED).join(REPAIR_LOG);
+    let failed = || Failure::io(Action::Read, &path);
+    let file = match host.disk.open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed()(error)),
+    };
+    let length = file.len().map_err(failed())?.min(REPAIR_LOG_BYTES_MAX);
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+    file.read_at(&mut bytes, 0).map_err(failed())?;
+    Ok(String::from_utf8_lossy(&bytes).lines().map(ToOwned::to_owned).collect())
 }
 
 fn look_into(host: &Host, root: &Path, prefix: &str, looked: &mut Looked) -> Result<(), Failure> {

@@ -14,7 +14,7 @@ use super::super::options::{Host, Options};
 use super::super::segment::{
     BATCH_HEADER, BatchHeader, Kind, ReadHeader, SegmentHeader, segment_path, stored_bytes,
 };
-use super::check::{END_WORD, REPAIRED, lock, look, lost};
+use super::check::{END_WORD, REPAIR_LOG, REPAIRED, lock, look, lost};
 use super::report::Lost;
 use super::walk::{Anew, LostRange, Mend, Region, Walked};
 
@@ -254,7 +254,7 @@ impl Repair<'_> {
     fn note(&self, repaired: Repaired) -> Result<Repaired, Failure> {
         let dir = self.root.join(REPAIRED);
         make_dir(self.host, &dir)?;
-        let path = dir.join("log");
+        let path = dir.join(REPAIR_LOG);
         let failed = || Failure::io(Action::Write, &path);
         let file = match self.host.disk.open(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.host.disk.create(&path),

@@ -11,6 +11,8 @@ pub struct Report {
     pub troubles: Vec<String>,
     /// Files that are not Keylane's. They are left alone.
     pub foreign: Vec<PathBuf>,
+    /// What earlier repairs gave up, oldest first: when (milliseconds since 1970), the place, and what was lost.
+    pub given_up: Vec<String>,
 }
 
 impl Report {
