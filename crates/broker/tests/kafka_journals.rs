@@ -242,7 +242,7 @@ async fn settings_of_others_stay_while_limits_are_changed() {
 #[tokio::test]
 async fn a_quota_makes_journals_slow_and_nothing_fails() {
     let cluster = Cluster::start(1);
-    let quota = ["--entity-default", "--add-config", "producer_byte_rate=20000,consumer_byte_rate=20000"];
+    let quota = ["--entity-default", "--add-config", "producer_byte_rate=100000,consumer_byte_rate=100000"];
     let change = ["kafka.admin.ConfigCommand", "--alter", "--entity-type", "clients"];
     cluster.tool(&[&change[..], &quota[..]].concat());
     let mut options = KafkaOptions::new(&cluster.bootstrap);
