@@ -77,12 +77,13 @@ def version():
     return next(jars().glob("kafka-clients-*.jar")).stem.removeprefix("kafka-clients-")
 
 
-def java(main, *arguments, options=()):
-    """The command line that runs a class of Kafka's."""
+def java(main, *arguments, options=(), classes=None):
+    """The command line that runs a class of Kafka's, with a folder of others behind them."""
     home = os.environ.get("JAVA_HOME")
     binary = str(Path(home, "bin", "java")) if home else "java"
     shared = [f"-XX:SharedArchiveFile={archive()}"] if archive().exists() else []
-    return [binary, *JVM, *shared, *options, "-cp", f"{jars()}/*", main, *arguments]
+    return [binary, *JVM, *shared, *options, "-cp", f"{jars()}/*" + (f":{classes}" if classes else ""), main,
+            *arguments]
 
 
 class Ports:
@@ -111,6 +112,12 @@ class Ports:
             self.held.append(mark)
             return port
         raise Failed(f"no free port between {low} and {high}")
+
+
+def policy(folder):
+    """Compiles the rules of a managed cluster."""
+    folder.mkdir()
+    run(["javac", "-cp", f"{jars()}/*", "-d", str(folder), str(HERE / "ManagedPolicy.java")])
 
 
 def certificates(folder):
@@ -191,6 +198,16 @@ def settings(broker, cluster, options, security):
                 made[f"listener.name.{name}.{mechanism.lower()}.sasl.jaas.config"] = (
                     f"{login}.scram.ScramLoginModule required;")
             made[f"listener.name.{name}.plain.sasl.jaas.config"] = f"{login}.plain.PlainLoginModule required {known};"
+    if options.jwks:
+        made["sasl.enabled.mechanisms"] += ",OAUTHBEARER"
+        login = "org.apache.kafka.common.security.oauthbearer"
+        bearer = "listener.name.clients.oauthbearer.sasl"
+        made[f"{bearer}.jaas.config"] = f"{login}.OAuthBearerLoginModule required;"
+        made[f"{bearer}.server.callback.handler.class"] = f"{login}.OAuthBearerValidatorCallbackHandler"
+        made[f"{bearer}.oauthbearer.jwks.endpoint.url"] = options.jwks
+        made[f"{bearer}.oauthbearer.expected.audience"] = "kafka"
+    if options.policy:
+        made["create.topic.policy.class.name"] = made["alter.config.policy.class.name"] = "ManagedPolicy"
     if options.acls:
         # The admin listener has no log-in: whoever uses it is ANONYMOUS and may do everything.
         made["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -215,7 +232,7 @@ def format_storage(cluster, security):
         for mechanism in SCRAM:
             scram += ["--add-scram", f"{mechanism}=[name={user['name']},password={user['password']}]"]
     run(java("kafka.tools.StorageTool", "format", "--cluster-id", short_uuid(), "--config", str(first.config), *scram,
-             options=["-XX:TieredStopAtLevel=1"]))
+             options=["-XX:TieredStopAtLevel=1"], classes=first.classes))
     for broker in cluster[1:]:
         shutil.copytree(first.data, broker.data, dirs_exist_ok=True)
         meta = (broker.data / "meta.properties").read_text().splitlines()

@@ -80,16 +80,18 @@ impl Broker for SourceBroker {
         Ok(vec![Ends::default(); PARTITIONS as usize])
     }
 
-    async fn commit(
+    async fn commit_all(
         &self,
         _group: &str,
         _topic: &str,
-        partition: u32,
-        commit: Commit,
-    ) -> Result<(), BrokerError> {
+        all: Vec<(u32, Commit)>,
+    ) -> Vec<Result<(), BrokerError>> {
         let mut commits = self.commits.lock().expect("no holder panics");
-        commits[partition as usize] = Some(commit);
-        Ok(())
+        let one = |(partition, commit): (u32, Commit)| {
+            commits[partition as usize] = Some(commit);
+            Ok(())
+        };
+        all.into_iter().map(one).collect()
     }
 
     async fn committed(

@@ -13,6 +13,8 @@ pub struct Cluster {
     pub bootstrap: String,
     /// What clients need beside the address, as settings of librdkafka without user and password; none without log-in.
     pub security: Option<String>,
+    /// The certificate authority that signed for it; none without log-in.
+    pub ca: Option<String>,
     /// Where to connect through proxies of the test's own, if that was asked for.
     pub proxied: Option<String>,
     /// Where each proxy listens, and the port that it passes on to.
@@ -60,6 +62,7 @@ impl Cluster {
         Cluster {
             bootstrap: text("bootstrap"),
             security,
+            ca: ca.map(str::to_owned),
             proxied: told["proxied"].as_str().map(str::to_owned),
             proxies: brokers.filter_map(proxy).collect(),
             dir: text("dir"),

@@ -21,6 +21,7 @@ mod server;
 mod sink;
 mod status;
 mod storm;
+mod tokens;
 mod wait;
 
 pub use check::{Report, check, check_committed};
@@ -33,4 +34,5 @@ pub use server::{Server, Setup, run_binary};
 pub use sink::{Call, Reply, Sink};
 pub use status::{Committed, PartitionView, PipelineView};
 pub use storm::{Storm, restarts, storm};
+pub use tokens::TokenServer;
 pub use wait::{WAIT_MAX, until};

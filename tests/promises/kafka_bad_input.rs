@@ -141,6 +141,19 @@ async fn the_documented_rights_are_enough() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
+/// ORD-10, BRK-2: a server whose connections are encrypted ends with 0 each time it is told to stop, although threads of
+/// the Kafka client may still be closing connections when the process ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "chaos: sixty stops"]
+async fn chaos_a_server_on_a_guarded_cluster_ends_in_order_each_time() {
+    let (cluster, sink) = (guarded(), Sink::start().await);
+    let mut server = Server::new(&on(&cluster), &sink);
+    for _ in 0..60 {
+        server.start().await;
+        assert_eq!(server.stop().await, Some(0), "{}", server.output());
+    }
+}
+
 /// BRK-2: a topic that may not be made ends the start, and the right is named.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_that_may_not_be_made_ends_the_start() {

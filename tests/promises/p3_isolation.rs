@@ -158,3 +158,47 @@ async fn hanging_messages_without_a_key_do_not_starve_keys() {
     server.settles(&sink, &acked).await;
     check(&acked, &sink.calls()).assert_once();
 }
+
+/// P3, MSG-2: more messages without a key than a lane would hold wait for their turn; keys behind them in the same
+/// partition run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backlog_of_messages_without_a_key_delays_no_key() {
+    let sink = Sink::start().await;
+    sink.behave(|call| match call.key {
+        None => Reply::Held(200),
+        Some(_) => Reply::Status(200),
+    });
+    let keyless: Vec<Item> =
+        (0..3_000).map(|n| Item { key: None, id: format!("keyless-{n}"), n, padding: 0 }).collect();
+    let setup = Setup::pipeline(&["shards: 1", "concurrency: 20"]).partitions(1);
+    let (server, acked) = others_run_beside(setup, &sink, &keyless).await;
+    assert_eq!(sink.calls().iter().filter(|call| call.key.is_none()).count(), 10, "half of the concurrency");
+    sink.release();
+    sink.behave(|_| Reply::Status(200));
+    server.settles(&sink, &acked).await;
+    check(&acked, &sink.calls()).assert_once();
+}
+
+/// P3, BPR-2: a failing key fills the buffer with large messages, and less room is left in it than the largest message
+/// may take; other partitions of its shard are read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failing_key_that_fills_the_buffer_delays_no_other_partition_of_its_shard() {
+    let sink = Sink::start().await;
+    sink.behave(|call| Reply::Status(if call.key.as_deref() == Some("failing") { 500 } else { 200 }));
+    let setup = Setup {
+        topics: Some("{ t: { partitions: 4, max_message: 4MiB } }".to_owned()),
+        ..Setup::pipeline(&["shards: 1", "buffer: { bytes: 8MiB }"])
+    };
+    let mut server = Server::new(&setup, &sink);
+    server.start().await;
+    let failing: Vec<Item> =
+        items("failing", 0, 900).into_iter().map(|item| Item { padding: 10_000, ..item }).collect();
+    let hot = fill(&server, &failing).await[0].partition;
+    let acked = fill(&server, &others()).await;
+    let elsewhere = acked.iter().filter(|acked| acked.partition != hot).count() as u64;
+    assert!(elsewhere > 0);
+    sink.wait("all other partitions, beside the full one", |sink| {
+        sink.count_calls(|call| call.status == Some(200) && call.partition != hot) == elsewhere
+    })
+    .await;
+}

@@ -8,11 +8,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use keylane::{Attempt, Handler, Outcome, Settings};
+use keylane::{Attempt, Handler, Ids, Outcome, Settings};
 use rdkafka::ClientConfig;
 use tokio::sync::Notify;
 
-use super::{Cluster, Deck, Slice, bare, produce};
+use super::{AHEAD_BYTES, Cluster, Deck, Slice, bare, produce};
 use crate::machine::{OneCore, Took, Watch, runtime_of};
 use crate::source::Draw;
 use crate::{Error, Figure, Options, Target};
@@ -28,7 +28,7 @@ pub(crate) fn run(options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(
         cluster.fill(&foreign, &deck, MESSAGES)?;
         measure(cluster, &foreign, "Kafka consume, records of others", report)?;
         let own = cluster.topic("own")?;
-        produce::Ours::start(cluster, &own, Arc::new(deck))?.produce(MESSAGES)?;
+        produce::Ours::start(cluster, &own, Arc::new(deck), Ids::All)?.produce(MESSAGES)?;
         measure(cluster, &own, "Kafka consume, Keylane's own", report)
     })
 }
@@ -58,7 +58,7 @@ fn measure(cluster: &Cluster, topic: &str, what: &str, report: &mut dyn FnMut(Fi
 
 fn raw(cluster: &Cluster, topic: &str, slice: Slice, our_settings: bool) -> Result<Took, Error> {
     let mut config = match our_settings {
-        true => cluster.options().reader(),
+        true => cluster.options().reader(AHEAD_BYTES),
         false => ClientConfig::new(),
     };
     config.set("bootstrap.servers", &cluster.options().brokers);

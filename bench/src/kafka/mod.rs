@@ -29,6 +29,8 @@ use crate::{Error, Options};
 
 /// Partitions of every topic here.
 pub(crate) const PARTITIONS: u32 = 32;
+/// What a client may use for what it reads ahead of a partition: as a pipeline's client of a topic with so many.
+pub(crate) const AHEAD_BYTES: usize = (256 << 20) / 4 / PARTITIONS as usize;
 /// How long the cluster may take to answer a question.
 const ASK: Duration = Duration::from_secs(30);
 /// Messages that are handed to a client and not reported, at most, for Keylane and its raw limit alike.
@@ -123,7 +125,7 @@ impl Cluster {
 
     fn delete_all(&self) -> Result<(), Error> {
         let failed = |error: KafkaError| Error::Broker(error.to_string());
-        let config = self.options.reader();
+        let config = self.options.reader(AHEAD_BYTES);
         let asker: BaseConsumer = config.create().map_err(failed)?;
         let metadata = asker.fetch_metadata(None, ASK).map_err(failed)?;
         let topics: Vec<&str> = metadata

@@ -5,7 +5,7 @@
 //!
 //! ```ignore
 //! conformance!(memory, MemoryRig::new(1), can delete skip recreate share wait);
-//! conformance!(embedded, EmbeddedRig::default(), can delete recreate);
+//! conformance!(embedded, EmbeddedRig::default(), can delete recreate close kill);
 //! ```
 //!
 //! What only some brokers can be brought to is a group of cases of its own, which a rig asks for by `can`: so no case
@@ -16,8 +16,10 @@
 //! says and no more: positions have gaps, a call can fail only in ways that it names. No case has a time limit: a
 //! wake-up that is missed hangs, and the test's name is on the last line.
 
+pub mod asked;
 pub mod client;
 pub mod commits;
+pub mod ended;
 pub mod faulted;
 pub mod journals;
 pub mod members;
@@ -69,6 +71,7 @@ macro_rules! conformance {
                 commits::a_commit_is_read_back_with_its_metadata
                 commits::commits_are_apart_by_group_and_partition
                 commits::the_last_commit_stands_even_if_it_goes_back
+                commits::one_call_commits_many_partitions
                 members::the_only_member_gets_every_partition
                 members::groups_do_not_know_of_each_other
                 members::a_wait_for_changes_can_be_cancelled
@@ -90,6 +93,14 @@ macro_rules! conformance {
                 reopen::what_was_acknowledged_is_there_after_reopening
                 reopen::journals_and_their_cuts_survive_reopening
                 reopen::commits_survive_reopening
+                asked::a_broker_that_works_is_healthy_and_takes_messages
+                asked::warnings_are_of_the_topics_asked_for
+                asked::tails_are_where_partitions_end
+                asked::journals_are_made_for_as_many_partitions_as_were_accepted
+                asked::a_topic_that_is_there_gets_new_limits
+                asked::a_call_takes_its_place_when_it_is_first_polled
+                asked::a_call_that_was_dropped_spoils_nothing
+                asked::a_recall_ends_what_is_under_way_in_order
             }
             $crate::conformance_cases_with_faults! { $rig;
                 a_message_sent_again_until_acknowledged_is_there_in_order
@@ -111,13 +122,31 @@ macro_rules! conformance {
 #[macro_export]
 macro_rules! conformance_cases_if {
     (delete, $rig:expr) => {
-        $crate::conformance_cases! { $rig; read::a_position_below_the_start_is_an_error }
+        $crate::conformance_cases! { $rig;
+            read::a_position_below_the_start_is_an_error
+            ended::an_open_reader_that_retention_overtakes_never_skips
+        }
     };
     (skip, $rig:expr) => {
         $crate::conformance_cases! { $rig; read::positions_may_have_gaps }
     };
     (recreate, $rig:expr) => {
         $crate::conformance_cases! { $rig; topics::a_recreated_topic_has_another_incarnation }
+    };
+    (close, $rig:expr) => {
+        $crate::conformance_cases! { $rig; ended::whoever_waits_hears_that_the_broker_was_closed }
+    };
+    (kill, $rig:expr) => {
+        $crate::conformance_cases! { $rig; ended::what_was_acknowledged_is_there_after_a_kill }
+    };
+    (begin_far, $rig:expr) => {
+        $crate::conformance_cases! { $rig; ended::positions_near_the_highest_are_exact }
+    };
+    (grow, $rig:expr) => {
+        $crate::conformance_cases! { $rig; ended::a_member_of_a_topic_that_got_more_partitions_is_told }
+    };
+    (swap, $rig:expr) => {
+        $crate::conformance_cases! { $rig; ended::a_member_of_a_topic_that_was_made_again_is_told }
     };
     (wait, $rig:expr) => {
         $crate::conformance_cases! { $rig; members::a_partition_goes_on_only_after_it_was_given_up }

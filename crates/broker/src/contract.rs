@@ -6,14 +6,17 @@
 //!
 //! Calls carry batches, so a boxed future each costs nothing that matters.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use keylane_core::{Batch, Frames};
 
 pub use crate::errors::{AppendError, BrokerError, ProduceError};
+pub use crate::kept::{Backup, HeldBack, Scrubbed};
 
 /// Where topics live.
 #[async_trait]
@@ -24,6 +27,16 @@ pub trait Broker: Send + Sync + 'static {
     /// Why messages cannot be taken or kept now, if so: what `/readyz` says (BRK-8, P10).
     async fn health(&self) -> Result<(), BrokerError> {
         Ok(())
+    }
+
+    /// What of the broker does not work, though the rest does: each concerns one topic, or what keeps journals (P10).
+    async fn troubles(&self) -> Vec<BrokerError> {
+        Vec::new()
+    }
+
+    /// What was read again to find damage early, since the broker was opened.
+    fn scrubbed(&self) -> Scrubbed {
+        Scrubbed::default()
     }
 
     /// Creates a topic, or gives the one that is there the limits of `spec`. A topic that exists with another partition count is an
@@ -46,6 +59,9 @@ pub trait Broker: Send + Sync + 'static {
     /// all later ones when its future is first polled. A topic's limit is on the whole frame. A position may be
     /// [`NO_POSITION`].
     ///
+    /// Whoever drops the future does not hear what became of its messages; they may land. What the broker keeps of such
+    /// calls counts within its own bound until it has landed or is given up: the caller may forget it (P5).
+    ///
     /// A broker on another machine may take as long as it likes, and answers [`ProduceError::Unavailable`] in order:
     /// where a message's fate is not known, no later one of its partition that was under way then is acknowledged.
     async fn produce(&self, topic: &str, frames: Frames) -> Vec<Result<u64, ProduceError>>;
@@ -53,6 +69,13 @@ pub trait Broker: Send + Sync + 'static {
     /// Gives up what was not acknowledged: calls of [`Broker::produce`] that are under way end soon, and what of them
     /// was not acknowledged is `Unavailable` and is not sent any more, though it may have landed (PRD-3).
     async fn recall(&self) {}
+
+    /// For each of these partitions, how long its leader has acknowledged nothing at all, of any partition; the time
+    /// does not count for which it throttled us. A broker that is slow, because it has much to do or has a quota, is
+    /// not away (BRK-2). None where a leader was never heard of, or does not take anything, or cannot be told.
+    async fn silence(&self, _topic: &str, partitions: &[u32]) -> Vec<Option<Duration>> {
+        vec![None; partitions.len()]
+    }
 
     /// Whether a partition would take messages now, as far as asking can tell.
     async fn takes(&self, _topic: &str, _partition: u32) -> Result<(), BrokerError> {
@@ -63,6 +86,28 @@ pub trait Broker: Send + Sync + 'static {
     /// [`BrokerError::OutOfRange`], never a silent reset (BRK-10).
     async fn reader(&self, topic: &str, partition: u32, from: u64) -> Result<Box<dyn Reader>, BrokerError>;
 
+    /// True if a reader's client keeps messages in this process that nobody has asked for yet: a pipeline's bound of
+    /// memory holds for those too (P5, BPR-1).
+    fn reads_ahead(&self) -> bool {
+        false
+    }
+
+    /// As [`Broker::reader`], with the memory that may be used for what is read ahead.
+    async fn reader_ahead(
+        &self,
+        topic: &str,
+        partition: u32,
+        from: u64,
+        _ahead_bytes: usize,
+    ) -> Result<Box<dyn Reader>, BrokerError> {
+        self.reader(topic, partition, from).await
+    }
+
+    /// What the broker's client library tells about itself, as of a moment ago: for metrics. Asks nobody.
+    fn client_figures(&self) -> Option<ClientFigures> {
+        None
+    }
+
     /// First position kept and the next to be given out, for each partition of a topic.
     async fn ends(&self, topic: &str) -> Result<Vec<Ends>, BrokerError>;
 
@@ -71,14 +116,26 @@ pub trait Broker: Send + Sync + 'static {
         Ok(self.ends(topic).await?.iter().map(|ends| ends.end).collect())
     }
 
-    /// Mirrors how far a group has settled a partition. Never read as truth: the journal is (COM-3).
+    /// Mirrors how far a group has settled partitions, in one call (COM-2): a result each, in the order given, where a
+    /// broker can tell them apart. Never read as truth: the journal is (COM-3).
+    async fn commit_all(
+        &self,
+        group: &str,
+        topic: &str,
+        commits: Vec<(u32, Commit)>,
+    ) -> Vec<Result<(), BrokerError>>;
+
+    /// The same for one partition.
     async fn commit(
         &self,
         group: &str,
         topic: &str,
         partition: u32,
         commit: Commit,
-    ) -> Result<(), BrokerError>;
+    ) -> Result<(), BrokerError> {
+        let results = self.commit_all(group, topic, vec![(partition, commit)]).await;
+        results.into_iter().next().unwrap_or(Err(BrokerError::Closed))
+    }
 
     /// The last commit of a group, and whose it is.
     async fn committed(
@@ -90,6 +147,30 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Joins a group's reading of a topic. What is assigned comes as [`Change`]s.
     async fn join(&self, group: &str, topic: &str, node: &str) -> Result<Box<dyn Membership>, BrokerError>;
+
+    /// Says which groups pipelines are configured for, each with its topic. What only others have not settled may be
+    /// deleted, a day after that was first seen (BRK-1). A broker that keeps groups for itself does not care.
+    async fn configured(&self, _groups: &[(String, String)]) -> Result<(), BrokerError> {
+        Ok(())
+    }
+
+    /// Forgets a group's commits and journals of a topic: what it has not settled may be deleted, and if it comes back
+    /// it is new. False if it was not known. Nobody may be in the group.
+    async fn forget_group(&self, _group: &str, _topic: &str) -> Result<bool, BrokerError> {
+        let text = "this broker keeps groups itself; remove the group with the broker's own tools";
+        Err(BrokerError::Invalid(text.to_owned()))
+    }
+
+    /// Groups that keep a topic's oldest messages from being deleted, though their time has come or the topic is full.
+    async fn held_back(&self, _topic: &str) -> Result<Vec<HeldBack>, BrokerError> {
+        Ok(Vec::new())
+    }
+
+    /// Copies everything to a folder of this machine that is empty or not there, while the broker is used.
+    async fn backup(&self, _target: &Path) -> Result<Backup, BrokerError> {
+        let text = "this broker keeps its data elsewhere; back it up with its own tools";
+        Err(BrokerError::Backup(text.to_owned()))
+    }
 
     /// One of the two small logs beside a source partition (BRK-6). Created empty by its first append.
     async fn journal(&self, name: &JournalName) -> Result<Arc<dyn Journal>, BrokerError>;
@@ -159,15 +240,59 @@ pub trait Journal: Send + Sync {
     /// True if `expect_end` works here.
     fn conditional(&self) -> bool;
 
+    /// The largest record that is taken, as far as is known now.
+    fn bytes_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Records from `from` on, in order: about `bytes_max` bytes, at least one if there is any. A `from` below the
     /// log's start begins at the start; the page says where that is.
     async fn read(&self, from: u64, bytes_max: usize) -> Result<JournalPage, BrokerError>;
+
+    /// As [`Journal::read`], for who was told by [`Journal::beyond`] that something has landed: what is at hand, of
+    /// which a broker on another machine need not be asked. Its `end` is not where the log ends by now, so that it is
+    /// not for whoever must have read everything.
+    async fn read_landed(&self, from: u64, bytes_max: usize) -> Result<JournalPage, BrokerError> {
+        self.read(from, bytes_max).await
+    }
 
     /// Returns once the log ends beyond `end`. Cancel safe.
     async fn beyond(&self, end: u64) -> Result<(), BrokerError>;
 
     /// Forgets everything below `below`, durably. Never more than that, and never what is above the end.
     async fn cut(&self, below: u64) -> Result<(), BrokerError>;
+}
+
+/// What a broker's client library tells about itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClientFigures {
+    /// Each broker that it talks to.
+    pub brokers: Vec<ClientBroker>,
+    /// Requests sent since the start.
+    pub sent: u64,
+    /// Messages handed over and not acknowledged yet.
+    pub queued_messages: u64,
+    /// Their bytes.
+    pub queued_bytes: u64,
+    /// Messages read ahead.
+    pub ahead_messages: u64,
+    /// Their bytes.
+    pub ahead_bytes: u64,
+    /// Partitions that are read: topic, partition, and how many messages were not handed over yet.
+    pub behind: Vec<(String, u32, u64)>,
+}
+
+/// How a broker answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClientBroker {
+    /// Its number.
+    pub id: u32,
+    /// The mean time of an answer, in microseconds, of the client for which it was longest.
+    pub round_trip_us: u64,
+    /// How long it made clients wait because of a quota, in milliseconds, of the client for which it was longest.
+    pub throttled_ms: u64,
+    /// Requests that wait to be sent, or for their answer.
+    pub requests: u64,
 }
 
 /// Part of a journal.
@@ -220,6 +345,19 @@ pub struct TopicSpec {
     pub message_bytes_max: usize,
     /// How messages are kept, on a broker that compresses.
     pub compression: Compression,
+    /// Which messages carry an id, on a broker where that costs.
+    pub ids: Ids,
+}
+
+/// Which messages of a topic carry an id. Without one a message is called by where it lies (MSG-1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Ids {
+    /// All: one that came without gets one.
+    #[default]
+    All,
+    /// Those that came with one. What lands twice cannot be told by its id then.
+    Caller,
 }
 
 /// How a broker that compresses keeps a topic's messages.
@@ -227,7 +365,6 @@ pub struct TopicSpec {
 #[non_exhaustive]
 pub enum Compression {
     /// Quick, and small enough.
-    #[default]
     Lz4,
     /// As they are.
     None,
@@ -237,7 +374,8 @@ pub enum Compression {
     Zstd,
     /// Small, and slow.
     Gzip,
-    /// As each producer sent them; a topic of somebody else's.
+    /// As each producer sent them: Keylane's sends lz4.
+    #[default]
     AsProduced,
 }
 
@@ -252,6 +390,7 @@ impl Default for TopicSpec {
             retention_bytes: Some(10 << 30),
             message_bytes_max: 1 << 20,
             compression: Compression::default(),
+            ids: Ids::default(),
         }
     }
 }

@@ -39,6 +39,14 @@ pub enum ProduceError {
         /// Bytes allowed.
         bytes_max: u64,
     },
+    /// A compacted topic keeps the last message of each key, and has no place for one without.
+    #[error(
+        "topic {0} is compacted, and takes no message without a key; give the message a key, or set cleanup.policy=delete on the topic"
+    )]
+    Keyless(String),
+    /// An earlier message of its key, in the same call, was refused; the call asked for nothing to be sent behind it.
+    #[error("an earlier message of its key was refused; this one was not sent, so that it does not go first")]
+    Behind,
     /// The message itself cannot be taken: its id, key or headers are out of bounds.
     #[error("{0}")]
     Invalid(String),
@@ -142,6 +150,26 @@ pub enum BrokerError {
         /// What is set.
         what: String,
     },
+    /// A topic cannot have the settings that were asked for: a policy of the cluster's, or its vendor's.
+    #[error(
+        "the cluster refuses the settings of topic {topic}: {why}; write others under topics.{topic}, or for a topic of Keylane's own under broker.kafka.journals.settings"
+    )]
+    Refused {
+        /// The topic.
+        topic: String,
+        /// In the cluster's own words.
+        why: String,
+    },
+    /// A topic of our own is not there, and somebody else makes them.
+    #[error(
+        "topic {topic}, which keeps Keylane's own state, is not there, and broker.kafka.journals.create is false; make it with: {command}"
+    )]
+    NotMade {
+        /// The topic.
+        topic: String,
+        /// What makes it.
+        command: String,
+    },
     /// It was closed here.
     #[error("the broker is closed")]
     Closed,
@@ -185,6 +213,15 @@ pub enum BrokerError {
     /// Stored bytes are damaged, at a place that is not the tail.
     #[error("damaged: {0}")]
     Damaged(String),
+    /// A newer version of Keylane wrote what is stored, in a way that this one does not know (P10).
+    #[error("{0}")]
+    Newer(String),
+    /// The disk under the broker is full: nothing is lost, and nothing more is taken until there is room.
+    #[error("the disk is full: {0}; free some space, or move the data folder to a larger disk")]
+    DiskFull(String),
+    /// A backup could not be made.
+    #[error("no backup was made: {0}")]
+    Backup(String),
     /// A record that somebody else wrote cannot be a message here.
     #[error("{0}; make it smaller where it is written, or set the group's commit behind it")]
     Foreign(String),

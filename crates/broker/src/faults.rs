@@ -5,21 +5,24 @@
 //! everything fails for a while. Kept: what was acknowledged is there, and nothing is said to have failed for certain
 //! that may have landed. [`Faulty::calm`] ends it, so that a test can wait for a quiet end.
 
+mod hang;
 mod weather;
 mod wrapped;
 
 use std::future::poll_fn;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use keylane_core::Frames;
 
+pub use self::hang::Hang;
 use self::weather::{Call, Fate, Weather};
 use self::wrapped::{FaultyJournal, FaultyMembership, FaultyReader};
 use crate::contract::{
-    Broker, BrokerError, Commit, Ends, Journal, JournalName, Membership, ProduceError, Reader, Topic,
-    TopicSpec,
+    Backup, Broker, BrokerError, Commit, Ends, HeldBack, Journal, JournalName, Membership, ProduceError,
+    Reader, Scrubbed, Topic, TopicSpec, Warning,
 };
 
 /// How often each fault happens, in calls of 1,000.
@@ -153,6 +156,17 @@ impl Faulty {
         self.weather.begin_outage(duration);
     }
 
+    /// From now on calls of these kinds, and of no others, do not answer until [`Faulty::answer`] or [`Faulty::calm`].
+    /// They are carried out then, unless their callers gave up.
+    pub fn hang(&self, kinds: &[Hang]) {
+        self.weather.set_hanging(kinds);
+    }
+
+    /// Every call answers again.
+    pub fn answer(&self) {
+        self.weather.set_hanging(&[]);
+    }
+
     /// What has happened so far.
     pub fn counts(&self) -> FaultCounts {
         self.weather.counts()
@@ -163,6 +177,23 @@ impl Faulty {
 impl Broker for Faulty {
     fn kind(&self) -> &'static str {
         self.inner.kind()
+    }
+
+    async fn health(&self) -> Result<(), BrokerError> {
+        ask(&self.weather, self.inner.health()).await
+    }
+
+    async fn warnings(&self, topics: &[String]) -> Result<Vec<Warning>, BrokerError> {
+        ask(&self.weather, self.inner.warnings(topics)).await
+    }
+
+    /// Always carried: it is what ends calls that get no answer.
+    async fn recall(&self) {
+        self.inner.recall().await;
+    }
+
+    async fn takes(&self, topic: &str, partition: u32) -> Result<(), BrokerError> {
+        ask(&self.weather, self.inner.takes(topic, partition)).await
     }
 
     async fn create_topic(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
@@ -187,7 +218,24 @@ impl Broker for Faulty {
     }
 
     async fn reader(&self, topic: &str, partition: u32, from: u64) -> Result<Box<dyn Reader>, BrokerError> {
+        self.weather.hangs(Hang::Reader).await;
         let inner = ask(&self.weather, self.inner.reader(topic, partition, from)).await?;
+        let line = self.weather.line();
+        Ok(Box::new(FaultyReader { line, inner }))
+    }
+
+    fn reads_ahead(&self) -> bool {
+        self.inner.reads_ahead()
+    }
+
+    async fn reader_ahead(
+        &self,
+        topic: &str,
+        partition: u32,
+        from: u64,
+        ahead_bytes: usize,
+    ) -> Result<Box<dyn Reader>, BrokerError> {
+        let inner = ask(&self.weather, self.inner.reader_ahead(topic, partition, from, ahead_bytes)).await?;
         let line = self.weather.line();
         Ok(Box::new(FaultyReader { line, inner }))
     }
@@ -196,19 +244,19 @@ impl Broker for Faulty {
         ask(&self.weather, self.inner.ends(topic)).await
     }
 
-    async fn commit(
+    async fn commit_all(
         &self,
         group: &str,
         topic: &str,
-        partition: u32,
-        commit: Commit,
-    ) -> Result<(), BrokerError> {
+        commits: Vec<(u32, Commit)>,
+    ) -> Vec<Result<(), BrokerError>> {
         let carry = |broker: &Arc<dyn Broker>| {
-            let (broker, commit) = (broker.clone(), commit.clone());
+            let (broker, commits) = (broker.clone(), commits.clone());
             let (group, topic) = (group.to_owned(), topic.to_owned());
-            async move { broker.commit(&group, &topic, partition, commit).await }
+            async move { broker.commit_all(&group, &topic, commits).await }
         };
-        let lost = |what: &str| Err(BrokerError::Unavailable(what.to_owned()));
+        let lost = |what: &str| vec![Err(BrokerError::Unavailable(what.to_owned())); commits.len()];
+        self.weather.hangs(Hang::Commit).await;
         send(&self.weather, || carry(&self.inner), || carry(&self.carrier), lost).await
     }
 
@@ -218,6 +266,7 @@ impl Broker for Faulty {
         topic: &str,
         partition: u32,
     ) -> Result<Option<Commit>, BrokerError> {
+        self.weather.hangs(Hang::Committed).await;
         ask(&self.weather, self.inner.committed(group, topic, partition)).await
     }
 
@@ -235,6 +284,10 @@ impl Broker for Faulty {
         ask(&self.weather, self.inner.tails(topic)).await
     }
 
+    async fn silence(&self, topic: &str, partitions: &[u32]) -> Vec<Option<Duration>> {
+        self.inner.silence(topic, partitions).await
+    }
+
     async fn journals(&self, group: &str, topic: &str) -> Result<Option<u32>, BrokerError> {
         ask(&self.weather, self.inner.journals(group, topic)).await
     }
@@ -243,13 +296,37 @@ impl Broker for Faulty {
         ask(&self.weather, self.inner.grow_journals(group, topic, partitions)).await
     }
 
+    async fn configured(&self, groups: &[(String, String)]) -> Result<(), BrokerError> {
+        self.inner.configured(groups).await
+    }
+
+    async fn forget_group(&self, group: &str, topic: &str) -> Result<bool, BrokerError> {
+        self.inner.forget_group(group, topic).await
+    }
+
+    async fn backup(&self, target: &Path) -> Result<Backup, BrokerError> {
+        self.inner.backup(target).await
+    }
+
+    async fn held_back(&self, topic: &str) -> Result<Vec<HeldBack>, BrokerError> {
+        self.inner.held_back(topic).await
+    }
+
+    fn scrubbed(&self) -> Scrubbed {
+        self.inner.scrubbed()
+    }
+
+    async fn troubles(&self) -> Vec<BrokerError> {
+        self.inner.troubles().await
+    }
+
     async fn journal(&self, name: &JournalName) -> Result<Arc<dyn Journal>, BrokerError> {
         let both = async {
             let inner = self.inner.journal(name).await?;
             Ok((inner, self.carrier.journal(name).await?))
         };
         let (inner, carrier) = ask(&self.weather, both).await?;
-        Ok(Arc::new(FaultyJournal { weather: self.weather.clone(), inner, carrier }))
+        Ok(Arc::new(FaultyJournal { weather: self.weather.clone(), kind: name.kind, inner, carrier }))
     }
 }
 

@@ -17,18 +17,20 @@ mod errors;
 pub mod faults;
 #[cfg(feature = "kafka")]
 pub mod kafka;
+mod kept;
 #[cfg(feature = "testing")]
 pub mod memory;
 mod tasks;
 
 pub use contract::{
-    AppendError, Broker, BrokerError, Change, Commit, Compression, Ends, Journal, JournalName, JournalPage,
-    LogKind, Membership, NO_POSITION, ProduceError, Reader, Topic, TopicSpec, Warning, Weakness,
+    AppendError, Backup, Broker, BrokerError, Change, ClientBroker, ClientFigures, Commit, Compression, Ends,
+    HeldBack, Ids, Journal, JournalName, JournalPage, LogKind, Membership, NO_POSITION, ProduceError, Reader,
+    Scrubbed, Topic, TopicSpec, Warning, Weakness,
 };
 pub use embedded::Embedded;
 #[cfg(feature = "testing")]
-pub use faults::{FaultCounts, Faulty, Rates};
+pub use faults::{FaultCounts, Faulty, Hang, Rates};
 #[cfg(feature = "kafka")]
-pub use kafka::{Kafka, KafkaOptions};
+pub use kafka::{Kafka, KafkaJournals, KafkaOptions};
 #[cfg(feature = "testing")]
 pub use memory::MemoryBroker;

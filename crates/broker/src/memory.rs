@@ -19,8 +19,8 @@ use bytes::Bytes;
 
 use self::node::Node;
 pub use self::state::Landed;
-use self::state::{PartitionState, Process, State, TopicState};
-use crate::contract::{Broker, Commit};
+use self::state::{PartitionState, Process, State, TopicState, journal_key};
+use crate::contract::{Broker, Commit, JournalName, LogKind};
 
 /// The cluster. Clones share it.
 #[derive(Clone)]
@@ -183,6 +183,14 @@ impl MemoryBroker {
     /// Deletes everything below `position`, as retention does: the partition starts there.
     pub fn delete_below(&self, topic: &str, partition: u32, position: u64) {
         self.partition(topic, partition, |partition| partition.delete_below(position));
+        self.cluster.with(State::ring_all);
+    }
+
+    /// A partition's journal is lost: all its records, and, unless it `keeps_end`, where it was too.
+    pub fn lose_journal(&self, group: &str, topic: &str, partition: u32, keeps_end: bool) {
+        let (group, topic) = (group.to_owned(), topic.to_owned());
+        let name = JournalName { group, topic, partition, kind: LogKind::Journal };
+        self.cluster.with(|state| state.journal(&journal_key(&name)).lose(keeps_end));
         self.cluster.with(State::ring_all);
     }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use bytes::Bytes;
+use keylane_broker::embedded::sim_disk::Fault;
 use keylane_broker::{
     AppendError, Broker, BrokerError, Commit, Ends, Journal, JournalName, LogKind, ProduceError, TopicSpec,
 };
@@ -69,7 +70,7 @@ fn a_failed_sync_stops_the_log_and_nothing_is_guessed() {
     rig.open().expect("an empty disk");
     rig.create("orders", &rig::spec(1));
     assert_eq!(produce(&rig, "kept", 10), Ok(0));
-    rig.disk.fail_syncs(1);
+    rig.disk.fail(Fault::Sync, 1);
     assert!(matches!(produce(&rig, "lost", 10), Err(ProduceError::Unavailable(_))));
     assert!(matches!(produce(&rig, "after", 10), Err(ProduceError::Unavailable(_))));
     let broker = Arc::clone(rig.broker());
@@ -98,7 +99,7 @@ fn a_failed_sync_of_the_journals_stops_them_and_tells_whoever_waits() {
     assert_eq!(rig.run(first.append("kept".into(), None)), Ok(0));
     let mut beyond = first.beyond(1);
     assert_eq!(poll(beyond.as_mut()), Poll::Pending);
-    rig.disk.fail_syncs(1);
+    rig.disk.fail(Fault::Sync, 1);
     assert!(matches!(rig.run(first.append("lost".into(), None)), Err(AppendError::Unknown(_))));
     assert!(matches!(rig.run(first.append("after".into(), None)), Err(AppendError::Stopped(_))));
     assert!(matches!(rig.run(first.cut(1)), Err(BrokerError::Stopped(_))));

@@ -1,8 +1,10 @@
-//! Random runs of the embedded broker on a simulated disk, against a model: kills, power cuts at any write, closes.
+//! Random runs of the embedded broker on a simulated disk, against a model: kills, power cuts at any write, closes,
+//! operations that fail, disks and descriptors that run out, files that are cut or lost between two runs.
 //!
 //! The model knows what was handed over, what was acknowledged, and what readers saw. After every restart: all that
 //! was acknowledged is there, at its position; what was seen once is the same for ever; order is the order of
-//! handing over; nothing is there that nobody sent.
+//! handing over; nothing is there that nobody sent. Whatever fails, a restart on a disk that works opens everything.
+//! After a file was cut or lost, either its log says so, or all of it is there all the same.
 #![cfg(feature = "testing")]
 #![allow(missing_docs)]
 
@@ -14,6 +16,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use bytes::Bytes;
+use keylane_broker::embedded::sim_disk::Fault;
 use keylane_broker::{
     AppendError, Broker, BrokerError, Commit, Journal, JournalName, LogKind, ProduceError, TopicSpec,
 };
@@ -68,7 +71,9 @@ impl Run {
     }
 
     fn open(&mut self) {
-        self.rig.open().expect("what a crash leaves can be opened");
+        let broker = self.rig.open().expect("what a crash leaves can be opened");
+        let troubles = self.rig.run(broker.troubles());
+        assert_eq!(troubles, [], "what a crash or a fault leaves can be opened");
         let spec = TopicSpec { retention_bytes: Some(RETENTION_BYTES), ..rig::spec(PARTITIONS) };
         self.rig.create("orders", &spec);
     }
@@ -153,7 +158,7 @@ impl Run {
 
     /// One thing happens.
     fn step(&mut self) {
-        match self.dice.below(100) {
+        match self.dice.below(105) {
             0..35 => self.start_produce(),
             35..55 => self.start_append(),
             55..60 => self.start_cut(),
@@ -181,26 +186,94 @@ impl Run {
             }
             97..98 => self.restart(Rig::cut_power),
             98..99 => self.restart(Rig::kill),
-            _ => self.restart(Rig::close),
+            99..100 => self.restart(Rig::close),
+            100..103 => self.break_something(),
+            103..104 => self.run_short(),
+            _ => self.tamper(),
         }
     }
 
-    fn restart(&mut self, how: fn(&mut Rig)) {
+    /// The next operations of some kind fail.
+    fn break_something(&mut self) {
+        let fault = Fault::ALL[self.dice.below(Fault::ALL.len() as u64) as usize];
+        let (skipped, count) = (self.dice.below(6) as u32, 1 + self.dice.below(2) as u32);
+        self.rig.disk.fail_after(fault, skipped, count);
+    }
+
+    /// Space or descriptors run out, or are there again.
+    fn run_short(&mut self) {
+        let disk = &self.rig.disk;
+        match self.dice.below(3) {
+            0 => disk.set_space(Some(disk.used() + self.dice.below(300 << 10))),
+            1 => disk.set_descriptors(Some(disk.descriptors() + self.dice.below(3))),
+            _ => disk.heal(),
+        }
+    }
+
+    /// Somebody cuts or removes a file while nothing runs: its log stops, or nothing of it is missing.
+    fn tamper(&mut self) {
+        let how = [Rig::kill, Rig::cut_power, Rig::close][self.dice.below(3) as usize];
+        self.stop(how);
+        let mut paths = self.rig.disk.paths();
+        paths.retain(|path| {
+            path.file_name().is_some_and(|name| name == "end")
+                || path.extension().is_some_and(|of| of == "seg")
+        });
+        let path = paths.swap_remove(self.dice.below(paths.len() as u64) as usize);
+        let whole = self.rig.disk.contents(&path).expect("a file");
+        // Without its oldest segment a topic looks as retention leaves it; its groups are told when they read (BRK-10).
+        let oldest = self.rig.segments("topics/orders").first() == Some(&path)
+            && self.rig.segments("topics/orders").len() > 1;
+        if self.dice.below(3) == 0 && !oldest {
+            self.rig.disk.lose(&path);
+        } else {
+            let left = self.dice.below(whole.len() as u64) as usize;
+            self.rig.disk.set_contents(&path, whole[..left].to_vec());
+        }
+        let broker = self.rig.open().expect("one log that cannot be read keeps no other from starting");
+        if self.rig.run(broker.troubles()).is_empty() {
+            self.check();
+        }
+        drop(broker);
+        self.rig.kill();
+        self.rig.disk.put_file(&path, whole);
+        self.open();
+        self.check();
+    }
+
+    /// The broker ends, one way or another; from then on the disk works again.
+    fn stop(&mut self, how: fn(&mut Rig)) {
         how(&mut self.rig);
         self.answers();
         self.under_way.clear();
-        // The power may go again while the log is being opened.
-        if self.dice.below(4) == 0 {
-            self.rig.disk.stop_after(self.dice.below(8));
-            let opened = self.rig.open();
-            drop(opened);
-            self.rig.cut_power();
+        self.rig.disk.heal();
+    }
+
+    fn restart(&mut self, how: fn(&mut Rig)) {
+        self.stop(how);
+        // The power may go again while the log is being opened, or something else may fail.
+        match self.dice.below(8) {
+            0 | 1 => {
+                self.rig.disk.stop_after(self.dice.below(8));
+                let opened = self.rig.open();
+                drop(opened);
+                self.stop(Rig::cut_power);
+            }
+            2 => {
+                self.break_something();
+                let opened = self.rig.open();
+                drop(opened);
+                let how = [Rig::kill, Rig::cut_power][self.dice.below(2) as usize];
+                self.stop(how);
+            }
+            _ => {}
         }
         self.open();
         self.check();
     }
 
     fn check(&mut self) {
+        self.rig.disk.heal();
         let ends = self.rig.ends("orders");
         for partition in 0..PARTITIONS {
             let read = self.rig.read("orders", partition).expect("nothing is damaged");
@@ -316,13 +389,47 @@ fn what_is_acknowledged_survives_every_crash_and_nothing_is_invented() {
     }
 }
 
-/// P1: the flaw "acknowledgement before fsync", put back, is found.
+/// Each flaw, put back, is found (docs/decisions/0005).
 #[cfg(feature = "flaws")]
-#[test]
-fn acknowledgement_before_the_sync_is_found() {
-    let flaw = |rig: &mut Rig| {
-        let flaws = keylane_broker::embedded::Flaws { acknowledge_before_sync: true };
+mod flaws {
+    use keylane_broker::embedded::Flaws;
+
+    use super::*;
+
+    /// The first seed that finds it.
+    fn finds(put_back: fn(&mut Rig)) -> Option<u64> {
+        (0..60).find(|seed| run(*seed, put_back).is_err())
+    }
+
+    fn with(rig: &mut Rig, flaws: Flaws) {
         rig.options = rig.options.clone().with_flaws(flaws);
-    };
-    assert!((0..60).any(|seed| run(seed, flaw).is_err()), "no seed finds it");
+    }
+
+    /// P1.
+    #[test]
+    fn acknowledgement_before_the_sync_is_found() {
+        let found = finds(|rig| with(rig, Flaws { acknowledge_before_sync: true, ..Flaws::default() }));
+        assert!(found.is_some(), "no seed finds it");
+    }
+
+    /// P1, P10.
+    #[test]
+    fn trust_in_the_cache_after_a_failed_sync_is_found() {
+        let found = finds(|rig| with(rig, Flaws { trust_the_cache: true, ..Flaws::default() }));
+        assert!(found.is_some(), "no seed finds it");
+    }
+
+    /// P1, BRK-1.
+    #[test]
+    fn a_segment_forgotten_before_it_is_freed_is_found() {
+        let found = finds(|rig| with(rig, Flaws { forget_before_freeing: true, ..Flaws::default() }));
+        assert!(found.is_some(), "no seed finds it");
+    }
+
+    /// P10, BRK-1.
+    #[test]
+    fn a_lost_end_that_is_taken_for_the_end_is_found() {
+        let found = finds(|rig| with(rig, Flaws { ignore_the_recorded_end: true, ..Flaws::default() }));
+        assert!(found.is_some(), "no seed finds it");
+    }
 }

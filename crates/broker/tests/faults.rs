@@ -256,3 +256,101 @@ async fn the_same_seed_gives_the_same_faults() {
     let each = [counts.delayed, counts.requests_dropped, counts.answers_dropped, counts.duplicated];
     assert!(each.iter().chain(&[counts.late, counts.outages]).all(|count| *count > 0), "{counts:?}");
 }
+
+/// A broker that is asked about itself, and nothing else.
+struct Oracle {
+    recalled: std::sync::atomic::AtomicU32,
+}
+
+#[async_trait::async_trait]
+impl Broker for Oracle {
+    fn kind(&self) -> &'static str {
+        "oracle"
+    }
+    async fn health(&self) -> Result<(), BrokerError> {
+        Err(BrokerError::DiskFull("health".to_owned()))
+    }
+    async fn troubles(&self) -> Vec<BrokerError> {
+        vec![BrokerError::Closed]
+    }
+    async fn warnings(&self, topics: &[String]) -> Result<Vec<keylane_broker::Warning>, BrokerError> {
+        Err(BrokerError::UnknownTopic(topics[0].clone()))
+    }
+    async fn recall(&self) {
+        self.recalled.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+    async fn takes(&self, topic: &str, partition: u32) -> Result<(), BrokerError> {
+        Err(BrokerError::UnknownTopic(format!("{topic}/{partition}")))
+    }
+    async fn tails(&self, _topic: &str) -> Result<Vec<u64>, BrokerError> {
+        Ok(vec![7])
+    }
+    async fn journals(&self, _group: &str, _topic: &str) -> Result<Option<u32>, BrokerError> {
+        Ok(Some(9))
+    }
+    async fn create_topic(
+        &self,
+        _name: &str,
+        _spec: &keylane_broker::TopicSpec,
+    ) -> Result<keylane_broker::Topic, BrokerError> {
+        Err(BrokerError::Closed)
+    }
+    async fn topic(&self, _name: &str) -> Result<Option<keylane_broker::Topic>, BrokerError> {
+        Err(BrokerError::Closed)
+    }
+    async fn topics(&self) -> Result<Vec<keylane_broker::Topic>, BrokerError> {
+        Err(BrokerError::Closed)
+    }
+    async fn produce(&self, _topic: &str, _frames: keylane_core::Frames) -> Vec<Result<u64, ProduceError>> {
+        Vec::new()
+    }
+    async fn reader(
+        &self,
+        _topic: &str,
+        _partition: u32,
+        _from: u64,
+    ) -> Result<Box<dyn keylane_broker::Reader>, BrokerError> {
+        Err(BrokerError::Closed)
+    }
+    async fn ends(&self, _topic: &str) -> Result<Vec<keylane_broker::Ends>, BrokerError> {
+        Err(BrokerError::Closed)
+    }
+    async fn commit_all(
+        &self,
+        _group: &str,
+        _topic: &str,
+        commits: Vec<(u32, keylane_broker::Commit)>,
+    ) -> Vec<Result<(), BrokerError>> {
+        vec![Err(BrokerError::Closed); commits.len()]
+    }
+    async fn committed(&self, _: &str, _: &str, _: u32) -> Result<Option<Commit>, BrokerError> {
+        Err(BrokerError::Closed)
+    }
+    async fn join(
+        &self,
+        _: &str,
+        _: &str,
+        _: &str,
+    ) -> Result<Box<dyn keylane_broker::Membership>, BrokerError> {
+        Err(BrokerError::Closed)
+    }
+    async fn journal(&self, _: &keylane_broker::JournalName) -> Result<Arc<dyn Journal>, BrokerError> {
+        Err(BrokerError::Closed)
+    }
+}
+
+/// BRK-5: what a broker says of itself comes through, and is not replaced by what the contract says for those that are
+/// silent.
+#[tokio::test]
+async fn what_a_broker_says_of_itself_comes_through() {
+    let oracle = Arc::new(Oracle { recalled: 0.into() });
+    let faulty = Faulty::new(oracle.clone(), 1, Rates::none());
+    assert_eq!(faulty.health().await, Err(BrokerError::DiskFull("health".to_owned())));
+    assert_eq!(faulty.troubles().await, [BrokerError::Closed]);
+    assert_eq!(faulty.warnings(&["w".to_owned()]).await, Err(BrokerError::UnknownTopic("w".to_owned())));
+    assert_eq!(faulty.takes("t", 3).await, Err(BrokerError::UnknownTopic("t/3".to_owned())));
+    assert_eq!(faulty.tails("t").await, Ok(vec![7]));
+    assert_eq!(faulty.journals("g", "t").await, Ok(Some(9)));
+    faulty.recall().await;
+    assert_eq!(oracle.recalled.load(std::sync::atomic::Ordering::Relaxed), 1);
+}

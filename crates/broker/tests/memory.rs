@@ -126,8 +126,8 @@ async fn a_recreated_topic_is_another_and_old_readers_end() {
     assert_eq!(node.ends(TOPIC).await.expect("asked"), [Ends::default(); 2]);
     let ended = waiting.await.expect("no panic");
     assert_eq!(ended, Some(BrokerError::UnknownTopic(TOPIC.to_owned())));
-    let heard = changes(&mut *member, 4).await;
-    assert_eq!(heard, [Change::Lost(0), Change::Lost(1), Change::Assigned(0), Change::Assigned(1)]);
+    assert_eq!(changes(&mut *member, 2).await, [Change::Lost(0), Change::Lost(1)]);
+    assert_eq!(member.changed().await, Err(BrokerError::Recreated(TOPIC.to_owned())));
 }
 
 #[tokio::test]

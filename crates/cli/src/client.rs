@@ -107,13 +107,37 @@ impl Client {
         self.order_within(path, ANSWER_TIMEOUT).await
     }
 
+    /// The same, with a query.
+    pub async fn order_with<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        query: &[(&str, String)],
+    ) -> Result<T, Failure> {
+        self.done(self.request(Method::POST, path).query(query).timeout(ANSWER_TIMEOUT)).await
+    }
+
     /// The same, for what takes its time.
     pub async fn order_within<T: DeserializeOwned>(
         &self,
         path: &[&str],
         timeout: Duration,
     ) -> Result<T, Failure> {
-        let request = self.request(Method::POST, path).timeout(timeout);
+        self.done(self.request(Method::POST, path).timeout(timeout)).await
+    }
+
+    /// The same, with a JSON body.
+    pub async fn order_about<T: DeserializeOwned>(
+        &self,
+        path: &[&str],
+        body: &serde_json::Value,
+        timeout: Duration,
+    ) -> Result<T, Failure> {
+        let json = HeaderValue::from_static("application/json");
+        let request = self.request(Method::POST, path).header(CONTENT_TYPE, json).body(body.to_string());
+        self.done(request.timeout(timeout)).await
+    }
+
+    async fn done<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, Failure> {
         let (status, body) = self.answer(request).await?;
         if !status.is_success() {
             return Err(Failure::Failed(refusal(status, &body)));

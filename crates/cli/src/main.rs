@@ -10,14 +10,14 @@ mod show;
 mod signals;
 mod telemetry;
 
-use std::process::ExitCode;
+use std::io::{self, Write};
 
 use clap::{Parser, Subcommand};
 use keylane_bench::Allocator;
 use tokio::runtime::Runtime;
 
 use crate::commands::{
-    bench, check, completions, demo, lanes, pipelines, produce, serve, spill, tail, token, topics,
+    bench, check, completions, data, demo, lanes, pipelines, produce, serve, spill, tail, token, topics,
 };
 use crate::failure::Failure;
 
@@ -51,6 +51,8 @@ enum Command {
     Lanes(lanes::Args),
     /// Shows and drains what waits on the server's machine for the broker
     Spill(spill::Args),
+    /// Checks, repairs, backs up and restores the data folder of the embedded broker
+    Data(data::Args),
     /// Measures, each figure beside its raw limit
     Bench(bench::Args),
     /// Runs a live demonstration on this machine, with nothing else installed
@@ -71,6 +73,7 @@ async fn run(command: Command) -> Result<(), Failure> {
         Command::Pipelines(args) => pipelines::run(args).await,
         Command::Lanes(args) => lanes::run(args).await,
         Command::Spill(args) => spill::run(args).await,
+        Command::Data(args) => data::run(args).await,
         Command::Bench(args) => bench::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Token(args) => token::run(args).await,
@@ -78,7 +81,7 @@ async fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-fn main() -> ExitCode {
+fn main() -> ! {
     let command = Cli::parse().command;
     let ended = match Runtime::new() {
         Ok(runtime) => {
@@ -90,12 +93,24 @@ fn main() -> ExitCode {
         Err(error) => Err(Failure::Failed(format!("cannot start threads: {error}"))),
     };
     match ended {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => leave(0),
         Err(failure) => {
             failure.tell();
-            ExitCode::from(failure.exit_code())
+            leave(failure.exit_code())
         }
     }
+}
+
+/// Ends the process without running the exit handlers of the C libraries in it.
+///
+/// Threads of librdkafka may still be closing their connections here. OpenSSL's exit handler frees what these
+/// threads use, and then a server that had stopped in order died with "double free or corruption".
+#[allow(unsafe_code, reason = "the standard library always runs the exit handlers")]
+fn leave(code: u8) -> ! {
+    // Nobody is left to be told that standard output is closed.
+    let _ = io::stdout().flush();
+    // SAFETY: `_exit` takes any status and returns to nobody.
+    unsafe { libc::_exit(i32::from(code)) }
 }
 
 #[cfg(test)]

@@ -6,7 +6,10 @@
 
 use bytes::Bytes;
 
-use crate::frame::{FIXED, FrameError, HAS_APPENDED, HAS_KEY, HAS_VERSION, NO_PAYLOAD};
+use crate::frame::{
+    FIXED, FrameError, HAS_APPENDED, HAS_DELIVER_AT, HAS_KEY, HAS_TTL, HAS_VERSION, NO_PAYLOAD, NUMBERS,
+    PRIORITIES, PRIORITY_AT,
+};
 
 /// Messages of one partition, as a broker hands them out.
 #[derive(Debug, Clone)]
@@ -183,11 +186,13 @@ impl Checked {
             return Err(damaged("shorter than its fixed part"));
         };
         let flags = fixed[8];
-        if flags & !(HAS_KEY | HAS_VERSION | NO_PAYLOAD | HAS_APPENDED) != 0 || fixed[9] != 0 {
+        if flags & !(HAS_KEY | NO_PAYLOAD | NUMBERS) != 0 {
             return Err(FrameError::Newer(flags));
         }
-        let mut id_at = FIXED as u32;
-        id_at += 8 * u32::from(flags & HAS_VERSION != 0) + 8 * u32::from(flags & HAS_APPENDED != 0);
+        if fixed[PRIORITY_AT] > *PRIORITIES.end() {
+            return Err(damaged("its priority is above 10"));
+        }
+        let id_at = FIXED as u32 + 8 * (flags & NUMBERS).count_ones();
         let key_at = id_at + half(fixed, 10);
         let headers_at = key_at + half(fixed, 12);
         let payload_at = u64::from(headers_at) + u64::from(word(fixed, 16));
@@ -312,7 +317,28 @@ impl Delivery {
 
     /// The caller's version of the key.
     pub fn version(&self) -> Option<u64> {
-        (self.flags() & HAS_VERSION != 0).then(|| long(&self.frame, FIXED))
+        self.number(HAS_VERSION, 0)
+    }
+
+    /// When it is due, ms since 1970, if it was not to run at once.
+    pub fn deliver_at_ms(&self) -> Option<u64> {
+        self.number(HAS_DELIVER_AT, HAS_VERSION)
+    }
+
+    /// How long after its append time it is of use, in ms, if that has an end.
+    pub fn ttl_ms(&self) -> Option<u64> {
+        self.number(HAS_TTL, HAS_VERSION | HAS_DELIVER_AT)
+    }
+
+    /// Its priority among keys, 1 to 10, if it has one of its own.
+    pub fn priority(&self) -> Option<u8> {
+        Some(self.frame[PRIORITY_AT]).filter(|priority| *priority != 0)
+    }
+
+    /// The number of a flag, which stands behind those of the flags `before` it.
+    fn number(&self, flag: u8, before: u8) -> Option<u64> {
+        let at = FIXED + 8 * (self.flags() & before).count_ones() as usize;
+        (self.flags() & flag != 0).then(|| long(&self.frame, at))
     }
 
     /// When it was made, ms since 1970.
@@ -392,10 +418,13 @@ mod tests {
             headers in proptest::collection::vec(("[a-z-]{0,9}", proptest::collection::vec(any::<u8>(), 0..9)), 0..5),
             version in proptest::option::of(any::<u64>()),
             appended_ms in proptest::option::of(any::<u64>()),
+            deliver_at_ms in proptest::option::of(any::<u64>()),
+            priority in proptest::option::of(PRIORITIES),
+            ttl_ms in proptest::option::of(1..=u64::MAX),
         ) {
             let borrowed: Vec<_> = headers.iter().map(|(n, v)| (n.as_str(), v.as_slice())).collect();
             let draft = Draft { id: &id, key: key.as_deref(), payload: payload.as_deref(), headers: &borrowed,
-                version, produced_ms: 42, appended_ms };
+                version, produced_ms: 42, appended_ms, deliver_at_ms, priority, ttl_ms };
             let mut frames = Frames::default();
             frames.push(1, &draft).expect("within bounds");
             frames.push(2, &draft).expect("within bounds");
@@ -407,6 +436,8 @@ mod tests {
             prop_assert_eq!(last.key(), key.as_deref());
             prop_assert_eq!(last.payload(), payload.as_deref());
             prop_assert_eq!(last.version(), version);
+            let later = (last.deliver_at_ms(), last.priority(), last.ttl_ms());
+            prop_assert_eq!(later, (deliver_at_ms, priority, ttl_ms));
             prop_assert_eq!(last.produced_ms(), 42);
             prop_assert_eq!(last.appended_ms(), appended_ms.unwrap_or(7));
             prop_assert_eq!(last.headers().collect::<Vec<_>>(), borrowed);
@@ -418,11 +449,85 @@ mod tests {
             let batch = Batch { partition: 0, base: 0, next: 0, appended_ms: 0, count: 0, frames: bytes.into() };
             for delivery in batch.cursor(0).take(300) {
                 match delivery {
-                    Ok(delivery) => { let _ = (delivery.headers().count(), delivery.id(), delivery.payload()); }
+                    Ok(delivery) => {
+                        let _ = (delivery.headers().count(), delivery.id(), delivery.payload());
+                        let _ = (delivery.deliver_at_ms(), delivery.priority(), delivery.ttl_ms());
+                    }
                     Err(_) => break,
                 }
             }
         }
+    }
+
+    fn unhex(text: &str) -> Bytes {
+        let digits = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex");
+        (0..text.len()).step_by(2).map(digits).collect()
+    }
+
+    /// MSG-1: frames that were written before they could have a deliver-at, a priority or a time to live.
+    #[test]
+    fn frames_of_the_first_layout_are_read_as_ever() {
+        let headers: [(&str, &[u8]); 2] = [("trace", b"x"), ("empty", b"")];
+        let produced_ms = 1_700_000_000_000;
+        let full = Draft {
+            id: "m-1",
+            key: Some(b"user-1"),
+            payload: Some(b"{\"n\":1}"),
+            headers: &headers,
+            version: Some(7),
+            produced_ms,
+            appended_ms: Some(1_700_000_000_123),
+            ..Draft::default()
+        };
+        let plain = Draft { headers: &[], version: None, appended_ms: None, ..full };
+        for (draft, golden) in [
+            (
+                full,
+                concat!(
+                    "4f000000000000000b00030006000200170000000068e5cf8b01000007000000000000007b68e5cf8b010000",
+                    "6d2d31757365722d31050001000000747261636578050000000000656d7074797b226e223a317d"
+                ),
+            ),
+            (
+                plain,
+                "28000000000000000100030006000000000000000068e5cf8b0100006d2d31757365722d317b226e223a317d",
+            ),
+            (
+                Draft { id: "m-2", key: None, payload: None, ..plain },
+                "1b000000000000000400030000000000000000000068e5cf8b0100006d2d32",
+            ),
+            (
+                Draft { id: "m-3", key: Some(b""), payload: Some(b""), version: Some(u64::MAX), ..plain },
+                "23000000000000000300030000000000000000000068e5cf8b010000ffffffffffffffff6d2d33",
+            ),
+        ] {
+            let golden = unhex(golden);
+            let read = Delivery::parse(golden.clone(), 0, 0, 0, 5).expect("well formed");
+            assert_eq!((read.id(), read.key(), read.payload()), (draft.id, draft.key, draft.payload));
+            assert_eq!(read.headers().collect::<Vec<_>>(), draft.headers);
+            assert_eq!((read.version(), read.produced_ms()), (draft.version, produced_ms));
+            assert_eq!(read.appended_ms(), draft.appended_ms.unwrap_or(5));
+            assert_eq!((read.deliver_at_ms(), read.priority(), read.ttl_ms()), (None, None, None));
+            let mut written = bytes::BytesMut::new();
+            draft.encode(&mut written).expect("within bounds");
+            assert_eq!(written, golden);
+        }
+    }
+
+    /// MSG-1: what a newer version wrote is refused as a whole.
+    #[test]
+    fn an_unknown_flag_or_a_priority_above_ten_is_refused() {
+        let mut frame = bytes::BytesMut::new();
+        Draft { id: "a", priority: Some(10), ..Draft::default() }.encode(&mut frame).expect("valid");
+        let parse = |frame: &[u8]| Delivery::parse(Bytes::copy_from_slice(frame), 0, 0, 0, 0);
+        assert_eq!(parse(&frame).expect("valid").priority(), Some(10));
+        for flag in [64, 128] {
+            let mut newer = frame.clone();
+            newer[8] |= flag;
+            assert_eq!(parse(&newer).expect_err("unknown"), FrameError::Newer(NO_PAYLOAD | flag));
+        }
+        frame[PRIORITY_AT] = 11;
+        assert!(matches!(parse(&frame), Err(FrameError::Damaged(..))));
     }
 
     #[test]
@@ -460,6 +565,10 @@ mod tests {
         let draft = Draft { id: "a", key: Some(&key), ..Draft::default() };
         assert_eq!(frames.push(0, &draft), Err(FrameError::Key(KEY_BYTES_MAX + 1)));
         assert_eq!(frames.push(0, &Draft::default()), Err(FrameError::Id(0)));
+        let draft = Draft { id: "a", ..Draft::default() };
+        assert_eq!(frames.push(0, &Draft { priority: Some(0), ..draft }), Err(FrameError::Priority(0)));
+        assert_eq!(frames.push(0, &Draft { priority: Some(11), ..draft }), Err(FrameError::Priority(11)));
+        assert_eq!(frames.push(0, &Draft { ttl_ms: Some(0), ..draft }), Err(FrameError::Ttl));
         assert_eq!((frames.len(), frames.bytes()), (0, 0));
     }
 }

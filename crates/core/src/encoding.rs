@@ -1,12 +1,16 @@
 //! The bytes that records are made of: numbers, and fields as (tag, length, bytes) in ascending tags.
 //!
-//! In come values or bytes, out come bytes or values. A field that its reader does not know is an error and never
-//! skipped: a newer version wrote it, and what it says may decide what counts.
+//! In come values or bytes, out come bytes or values. A field that its reader does not know is an error: a newer
+//! version wrote it, and what it says may decide what counts. Only fields whose tags are [`SKIPPABLE`] or above are
+//! skipped: a writer puts there what a reader may do without.
 
 /// Bytes that are not what they should be, and what is wrong with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
+
+/// From this tag on, a reader skips the fields that it does not know.
+pub const SKIPPABLE: u8 = 128;
 
 /// Appends a number, seven bits a byte, the lowest first.
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
@@ -73,6 +77,11 @@ pub(crate) fn take_flag(bytes: &mut &[u8]) -> Result<bool, Malformed> {
 /// Takes a number of 32 bits off the front of `bytes`.
 pub(crate) fn take_u32(bytes: &mut &[u8]) -> Result<u32, Malformed> {
     u32::try_from(take_varint(bytes)?).map_err(|_| Malformed("a number over 32 bits"))
+}
+
+/// Takes a number of 8 bits off the front of `bytes`.
+pub(crate) fn take_u8(bytes: &mut &[u8]) -> Result<u8, Malformed> {
+    u8::try_from(take_varint(bytes)?).map_err(|_| Malformed("a number over 8 bits"))
 }
 
 /// All of `bytes` as text.
@@ -156,7 +165,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Reads fields one by one. Every tag must be asked for; one that was not is an error at the end.
+/// Reads fields one by one. Every tag below [`SKIPPABLE`] must be asked for; one that was not is an error.
 #[derive(Debug)]
 pub(crate) struct FieldReader<'a> {
     rest: &'a [u8],
@@ -190,6 +199,7 @@ impl<'a> FieldReader<'a> {
 
     /// The field of that tag, if it is there. To be asked in ascending order.
     pub(crate) fn maybe(&mut self, tag: u8) -> Result<Option<&'a [u8]>, Malformed> {
+        self.pass(|there| there < tag)?;
         match self.ahead {
             Some((there, value)) if there == tag => {
                 self.advance(tag)?;
@@ -235,11 +245,19 @@ impl<'a> FieldReader<'a> {
         list(self.maybe(tag)?.unwrap_or_default(), item)
     }
 
-    /// All fields were known.
-    pub(crate) fn finish(self) -> Result<(), Malformed> {
-        match self.ahead {
-            None => Ok(()),
-            Some(_) => Err(Malformed("a field that this version does not know")),
+    /// All fields were known, or may be skipped.
+    pub(crate) fn finish(mut self) -> Result<(), Malformed> {
+        self.pass(|_| true)
+    }
+
+    /// Passes the fields ahead that nobody asks for any more.
+    fn pass(&mut self, over: impl Fn(u8) -> bool) -> Result<(), Malformed> {
+        while let Some((there, _)) = self.ahead.filter(|(there, _)| over(*there)) {
+            if there < SKIPPABLE {
+                return Err(Malformed("a field that this version does not know"));
+            }
+            self.advance(there)?;
         }
+        Ok(())
     }
 }

@@ -7,6 +7,7 @@
 //! - one message of a lane is in its handler at a time, in the order of the source; what failed comes back to the head;
 //! - what was queued is handed out by `next_ready` exactly once, unless its partition is dropped;
 //! - lanes do not wait for each other; keyless messages in flight never exceed their share (MSG-2);
+//! - nothing of a partition that is held is handed out, and nobody else waits for it (ORD-12);
 //! - a [`LaneId`] of a lane that is gone is noticed, and changes nothing.
 //!
 //! No call allocates per message: queues, lanes and lists grow to what is live, and are used again.
@@ -14,6 +15,7 @@
 mod ends;
 mod life;
 mod moves;
+mod partitions;
 mod settings;
 mod turns;
 mod view;
@@ -25,13 +27,15 @@ use std::hash::{BuildHasher, Hasher};
 use foldhash::quality::FixedState;
 
 use crate::delivery::Delivery;
-use crate::lane::{Failure, LANES_CAP, Lane, LaneHash, LaneId, LaneState, Queue, Queues};
+use crate::lane::{Failure, LANES_CAP, Lane, LaneHash, LaneId, LaneState, Queues};
 use crate::slab::Slab;
 use crate::table::Table;
 
-pub use life::Left;
+use partitions::Side;
 #[cfg(feature = "flaws")]
 pub use settings::Flaws;
+
+pub use partitions::Left;
 pub use settings::{Order, Settings};
 pub use view::{Counts, LaneView};
 
@@ -66,21 +70,28 @@ pub struct Engine {
     table: Table,
     queues: Queues,
     failures: Slab<Failure>,
-    /// Free lanes with something queued, but for the hot one.
+    /// By partition: its lanes, and what of it has no lane.
+    sides: Vec<Side>,
+    /// Partitions that are held.
+    held: usize,
+    /// Free lanes with something queued, but for the hot one. This and the lists below may name lanes that are gone.
     ready: VecDeque<LaneId>,
     /// The lane that ended last: it goes on first, while its memory is near.
     hot: Option<LaneId>,
     burst: u32,
-    /// Keyless messages that found no place in flight.
-    keyless: Queue,
+    /// Partitions with keyless messages that found no place in flight, in the order of their turns.
+    keyless_turns: VecDeque<u32>,
+    keyless_queued: usize,
     /// Lanes of keyless messages whose retry is due.
     keyless_ready: VecDeque<LaneId>,
     keyless_turn: bool,
     keyless_running: usize,
-    /// Waiting lanes by due time.
+    /// Waiting lanes by due time. The first is never gone.
     due: BinaryHeap<Reverse<(u64, LaneId)>>,
     /// Idle lanes, longest idle first: see `life.rs`.
-    idle: BinaryHeap<Reverse<(u64, u32)>>,
+    idle: BinaryHeap<Reverse<(u64, LaneId)>>,
+    /// Entries of all these lists whose lanes are gone.
+    stale: usize,
     /// Lanes by state.
     tally: [usize; 5],
     stuck: usize,
@@ -106,15 +117,19 @@ impl Engine {
             table: Table::new(),
             queues: Queues::new(),
             failures: Slab::new(),
+            sides: Vec::new(),
+            held: 0,
             ready: VecDeque::new(),
             hot: None,
             burst: 0,
-            keyless: Queue::EMPTY,
+            keyless_turns: VecDeque::new(),
+            keyless_queued: 0,
             keyless_ready: VecDeque::new(),
             keyless_turn: false,
             keyless_running: 0,
             due: BinaryHeap::new(),
             idle: BinaryHeap::new(),
+            stale: 0,
             tally: [0; 5],
             stuck: 0,
             born: 0,
@@ -144,7 +159,7 @@ impl Engine {
         Some(LaneHash { hash: hasher.finish() ^ apart, partition })
     }
 
-    /// What is to be done with the next delivery of that lane. Changes nothing.
+    /// What is to be done with the next delivery of that lane. Changes nothing. Not asked for a partition that is held.
     #[inline]
     pub fn verdict(&self, lane: Option<LaneHash>) -> Verdict {
         let Some(hash) = lane else {
@@ -153,16 +168,17 @@ impl Engine {
         match self.find(hash) {
             None if self.lane_can_be_made() => Verdict::Run,
             None => Verdict::Full,
-            Some(lane) if lane.state == LaneState::Idle => Verdict::Run,
+            Some(lane) if lane.state() == LaneState::Idle => Verdict::Run,
             Some(lane) if lane.queue.depth < self.settings.lane_capacity => Verdict::Queue,
             Some(_) => Verdict::Full,
         }
     }
 
     fn keyless_verdict(&self) -> Verdict {
-        if self.keyless.depth >= self.settings.lane_capacity || self.anonymous() >= LANES_CAP {
+        // The buffer bounds them, not a lane: what stands behind them in their partition is still read (MSG-2).
+        if self.anonymous() >= LANES_CAP {
             Verdict::Full
-        } else if self.keyless.depth == 0 && self.keyless_running < self.settings.keyless_max {
+        } else if self.keyless_turns.is_empty() && self.keyless_running < self.settings.keyless_max {
             Verdict::Run
         } else {
             Verdict::Queue
@@ -173,7 +189,7 @@ impl Engine {
     pub fn has_room(&self, lane: Option<LaneHash>) -> bool {
         let half = self.settings.lane_capacity / 2;
         match lane {
-            None => self.keyless.depth <= half && self.anonymous() < LANES_CAP,
+            None => self.anonymous() < LANES_CAP,
             Some(hash) => match self.find(hash) {
                 Some(lane) => lane.queue.depth <= half,
                 None => self.lane_can_be_made(),
@@ -187,7 +203,7 @@ impl Engine {
     pub fn began(&mut self, lane: Option<LaneHash>, partition: u32, now: u64) -> LaneId {
         let number = self.lane_for(lane, partition, now);
         let lane = self.lanes.get(number).expect("just found or made");
-        assert_eq!(lane.state, LaneState::Idle, "a second attempt began in a lane");
+        assert_eq!(lane.state(), LaneState::Idle, "a second attempt began in a lane");
         self.enter(number, LaneState::Busy, now)
     }
 
@@ -195,13 +211,12 @@ impl Engine {
     #[inline]
     pub fn queue(&mut self, lane: Option<LaneHash>, delivery: Delivery, now: u64) {
         if lane.is_none() {
-            self.queues.push_back(&mut self.keyless, delivery);
-            return;
+            return self.queue_keyless(delivery);
         }
         let number = self.lane_for(lane, delivery.partition(), now);
         let lane = self.lanes.get_mut(number).expect("just found or made");
         self.queues.push_back(&mut lane.queue, delivery);
-        if lane.state == LaneState::Idle {
+        if lane.state() == LaneState::Idle {
             let id = self.enter(number, LaneState::Ready, now);
             self.ready.push_back(id);
         }

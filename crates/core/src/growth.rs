@@ -1,7 +1,8 @@
 //! A topic that got more partitions, which moved its keys (BRK-10): what may be read once somebody accepted that.
 //!
-//! An acceptance stands in the journal of partition 0 and says where every partition ended at that moment. First the
-//! partitions that were there before are read up to there, then those that were added; what is newer is read once all
+//! An acceptance is decided in the journal of partition 0 and says where every partition ended at that moment. It is
+//! copied into the journals of all other partitions, so that the loss of one journal makes nobody read too early. First
+//! the partitions that were there before are read up to there, then those that were added; what is newer is read once all
 //! of that is settled. So a key's messages run in order although its partition is another now, provided that its
 //! producers used the new number by then. In come positions that are settled; out comes how far each partition may be
 //! read.
@@ -26,11 +27,13 @@ impl Acceptance {
         self.ends.len() as u32
     }
 
-    /// Whether it goes on where `state`, of partition 0, is. Of two for the same number, so, the first counts.
+    /// Whether it goes on where `state` is. Of two for the same number, so, the first counts. A partition that nobody
+    /// has owned since an earlier growth may have missed that one.
     pub(crate) fn follows(&self, state: &State) -> bool {
         let before = state.accepted.last().map(|last| (last.incarnation, last.to()));
         let before = before.or(state.source.map(|source| (source.incarnation, source.partitions)));
-        self.from < self.to() && before.is_none_or(|before| before == (self.incarnation, self.from))
+        let goes_on = |before: (u128, u32)| before.0 == self.incarnation && before.1 <= self.from;
+        self.from < self.to() && before.is_none_or(goes_on)
     }
 }
 
@@ -45,7 +48,7 @@ pub struct Growth {
 }
 
 impl Growth {
-    /// What the journal of partition 0 says about a source; an error with the number on record if nobody has accepted
+    /// What a journal says about a source, as a rule that of partition 0; an error with the number on record if nobody has accepted
     /// the number that it has now.
     pub fn of(first: &State, found: Source) -> Result<Growth, u32> {
         let mut accepted: Vec<Acceptance> =
@@ -62,6 +65,26 @@ impl Growth {
         }
     }
 
+    /// Takes in what the journal of another partition says. True if something of it was not known: another journal has
+    /// lost it.
+    pub fn learn(&mut self, state: &State) -> bool {
+        let (before, partitions) = (self.former.len(), self.partitions());
+        for one in state.accepted.iter().filter(|one| one.to() <= partitions) {
+            if !self.former.contains(&one.from) {
+                self.former.push(one.from);
+                if one.to() > state.opened {
+                    self.accepted.push(one.clone());
+                }
+            }
+        }
+        before != self.former.len()
+    }
+
+    /// What is known of acceptances and not in a journal: it is to be put there before its partition is owned.
+    pub fn missing<'a>(&'a self, state: &'a State) -> impl Iterator<Item = &'a Acceptance> {
+        self.accepted.iter().filter(|one| one.follows(state))
+    }
+
     /// Numbers of partitions from which an acceptance has led to the present one.
     pub fn former(&self) -> Vec<u32> {
         self.former.clone()
@@ -75,6 +98,11 @@ impl Growth {
     /// True if it is not on record that all is settled which stood before.
     pub fn is_new(&self) -> bool {
         !self.accepted.is_empty()
+    }
+
+    /// It is on record that all is settled which stood before.
+    pub fn open(&mut self) {
+        self.accepted.clear();
     }
 
     /// Everything of a partition below `position` is settled.

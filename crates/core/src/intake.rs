@@ -1,9 +1,13 @@
 //! How much may be read next (BPR-1, BPR-2).
 //!
-//! In, each cycle: what every partition of a shard has in memory, and which of them are stopped. Out: which are stopped
-//! now, and how many bytes each other one may read. Everything is computed from that input alone, so a decision can
-//! never outlive its reason. The bounds are never passed: a cycle hands out no more than is left, counted as if every
-//! message were as small as a message can be.
+//! In: what a shard has in memory, what the partition whose turn it is has of that, and whether it was stopped. Out:
+//! whether it is stopped now, and how many bytes its next read may bring. Everything is computed from that input alone,
+//! so a decision can never outlive its reason, and it costs the same however many partitions there are.
+//!
+//! Kept whatever happens:
+//! - a partition with nothing in memory may read, whatever the others hold: a stuck partition stops only itself (P3);
+//! - the whole is bounded (P5): once a bound is reached, only a partition with nothing in memory reads, and a single
+//!   message. So each partition takes the shard at most one message past either bound.
 
 use crate::frame::FRAME_BYTES_MIN;
 
@@ -18,8 +22,6 @@ pub struct Bounds {
     pub pause_at: f64,
     /// The share of both below which all read on.
     pub resume_at: f64,
-    /// The largest message, which a read may bring whatever it was allowed.
-    pub message_bytes_max: usize,
     /// More than this is never read at once: larger batches only cost latency.
     pub read_bytes_max: usize,
 }
@@ -31,21 +33,34 @@ impl Default for Bounds {
             bytes: 256 << 20,
             pause_at: 0.8,
             resume_at: 0.5,
-            message_bytes_max: 1 << 20,
             read_bytes_max: 256 << 10,
         }
     }
 }
 
-/// What one partition has in memory.
+/// What a shard or one of its partitions has in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Feed {
+pub struct Load {
     /// Messages that are not finished.
     pub messages: usize,
     /// Their bytes.
     pub bytes: usize,
-    /// It is not read: in from the last cycle, out for this one.
-    pub stopped: bool,
+}
+
+impl Load {
+    /// So many messages more, of so many bytes together.
+    #[inline]
+    pub fn add(&mut self, messages: usize, bytes: usize) {
+        self.messages += messages;
+        self.bytes += bytes;
+    }
+
+    /// So many fewer.
+    #[inline]
+    pub fn sub(&mut self, messages: usize, bytes: usize) {
+        self.messages -= messages;
+        self.bytes -= bytes;
+    }
 }
 
 /// Decides what may be read. See the head of `intake.rs`.
@@ -53,7 +68,6 @@ pub struct Feed {
 pub struct Intake {
     messages: Level,
     bytes: Level,
-    message_bytes_max: usize,
     read_bytes_max: usize,
 }
 
@@ -75,38 +89,29 @@ impl Intake {
         Intake {
             messages: level(bounds.messages.max(1)),
             bytes: level(bounds.bytes),
-            message_bytes_max: bounds.message_bytes_max,
             read_bytes_max: bounds.read_bytes_max,
         }
     }
 
-    /// Sets who is stopped, and returns how many bytes the next read of one partition may bring; 0: read nothing. It
-    /// holds for one read: ask again before the next.
-    pub fn cycle(&self, feeds: &mut [Feed]) -> usize {
-        let messages = feeds.iter().map(|feed| feed.messages).sum();
-        let bytes = feeds.iter().map(|feed| feed.bytes).sum();
-        let partitions = feeds.len();
-        for feed in feeds {
-            let by_messages = self.messages.stops(messages, feed.messages, partitions, feed.stopped);
-            let by_bytes = self.bytes.stops(bytes, feed.bytes, partitions, feed.stopped);
-            feed.stopped = by_messages || by_bytes;
+    /// How many bytes the next read of a partition may bring; `None`: it is stopped. The shard has `total` in memory,
+    /// the partition has `own` of it, `partitions` share the shard, and `stopped` says whether this partition was
+    /// stopped when it was asked for last. The answer holds for one read: ask again before the next.
+    pub fn may_read(&self, total: Load, own: Load, partitions: usize, stopped: bool) -> Option<usize> {
+        let by_messages = self.messages.stops(total.messages, own.messages, partitions, stopped);
+        let by_bytes = self.bytes.stops(total.bytes, own.bytes, partitions, stopped);
+        if by_messages || by_bytes {
+            return None;
         }
-        self.may_read(messages, bytes)
-    }
-
-    fn may_read(&self, messages: usize, bytes: usize) -> usize {
-        let messages_left = self.messages.bound.saturating_sub(messages);
-        let bytes_left = self.bytes.bound.saturating_sub(bytes);
-        if messages_left == 0 {
-            return 0;
+        let messages_left = self.messages.bound.saturating_sub(total.messages);
+        let bytes_left = self.bytes.bound.saturating_sub(total.bytes);
+        let full = messages_left == 0 || bytes_left == 0;
+        if full && own.messages > 0 {
+            return None;
         }
-        // A read brings at least one message, however large: there must be room for it. With nothing in memory it is
-        // taken in any case, or a bound below the largest message would stop for ever.
-        if bytes_left < self.message_bytes_max && bytes > 0 {
-            return 0;
-        }
+        // Counted as if every message were as small as a message can be. A read brings at least one message, however
+        // large: with 1 byte allowed it brings exactly one.
         let fits = messages_left.saturating_mul(FRAME_BYTES_MIN);
-        self.read_bytes_max.min(bytes_left).min(fits).max(1)
+        Some(self.read_bytes_max.min(bytes_left).min(fits).max(1))
     }
 }
 

@@ -4,17 +4,37 @@
 //! length, bytes) in ascending tags. Every kind and field of the protocol has its place from the start; which of them
 //! this version carries out is decided by [`crate::state::apply`]. A version, kind or field that is not known is an
 //! error that stops the partition: a newer version wrote it, and to skip it would be to disagree about what counts.
+//! Only fields from [`SKIPPABLE`] on are skipped when they are not known.
+//!
+//! A journal has a format in use, a number that stands in its fences: owners write facts and snapshots in that format
+//! and in no newer one, so that every node of a fleet of mixed versions can read them. [`CommandKind::Upgrade`] raises
+//! it. Claims, fences, identities and commands are how nodes of different versions learn of each other: they are
+//! always written in the first format.
 
 mod form;
 
 use siphasher::sip::SipHasher24;
 
+pub use crate::encoding::SKIPPABLE;
+
 use crate::encoding::Malformed;
+use crate::engine::Order;
 use crate::growth::Acceptance;
 use crate::ranges::Ranges;
 use crate::state::State;
 
-pub(crate) use form::{put_accepted, put_dead, put_set, take_accepted, take_dead, take_set};
+pub(crate) use form::{
+    numbered, order_code, put_accepted, put_dead, put_set, take_accepted, take_dead, take_format, take_order,
+    take_set,
+};
+
+/// The newest format of journals that this version reads and writes.
+pub const FORMAT: u8 = 2;
+/// The format of journals whose fences name none: they were written before formats had numbers.
+pub const FORMAT_FIRST: u8 = 1;
+/// The format that a journal gets from the first fence that names one. It may stay below [`FORMAT`] for some releases:
+/// a new group's journal must be readable for the oldest version that runs beside this one.
+pub const FORMAT_NEW: u8 = 2;
 
 /// A record of `journal.p`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -45,9 +65,12 @@ pub struct Claim {
     pub instance: u128,
     /// Who it is, for people.
     pub node: String,
+    /// The newest format that the claimant reads and writes; [`FORMAT_FIRST`] if it does not say.
+    pub format: u8,
 }
 
-/// Starts an epoch, if its claim is the newest, at that position, and was not fenced before.
+/// Starts an epoch, if its claim is the newest, at that position, and was not fenced before, and it names the format in
+/// use.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fence {
     /// The claim's id.
@@ -58,6 +81,10 @@ pub struct Fence {
     pub journal: u128,
     /// The source that the claimant reads.
     pub source: Source,
+    /// The format in use; none in fences that were written before formats had numbers.
+    pub format: Option<u8>,
+    /// The order that the claimant keeps; none in fences that were written before it stood there.
+    pub order: Option<Order>,
 }
 
 /// What the source partition belongs to; both stop a partition when they change (BRK-10).
@@ -258,6 +285,8 @@ pub struct Command {
     pub accept: Option<Acceptance>,
     /// How many partitions the topic has.
     pub partitions: Option<u32>,
+    /// The format to be used from here on.
+    pub format: Option<u8>,
     /// Who asks.
     pub who: String,
     /// When, ms since 1970.
@@ -284,9 +313,11 @@ pub enum CommandKind {
     Widen,
     /// All that stood before so many partitions were accepted is settled.
     Open,
+    /// All nodes read a newer format: owners write it from here on.
+    Upgrade,
 }
 
-const COMMANDS: [(CommandKind, u8); 11] = [
+const COMMANDS: [(CommandKind, u8); 12] = [
     (CommandKind::Retry, 1),
     (CommandKind::Discard, 2),
     (CommandKind::Release, 3),
@@ -298,6 +329,7 @@ const COMMANDS: [(CommandKind, u8); 11] = [
     (CommandKind::Accept, 9),
     (CommandKind::Widen, 10),
     (CommandKind::Open, 11),
+    (CommandKind::Upgrade, 12),
 ];
 
 /// Why bytes are no record that this version knows.

@@ -2,7 +2,7 @@
 //!
 //! A [`Lane`] is a state, a queue, and what is known of its head's failures; the [`crate::engine`] moves it from state
 //! to state. Queued deliveries lie in one [`Queues`], linked by number, so that an idle lane costs 48 bytes and no
-//! allocation of its own. A lane belongs to exactly one partition.
+//! allocation of its own. A lane belongs to exactly one partition, whose lanes are linked too.
 //!
 //! ```text
 //! idle → busy → idle | ready        ready: free, and something is queued
@@ -11,6 +11,7 @@
 //! ```
 
 use std::borrow::Cow;
+use std::num::NonZeroU64;
 
 use crate::delivery::Delivery;
 use crate::slab::{NONE, Slab};
@@ -21,6 +22,7 @@ pub struct LaneId(u64);
 
 /// Bits of a lane's number. The rest counts lanes: 2^38 must be made before an id could come back.
 const NUMBER_BITS: u32 = 26;
+const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 /// More lanes than this cannot be told apart.
 pub(crate) const LANES_CAP: usize = 1 << (NUMBER_BITS - 1);
 
@@ -33,7 +35,7 @@ impl LaneId {
 
     #[inline]
     pub(crate) fn number(self) -> u32 {
-        self.0 as u32 & ((1 << NUMBER_BITS) - 1)
+        (self.0 & NUMBER_MASK) as u32
     }
 }
 
@@ -61,22 +63,110 @@ pub enum LaneState {
     Burying,
 }
 
+/// A lane. A million of them may live, so what is small shares one word: from the lowest bit on the state (3 bits), the
+/// three flags, the upper 20 bits of `since`, and above them what tells this lane from earlier ones of its number.
 pub(crate) struct Lane {
-    pub(crate) id: LaneId,
     pub(crate) hash: u64,
-    /// When its state began.
-    pub(crate) since: u64,
+    word: NonZeroU64,
+    since_low: u32,
     pub(crate) partition: u32,
     pub(crate) queue: Queue,
     /// Number of its [`Failure`], or `NONE`.
     pub(crate) failure: u32,
-    pub(crate) state: LaneState,
-    /// False for a message without a key, whose lane is only its place while it is in flight or waits.
-    pub(crate) keyed: bool,
+    /// The lanes of its partition before and behind it, or `NONE`.
+    pub(crate) before: u32,
+    pub(crate) behind: u32,
+}
+
+const STATE_MASK: u64 = 0b111;
+const KEYED: u64 = 1 << 3;
+const LISTED: u64 = 1 << 4;
+const DRAINING: u64 = 1 << 5;
+const SINCE_SHIFT: u32 = 6;
+const SINCE_MASK: u64 = NUMBER_MASK & !((1 << SINCE_SHIFT) - 1);
+
+impl Lane {
+    /// An idle lane. `keyed`: false for a message without a key, whose lane is only its place while it is in flight
+    /// or waits.
+    #[inline]
+    pub(crate) fn new(id: LaneId, hash: u64, partition: u32, keyed: bool, since: u64) -> Lane {
+        let born = NonZeroU64::new(id.0 & !NUMBER_MASK).expect("lanes are counted from 1");
+        let word = if keyed { born | KEYED } else { born };
+        let (queue, failure, before, behind) = (Queue::EMPTY, NONE, NONE, NONE);
+        let mut lane = Lane { hash, word, since_low: 0, partition, queue, failure, before, behind };
+        lane.enter(LaneState::Idle, since);
+        lane
+    }
+
+    /// True if that is this lane, and not an earlier one of its number.
+    #[inline]
+    pub(crate) fn is(&self, id: LaneId) -> bool {
+        (self.word.get() ^ id.0) & !NUMBER_MASK == 0
+    }
+
+    /// Its id; `number` is its own.
+    #[inline]
+    pub(crate) fn id(&self, number: u32) -> LaneId {
+        LaneId(self.word.get() & !NUMBER_MASK | u64::from(number))
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> LaneState {
+        match self.word.get() & STATE_MASK {
+            0 => LaneState::Idle,
+            1 => LaneState::Ready,
+            2 => LaneState::Busy,
+            3 => LaneState::Waiting,
+            _ => LaneState::Burying,
+        }
+    }
+
+    /// When its state began.
+    #[inline]
+    pub(crate) fn since(&self) -> u64 {
+        (self.word.get() & SINCE_MASK) >> SINCE_SHIFT << 32 | u64::from(self.since_low)
+    }
+
+    #[inline]
+    pub(crate) fn enter(&mut self, state: LaneState, since: u64) {
+        // The sum of the upper parts fits: 52 bits of milliseconds are 140,000 years.
+        let high = (since >> 32 << SINCE_SHIFT) & SINCE_MASK;
+        self.since_low = since as u32;
+        self.set(STATE_MASK | SINCE_MASK, state as u64 | high);
+    }
+
+    #[inline]
+    pub(crate) fn keyed(&self) -> bool {
+        self.word.get() & KEYED != 0
+    }
+
     /// It has an entry among the idle (see `engine/life.rs`).
-    pub(crate) listed: bool,
+    #[inline]
+    pub(crate) fn listed(&self) -> bool {
+        self.word.get() & LISTED != 0
+    }
+
+    #[inline]
+    pub(crate) fn set_listed(&mut self, listed: bool) {
+        self.set(LISTED, if listed { LISTED } else { 0 });
+    }
+
     /// Its partition is being given up: what fails here is the next owner's.
-    pub(crate) draining: bool,
+    #[inline]
+    pub(crate) fn draining(&self) -> bool {
+        self.word.get() & DRAINING != 0
+    }
+
+    #[inline]
+    pub(crate) fn set_draining(&mut self, draining: bool) {
+        self.set(DRAINING, if draining { DRAINING } else { 0 });
+    }
+
+    #[inline]
+    fn set(&mut self, mask: u64, bits: u64) {
+        let word = self.word.get() & !mask | bits;
+        self.word = NonZeroU64::new(word).expect("lanes are counted from 1");
+    }
 }
 
 /// A first and a last delivery, linked in [`Queues`].

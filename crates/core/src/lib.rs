@@ -35,7 +35,7 @@ pub use delivery::{Batch, BatchCursor, Delivery, Found};
 pub use engine::{Counts, Engine, LaneView, Left, Order, Ready, Settings, Verdict};
 pub use frame::{Draft, FrameError, Frames};
 pub use growth::{Acceptance, Growth};
-pub use intake::{Feed, Intake};
+pub use intake::{Intake, Load};
 pub use journal::{DeadEffect, DeadEntry, DeadReason, Record, RecordError, Source, key_hash};
 pub use lane::{LaneHash, LaneId, LaneState};
 pub use ledger::Ledger;

@@ -15,9 +15,10 @@ mod take;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use siphasher::sip::SipHasher24;
 
-use crate::journal::{Claim, DeadEntry, Record, RecordError};
+use crate::journal::{Claim, DeadEntry, FORMAT_FIRST, Record, RecordError};
 use crate::ranges::Ranges;
 use crate::record::Ready;
 use crate::rules::Rules;
@@ -40,7 +41,7 @@ pub enum Input<'a> {
         /// Its size.
         bytes: usize,
     },
-    /// A record was read that [`Record::decode`] refused.
+    /// A record was read that [`Owner::decode`] refused.
     Unreadable {
         /// Where it stands.
         position: u64,
@@ -97,7 +98,7 @@ pub enum Appended {
 /// What to do next. All but `Wait` and `Read` are said once, and must be done before the next step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Append the record, on condition that the journal ends at `expect` if given, and say how it went.
+    /// Append the record as [`Owner::encode`] writes it, on condition that the journal ends at `expect` if given, and say how it went.
     Append {
         /// What to append.
         record: Arc<Record>,
@@ -168,6 +169,8 @@ pub struct Owner {
     read_past: Option<u64>,
     /// The journal must be read to its end.
     read_end: bool,
+    /// How often that was asked: a read that began before does not answer it.
+    asked: u64,
     committed: Option<Committed>,
     ready: Ready,
     said: VecDeque<Action>,
@@ -242,6 +245,7 @@ impl Owner {
             appending: false,
             read_past: None,
             read_end: false,
+            asked: 0,
             committed: None,
             ready: Ready::default(),
             said: VecDeque::new(),
@@ -273,9 +277,30 @@ impl Owner {
         self.replay.state()
     }
 
+    /// The bytes of a record that this owner appends, in the format in use.
+    pub fn encode(&self, record: &Record) -> Bytes {
+        record.encode_as(self.state().map_or(FORMAT_FIRST, State::format))
+    }
+
+    /// Reads a record, if it is of a format that this owner reads.
+    pub fn decode(&self, bytes: &[u8]) -> Result<Record, RecordError> {
+        Record::decode_up_to(self.setup.format, bytes)
+    }
+
     /// The next journal position to read.
     pub fn next(&self) -> u64 {
         self.replay.next()
+    }
+
+    /// How often the journal's end was asked for. A driver that hears other things while it reads compares: only a read
+    /// that began at the present count is [`Input::CaughtUp`].
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// When a drain is given up, whatever is being waited for: tick then. `u64::MAX`: never.
+    pub fn gives_up_ms(&self) -> u64 {
+        self.drained_by_ms()
     }
 
     /// The epoch, from `Start` until `StepBack` or `Stop`.
@@ -303,12 +328,23 @@ impl Owner {
         self.state().is_some_and(|state| state.widened > self.setup.source.partitions)
     }
 
+    /// The format in use, if this owner does not read it.
+    fn newer_format(&self) -> Option<u8> {
+        self.state().map(State::format).filter(|in_use| *in_use > self.setup.format)
+    }
+
     /// The epoch of this owner's counting fence.
     fn running(&self) -> Option<u64> {
         match self.phase {
             Phase::Opening { epoch, .. } => Some(epoch),
             _ => self.epoch(),
         }
+    }
+
+    /// Nothing more is decided until the journal was read to its end, by a read that begins now or later.
+    fn ask_for_end(&mut self) {
+        self.read_end = true;
+        self.asked += 1;
     }
 
     fn claim_anew(&mut self) {
@@ -320,6 +356,7 @@ impl Owner {
             id: self.claim,
             instance: self.setup.instance,
             node: self.setup.node.clone(),
+            format: self.setup.format,
         }));
     }
 

@@ -49,6 +49,10 @@ rules! {
     cut_after_read_back,
     /// A snapshot is the state as of what its writer had read, not as of where it lands.
     as_of,
+    /// An upgrade counts only if the owner and the newest claimant read the format.
+    upgrade_when_readable,
     /// Completions that do not fit into one record go on record in ascending position.
     ascending,
+    /// A drain is written in as few records as it fits into.
+    few_records,
 }

@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 
+use crate::engine::Order;
 use crate::journal::Source;
 use crate::rice::RANGE_BYTES_MAX;
 
@@ -12,6 +13,11 @@ use crate::rice::RANGE_BYTES_MAX;
 pub const RECORD_BYTES_MAX: usize = 64 << 10;
 /// What a dead letter's entry takes at most: six numbers of ten bytes, a hash, and nine single bytes.
 pub const DEAD_BYTES_MAX: usize = 80;
+
+/// Ranges that always fit into one record.
+pub const RANGES_PER_RECORD_MAX: usize = 2_000;
+/// Dead letters that fit beside them.
+pub const DEAD_PER_RECORD_MAX: usize = 200;
 
 /// What an owner is told once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -28,6 +34,10 @@ pub struct Setup {
     pub source: Source,
     /// Numbers of partitions that it had before, from which the present one was accepted.
     pub former: Vec<u32>,
+    /// The newest format of journals that this process reads and writes: [`crate::journal::FORMAT`], but under test.
+    pub format: u8,
+    /// The order that the pipeline keeps.
+    pub order: Order,
     /// Where a new group starts.
     pub start: u64,
     /// How long a handler may run.
@@ -43,9 +53,9 @@ pub struct Bounds {
     pub batch_ms: u64,
     /// So many completions wait for no others (COM-2).
     pub batch_settlements: u64,
-    /// Ranges in one record.
+    /// Ranges in one record. A drain goes by [`RANGES_PER_RECORD_MAX`], whatever is set.
     pub ranges_per_record: usize,
-    /// Dead letters in one record.
+    /// Dead letters in one record. A drain goes by [`DEAD_PER_RECORD_MAX`], whatever is set.
     pub dead_per_record: usize,
     /// A snapshot is due when the journal has grown by more than this; `u64::MAX`: never.
     pub snapshot_after_bytes: u64,
@@ -63,13 +73,25 @@ pub struct Bounds {
     pub step_back_ms_max: u64,
 }
 
+impl Bounds {
+    /// What a record may carry while a partition is drained. A drain is given up at its deadline, and what is finished
+    /// and not on record then runs again: so it is written in as few records as it fits into.
+    pub(crate) fn draining(&self) -> Bounds {
+        Bounds {
+            ranges_per_record: self.ranges_per_record.max(RANGES_PER_RECORD_MAX),
+            dead_per_record: self.dead_per_record.max(DEAD_PER_RECORD_MAX),
+            ..self.clone()
+        }
+    }
+}
+
 impl Default for Bounds {
     fn default() -> Bounds {
         Bounds {
             batch_ms: 1_000,
             batch_settlements: 1_000,
-            ranges_per_record: 2_000,
-            dead_per_record: 200,
+            ranges_per_record: RANGES_PER_RECORD_MAX,
+            dead_per_record: DEAD_PER_RECORD_MAX,
             snapshot_after_bytes: 256 << 10,
             snapshot_bytes_max: 900 << 10,
             silence_ms: 3_000,
@@ -81,8 +103,30 @@ impl Default for Bounds {
     }
 }
 
+/// What a record has around its ranges and dead letters.
+const AROUND_BYTES: usize = 100;
+
+impl Bounds {
+    /// The same, but for records that a journal takes which takes at most `bytes_max`: one that is too large could never
+    /// be appended, and its partition would stop for good.
+    pub fn within(&self, bytes_max: usize) -> Bounds {
+        let half = bytes_max.saturating_sub(AROUND_BYTES) / 2;
+        let (ranges, dead) = match bytes_max < RECORD_BYTES_MAX {
+            true => (half / RANGE_BYTES_MAX, half / DEAD_BYTES_MAX),
+            false => (usize::MAX, usize::MAX),
+        };
+        Bounds {
+            ranges_per_record: self.ranges_per_record.min(ranges.saturating_sub(1).max(1)),
+            dead_per_record: self.dead_per_record.min(dead.max(1)),
+            snapshot_bytes_max: self.snapshot_bytes_max.min(bytes_max.saturating_sub(AROUND_BYTES)),
+            ..self.clone()
+        }
+    }
+}
+
 const _: () = assert!(
-    2_001 * RANGE_BYTES_MAX + 200 * DEAD_BYTES_MAX + 100 <= RECORD_BYTES_MAX,
+    (RANGES_PER_RECORD_MAX + 1) * RANGE_BYTES_MAX + DEAD_PER_RECORD_MAX * DEAD_BYTES_MAX + 100
+        <= RECORD_BYTES_MAX,
     "the default bounds keep every record below its largest size"
 );
 
@@ -129,4 +173,25 @@ pub fn commit_metadata(journal: u128, epoch: u64) -> Bytes {
 pub fn parse_commit_metadata(metadata: &[u8]) -> Option<Mirror> {
     let (journal, epoch) = std::str::from_utf8(metadata).ok()?.strip_prefix("keylane1:")?.split_once(':')?;
     Some(Mirror { journal: u128::from_str_radix(journal, 16).ok()?, epoch: epoch.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// BRK-6, P10: whatever a journal takes, its records and snapshots are not larger.
+    #[test]
+    fn records_are_bounded_by_what_a_journal_takes() {
+        let bounds = Bounds::default();
+        assert_eq!(bounds.within(usize::MAX), bounds);
+        assert_eq!(bounds.within(1 << 20), bounds);
+        for bytes_max in [1_000, 4_000, 32 << 10, RECORD_BYTES_MAX - 1] {
+            let within = bounds.within(bytes_max);
+            let ranges = (within.ranges_per_record + 1) * RANGE_BYTES_MAX;
+            let record = ranges + within.dead_per_record * DEAD_BYTES_MAX + AROUND_BYTES;
+            assert!(record <= bytes_max, "{record} of {bytes_max}");
+            assert!(within.snapshot_bytes_max < bytes_max);
+            assert!(within.ranges_per_record > 0 && within.dead_per_record > 0);
+        }
+    }
 }

@@ -4,7 +4,8 @@
 //! all use [`apply`], so they cannot disagree. It depends on nothing but its arguments: no config, no clock.
 //!
 //! Kept: the epoch only grows; within an epoch a record counts once, in the order of `seq`, and not behind `released`;
-//! a position is settled only by a record that counts.
+//! a position is settled only by a record that counts; the format in use only grows, and never beyond what the owner
+//! and the newest claimant read.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +13,12 @@ use crate::encoding::{
     FieldReader, Fields, Malformed, put_varint, take_flag, take_id, take_u32, take_varint,
 };
 use crate::encoding::{text, whole};
+use crate::engine::Order;
 use crate::growth::Acceptance;
 use crate::journal::{
-    Claim, Command, CommandKind, DeadEffect, DeadEntry, Facts, Fence, Record, Snapshot, SnapshotBody, Source,
-    put_accepted, put_dead, put_set, take_accepted, take_dead, take_set,
+    Claim, Command, CommandKind, DeadEffect, DeadEntry, FORMAT_FIRST, Facts, Fence, Record, Snapshot,
+    SnapshotBody, Source, numbered, order_code, put_accepted, put_dead, put_set, take_accepted, take_dead,
+    take_format, take_order, take_set,
 };
 use crate::ranges::Settled;
 use crate::rules::Rules;
@@ -45,6 +48,11 @@ pub struct State {
     pub opened: u32,
     /// The topic has at least so many partitions: who goes by fewer does not own this one.
     pub widened: u32,
+    /// The format in use; none until a fence names one.
+    pub format: Option<u8>,
+    /// The order that the last counting fence says; none if it says nothing. It is the order that whatever is held was
+    /// held under.
+    pub order: Option<Order>,
 }
 
 /// The newest claim on record.
@@ -60,6 +68,8 @@ pub struct NewestClaim {
     pub node: String,
     /// True once a fence of it counted; no second one does.
     pub fenced: bool,
+    /// The newest format that the claimant reads and writes.
+    pub format: u8,
 }
 
 /// An epoch: from its fence to the next.
@@ -75,6 +85,8 @@ pub struct Epoch {
     pub seq: u64,
     /// Its owner is through: nothing of it counts any more.
     pub released: bool,
+    /// The newest format that its owner reads and writes.
+    pub format: u8,
 }
 
 /// What [`apply`] made of a record.
@@ -113,6 +125,12 @@ pub enum Ignored {
     AcceptedBefore,
     /// A fence of a claimant that goes by fewer partitions than the topic has.
     Outgrown,
+    /// A fence that names another format than the one in use.
+    OtherFormat,
+    /// An upgrade to the format in use, or to an older one.
+    UpgradedBefore,
+    /// An upgrade to a format that the owner or the newest claimant does not read; see [`State::too_old_for`].
+    TooOld,
 }
 
 /// What a newer version of Keylane put on record, and this one cannot carry out.
@@ -144,7 +162,7 @@ pub(crate) fn apply_under(rules: Rules, state: &mut State, position: u64, record
         Record::Fence(fence) => apply_fence(rules, state, position, fence),
         Record::Facts(facts) => apply_facts(rules, state, facts),
         Record::Snapshot(snapshot) => apply_snapshot(rules, state, snapshot),
-        Record::Command(command) => apply_command(state, command),
+        Record::Command(command) => apply_command(rules, state, command),
     }
 }
 
@@ -159,6 +177,7 @@ fn apply_claim(state: &mut State, position: u64, claim: &Claim) -> Applied {
         instance: claim.instance,
         node: claim.node.clone(),
         fenced: false,
+        format: claim.format,
     });
     Applied::Counted
 }
@@ -167,7 +186,11 @@ fn apply_fence(rules: Rules, state: &mut State, position: u64, fence: &Fence) ->
     if fence.source.partitions < state.widened {
         return Applied::Ignored(Ignored::Outgrown);
     }
-    let (mut instance, mut node) = (0, String::new());
+    // A fence that was sent before an upgrade landed, and lands behind it: its owner would write what it should not.
+    if state.format.is_some() && state.format != fence.format {
+        return Applied::Ignored(Ignored::OtherFormat);
+    }
+    let (mut instance, mut node, mut format) = (0, String::new(), FORMAT_FIRST);
     match &mut state.claim {
         Some(newest) if newest.id == fence.claim => {
             if rules.claim_position() && newest.position != fence.claim_position {
@@ -180,13 +203,14 @@ fn apply_fence(rules: Rules, state: &mut State, position: u64, fence: &Fence) ->
                 return Applied::Ignored(Ignored::OtherJournal);
             }
             newest.fenced = true;
-            (instance, node) = (newest.instance, newest.node.clone());
+            (instance, node, format) = (newest.instance, newest.node.clone(), newest.format);
         }
         _ if rules.newest_claim() => return Applied::Ignored(Ignored::NotNewestClaim),
         _ => {}
     }
-    state.epoch = Some(Epoch { position, instance, node, seq: 0, released: false });
+    state.epoch = Some(Epoch { position, instance, node, seq: 0, released: false, format });
     state.source = Some(fence.source);
+    (state.format, state.order) = (fence.format, fence.order);
     Applied::Counted
 }
 
@@ -262,7 +286,10 @@ fn apply_snapshot(rules: Rules, state: &mut State, snapshot: &Snapshot) -> Appli
     }
 }
 
-fn apply_command(state: &mut State, command: &Command) -> Applied {
+fn apply_command(rules: Rules, state: &mut State, command: &Command) -> Applied {
+    if let (CommandKind::Upgrade, Some(format)) = (command.kind, command.format) {
+        return apply_upgrade(rules, state, format);
+    }
     match (command.kind, &command.accept, command.partitions) {
         (CommandKind::Accept, Some(accept), _) if accept.follows(state) => {
             state.accepted.push(accept.clone());
@@ -283,7 +310,44 @@ fn apply_command(state: &mut State, command: &Command) -> Applied {
     }
 }
 
+fn apply_upgrade(rules: Rules, state: &mut State, format: u8) -> Applied {
+    if format <= state.format() {
+        return Applied::Ignored(Ignored::UpgradedBefore);
+    }
+    // An owner that cannot read it would stop in the midst of its work, a claimant before it could begin. Behind this
+    // record both are known to read it: a claim that comes later is written by someone who has yet to read this.
+    if rules.upgrade_when_readable() && state.too_old_for(format).is_some() {
+        return Applied::Ignored(Ignored::TooOld);
+    }
+    state.format = Some(format);
+    Applied::Counted
+}
+
+/// Who does not read a format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TooOld<'a> {
+    /// The node.
+    pub node: &'a str,
+    /// The newest format that it reads.
+    pub reads: u8,
+    /// It owns the partition; otherwise it has claimed it, later than all others.
+    pub owns: bool,
+}
+
 impl State {
+    /// The format in use.
+    pub fn format(&self) -> u8 {
+        self.format.unwrap_or(FORMAT_FIRST)
+    }
+
+    /// The owner or the newest claimant, if it does not read `format`; then an upgrade to it does not count.
+    pub fn too_old_for(&self, format: u8) -> Option<TooOld<'_>> {
+        let epoch = self.epoch.as_ref().filter(|epoch| !epoch.released && epoch.format < format);
+        let owner = epoch.map(|epoch| TooOld { node: &epoch.node, reads: epoch.format, owns: true });
+        let newest = self.claim.as_ref().filter(|newest| newest.format < format);
+        owner.or(newest.map(|newest| TooOld { node: &newest.node, reads: newest.format, owns: false }))
+    }
+
     /// Appends the state as a snapshot has it.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let mut fields = Fields::new(out);
@@ -323,12 +387,16 @@ impl State {
         fields.list(10, &self.accepted, put_accepted);
         fields.number_if(11, (self.widened > 0).then_some(u64::from(self.widened)));
         fields.number_if(12, (self.opened > 0).then_some(u64::from(self.opened)));
+        fields.number_if(13, self.format.map(u64::from));
+        fields.number_if(14, self.order.map(order_code));
+        fields.number_if(15, self.claim.as_ref().and_then(|claim| numbered(claim.format)));
+        fields.number_if(16, self.epoch.as_ref().and_then(|epoch| numbered(epoch.format)));
     }
 
     /// Reads what [`State::encode`] wrote.
     pub(crate) fn decode(bytes: &[u8]) -> Result<State, Malformed> {
         let mut fields = FieldReader::new(bytes)?;
-        let state = State {
+        let mut state = State {
             journal: fields.maybe(1)?.map(|value| whole(value, take_id)).transpose()?,
             claim: fields.maybe(2)?.map(take_claim).transpose()?,
             epoch: fields.maybe(3)?.map(take_epoch).transpose()?,
@@ -344,7 +412,16 @@ impl State {
             accepted: fields.list(10, take_accepted)?,
             widened: fields.maybe(11)?.map(|value| whole(value, take_u32)).transpose()?.unwrap_or(0),
             opened: fields.maybe(12)?.map(|value| whole(value, take_u32)).transpose()?.unwrap_or(0),
+            format: take_format(&mut fields, 13)?,
+            order: take_order(&mut fields, 14)?,
         };
+        let (claimant, owner) = (take_format(&mut fields, 15)?, take_format(&mut fields, 16)?);
+        if let (Some(format), Some(claim)) = (claimant, &mut state.claim) {
+            claim.format = format;
+        }
+        if let (Some(format), Some(epoch)) = (owner, &mut state.epoch) {
+            epoch.format = format;
+        }
         fields.finish()?;
         Ok(state)
     }
@@ -357,6 +434,7 @@ fn take_claim(mut bytes: &[u8]) -> Result<NewestClaim, Malformed> {
         instance: take_id(&mut bytes)?,
         fenced: take_flag(&mut bytes)?,
         node: text(bytes)?,
+        format: FORMAT_FIRST,
     })
 }
 
@@ -367,6 +445,7 @@ fn take_epoch(mut bytes: &[u8]) -> Result<Epoch, Malformed> {
         seq: take_varint(&mut bytes)?,
         released: take_flag(&mut bytes)?,
         node: text(bytes)?,
+        format: FORMAT_FIRST,
     })
 }
 

@@ -3,7 +3,7 @@
 use crate::journal::RecordError;
 use crate::state::NotCarriedOut;
 
-/// Why this process gives up being the owner. The first seven are for an operator; nothing was lost by any.
+/// Why this process gives up being the owner. Those that have a code are for an operator; nothing was lost by any.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Stop {
@@ -58,6 +58,16 @@ pub enum Stop {
         /// The number there is.
         found: u32,
     },
+    /// The journal is written in a format that this process does not read.
+    #[error(
+        "the journal is written in format {in_use}, and this version of Keylane reads formats up to {reads}; an operator has raised the format for a newer version (keylane topics upgrade): run that version on this node too"
+    )]
+    NewerFormat {
+        /// The format in use.
+        in_use: u8,
+        /// The newest format that this process reads.
+        reads: u8,
+    },
     /// A record that cannot be read.
     #[error(
         "the journal's record at {position} is not known to this version ({error}); a newer version wrote it: run that version"
@@ -98,6 +108,14 @@ pub enum Stop {
 }
 
 impl Stop {
+    /// What it means that the record at `position` cannot be read by somebody who reads formats up to `reads`.
+    pub fn unreadable(position: u64, error: RecordError, reads: u8) -> Stop {
+        match error {
+            RecordError::Version(in_use) if in_use > reads => Stop::NewerFormat { in_use, reads },
+            error => Stop::UnknownRecord { position, error },
+        }
+    }
+
     /// The code that an operator can look up; `None` for what is no error.
     pub fn code(&self) -> Option<&'static str> {
         match self {
@@ -108,6 +126,7 @@ impl Stop {
             Stop::UnknownRecord { .. } => Some("KL-1305"),
             Stop::NotCarriedOut { .. } => Some("KL-1306"),
             Stop::StateLost { .. } => Some("KL-1307"),
+            Stop::NewerFormat { .. } => Some("KL-1312"),
             Stop::Revoked | Stop::Lost | Stop::DrainTimedOut => None,
         }
     }

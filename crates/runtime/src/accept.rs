@@ -1,8 +1,12 @@
 //! Accepting that a topic has more partitions than before, which moved its keys (BRK-10).
 //!
 //! Each group that reads it decides once, in the journal of partition 0: where all partitions end at a moment when
-//! every producer of Keylane's uses the new number, and nobody reads by the old one. Then journals are made for the
-//! partitions that were added, which is what pipelines wait for. Whoever dies in between is gone on from.
+//! every producer of Keylane's uses the new number, and nobody reads by the old one. The decision is copied into the
+//! journals of the partitions that were there before; then journals are made for those that were added, which is what
+//! pipelines wait for, and begin with a copy. Whoever dies in between is gone on from: an owner whose journal lacks the
+//! copy puts it there before it owns anything.
+
+use std::ops::Range;
 
 use futures_util::future::try_join_all;
 use keylane_broker::{AppendError, Broker, BrokerError, Journal, Topic};
@@ -11,7 +15,7 @@ use keylane_core::{Acceptance, Record, Replay, State};
 use serde::Serialize;
 
 use crate::clock::Clock;
-use crate::growth::{command, incarnation_of, journal_of, read_on};
+use crate::growth::{accepted_of, command, incarnation_of, journal_of, read_on};
 use crate::subscription::Subscription;
 use crate::{Error, Keylane, targets};
 
@@ -75,7 +79,9 @@ impl Keylane {
         let accepting = open.into_iter().map(async |(pipeline, from)| {
             let (at, to) = (pipeline.subscription(), there.partitions);
             decide(at, &there, from, who).await?;
+            copy(at, from, 0..from, who).await?;
             broker.grow_journals(&at.group, topic, to).await?;
+            copy(at, from, from..to, who).await?;
             tracing::warn!(topic, group = at.group, from, to, who, "more partitions were accepted");
             let (pipeline, group) = (pipeline.name().to_owned(), at.group.clone());
             Ok(Accepted { pipeline, group, from, to })
@@ -93,8 +99,7 @@ async fn number_of(broker: &dyn Broker, at: &Subscription, there: &Topic) -> Res
     let Some(made) = broker.journals(&at.group, &at.topic).await? else {
         return Ok(None);
     };
-    let journal = journal_of(broker, &at.group, &at.topic, 0).await?;
-    let state = read_on(&*journal, &mut Replay::default()).await?;
+    let state = accepted_of(at, made).await?;
     if incarnation_of(&state).is_some_and(|recorded| recorded != there.incarnation) {
         return Err(BrokerError::Recreated(there.name.clone()).into());
     }
@@ -119,7 +124,8 @@ async fn decide(at: &Subscription, there: &Topic, from: u32, who: &str) -> Resul
     let broker = &*at.broker;
     let first = journal_of(broker, &at.group, &at.topic, 0).await?;
     let mut replay = Replay::default();
-    if decided(&read_on(&*first, &mut replay).await?) == Some(there.partitions) {
+    // Also if that journal has lost it, and others have not.
+    if decided(&accepted_of(at, from).await?) == Some(there.partitions) {
         return Ok(());
     }
     try_join_all((0..from).map(|partition| released(at, partition, there.partitions, who))).await?;
@@ -131,7 +137,7 @@ async fn decide(at: &Subscription, there: &Topic, from: u32, who: &str) -> Resul
     let accept = Command { accept: Some(accept), ..command(at, CommandKind::Accept, who) };
     append(at, &*first, &Record::Command(accept)).await?;
     // Another may have been first; either way it counts once.
-    match decided(&read_on(&*first, &mut replay).await?) {
+    match decided(&read_on(at, &*first, &mut replay).await?) {
         Some(decided) if decided == there.partitions => Ok(()),
         _ => {
             let why = "somebody else has accepted another number; look at it, and try again";
@@ -140,19 +146,37 @@ async fn decide(at: &Subscription, there: &Topic, from: u32, who: &str) -> Resul
     }
 }
 
+/// Copies what was decided into the journals of other partitions, as the journals of the first `from` have it.
+async fn copy(at: &Subscription, from: u32, to: Range<u32>, who: &str) -> Result<(), Error> {
+    let decided = accepted_of(at, from).await?;
+    try_join_all(to.map(async |partition| {
+        let journal = journal_of(&*at.broker, &at.group, &at.topic, partition).await?;
+        let state = read_on(at, &*journal, &mut Replay::default()).await?;
+        let has = |one: &Acceptance| state.accepted.iter().any(|known| known.to() >= one.to());
+        for accept in decided.accepted.iter().filter(|one| one.to() > decided.opened && !has(one)) {
+            let accept = Some(accept.clone());
+            let accept = Command { accept, ..command(at, CommandKind::Accept, who) };
+            append(at, &*journal, &Record::Command(accept)).await?;
+        }
+        Ok::<(), Error>(())
+    }))
+    .await?;
+    Ok(())
+}
+
 /// Tells a partition's owner, and all who might yet become it, how many partitions there are, and waits until nobody
 /// who goes by fewer owns it: an owner that reads this drains, and one that slept reads it before it starts anything.
 async fn released(at: &Subscription, partition: u32, partitions: u32, who: &str) -> Result<(), Error> {
     let journal = journal_of(&*at.broker, &at.group, &at.topic, partition).await?;
     let mut replay = Replay::default();
-    if read_on(&*journal, &mut replay).await?.widened < partitions {
+    if read_on(at, &*journal, &mut replay).await?.widened < partitions {
         let widen = Command { partitions: Some(partitions), ..command(at, CommandKind::Widen, who) };
         append(at, &*journal, &Record::Command(widen)).await?;
     }
     let (began_ms, mut heard_ms) = (at.clock.now_ms(), at.clock.now_ms());
     loop {
         let read = replay.next();
-        let state = read_on(&*journal, &mut replay).await?;
+        let state = read_on(at, &*journal, &mut replay).await?;
         let now_ms = at.clock.now_ms();
         if replay.next() != read {
             heard_ms = now_ms;
@@ -172,7 +196,8 @@ async fn released(at: &Subscription, partition: u32, partitions: u32, who: &str)
     }
 }
 
-async fn append(at: &Subscription, journal: &dyn Journal, record: &Record) -> Result<(), Error> {
+/// Appends a record that may land more than once without harm.
+pub(crate) async fn append(at: &Subscription, journal: &dyn Journal, record: &Record) -> Result<(), Error> {
     let mut tries = 0;
     loop {
         match journal.append(record.encode(), None).await {

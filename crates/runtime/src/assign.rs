@@ -5,17 +5,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylane_broker::{BrokerError, Change, Ends, Membership, Topic};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
+use crate::follow::OwnerRuns;
 use crate::growth::{Gates, growth_of, open_gates};
 use crate::link::{Command, Pauses};
 use crate::news::{News, Teller, Told, news};
 use crate::own::Own;
-use crate::spawn::Tasks;
+use crate::spawn::{TaskKind, Tasks};
 use crate::status::PartitionState;
 use crate::subscription::Subscription;
 use crate::view::{PartitionView, Views, all};
@@ -23,6 +25,9 @@ use crate::wake::Wakes;
 
 /// Questions on their way to the group's member; owners wait for the answer.
 const QUESTIONS_MAX: usize = 64;
+
+/// A group's coordinator that takes longer to confirm an assignment has not answered.
+const CONFIRM_MS_MAX: u64 = 5_000;
 
 /// Between two tries to join the group.
 const REJOIN_MS: u64 = 1_000;
@@ -86,6 +91,7 @@ pub(crate) struct Assign {
     /// The group was left, since nothing may be read of its topic.
     pub(crate) left: bool,
     pub(crate) gates: Arc<Gates>,
+    pub(crate) owner_runs: OwnerRuns,
 }
 
 /// How far stopping has come.
@@ -174,8 +180,9 @@ impl Assign {
             self.membership = join_after_pause(&at, &self.topic).await?;
             self.left = false;
         }
-        self.gates = Gates::new(&growth, self.topic.partitions);
-        self.tasks.spawn(open_gates(Arc::downgrade(&self.gates), at, growth));
+        self.gates = Gates::new(growth);
+        let (gates, at) = (Arc::downgrade(&self.gates), Arc::downgrade(&at));
+        self.tasks.keep(TaskKind::Gates, move || open_gates(gates.clone(), at.clone()));
         for view in all(&self.views) {
             view.set(PartitionState::Idle, None);
         }
@@ -342,7 +349,12 @@ impl Assign {
 
     async fn answer(&mut self, question: Question) -> Option<bool> {
         match question {
-            Question::Assigned(partition) => self.membership.confirm(partition).await.ok(),
+            // Whoever asks asks again; meanwhile assignments and the end of the pipeline must be heard.
+            Question::Assigned(partition) => {
+                let asked = self.membership.confirm(partition);
+                let patience = Duration::from_millis(CONFIRM_MS_MAX);
+                tokio::time::timeout(patience, asked).await.ok()?.ok()
+            }
             Question::Dead(instance) => Some(self.membership.proves_dead(instance)),
         }
     }
@@ -372,7 +384,7 @@ impl Assign {
     fn owner_of(&self, partition: u32, asks: Asks, before: Option<Owned>) -> Owned {
         let door = self.shards[partition as usize % self.shards.len()].clone();
         let (teller, news) = news();
-        let mut own = Own {
+        let own = Own {
             subscription: Arc::clone(&self.subscription),
             topic: self.topic.clone(),
             partition,
@@ -386,7 +398,11 @@ impl Assign {
             view: Arc::clone(&self.views.read().expect("no holder panics")[partition as usize]),
             gates: Arc::clone(&self.gates),
         };
+        let runs = self.owner_runs.clone();
         let task = self.tasks.spawn(async move {
+            // Dropped last: whoever waits for it may rely on the owner having let go of everything.
+            let _runs = runs;
+            let mut own = own;
             if let Some(before) = before {
                 before.end(&mut own.news).await;
             }
@@ -423,7 +439,7 @@ impl Assign {
 }
 
 /// Ready once stopping has come that far, or nobody can say any more.
-async fn reached(stop: &mut watch::Receiver<Stopping>, far: Stopping) {
+pub(crate) async fn reached(stop: &mut watch::Receiver<Stopping>, far: Stopping) {
     let _ = stop.wait_for(|stopping| *stopping >= far).await;
 }
 

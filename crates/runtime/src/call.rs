@@ -1,33 +1,22 @@
 //! One call of a producer: messages for one topic in one arena, sent as one batch, with a result each.
-//!
-//! What may be in flight is bounded, in calls and bytes (PRD-2): past the bound a caller waits or fails at once, as it
-//! chose.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use keylane_broker::{NO_POSITION, ProduceError};
+use keylane_broker::{Ids, NO_POSITION, ProduceError, Topic};
 use keylane_core::{Draft, Frames, partition_of};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::Error;
+use crate::in_flight::Room;
 use crate::produce::{Producer, Receipt};
 use crate::spill::Stored;
 
-/// Calls in flight (PRD-2): the seed's figure; a batch is one call.
-pub const CALLS_MAX: usize = 1_000;
-/// Bytes in flight (PRD-2): enough for a thousand batches of 64 KiB, little beside the pipelines' buffers.
-pub const BYTES_MAX: usize = 64 << 20;
-
-/// What a caller does when too much is in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum WhenFull {
-    /// Wait until there is room.
-    #[default]
-    Wait,
-    /// Fail at once: "producer in-flight limit reached".
-    Fail,
+/// A message of a call: its id, and where it goes.
+struct Placed {
+    id: String,
+    partition: u32,
+    /// False if the broker will call it by where it lies.
+    has_id: bool,
 }
 
 /// Messages of one call, encoded, not yet sent.
@@ -35,7 +24,7 @@ pub struct Call {
     producer: Producer,
     target: Arc<Target>,
     frames: Frames,
-    placed: Vec<(String, u32)>,
+    placed: Vec<Placed>,
     refused: Vec<(usize, ProduceError)>,
 }
 
@@ -56,16 +45,41 @@ impl Call {
 
     fn push_placed(&mut self, draft: &Draft<'_>, id_is_callers: bool) {
         let index = self.len();
-        if let Some((name, _)) = draft.headers.iter().find(|(name, _)| is_ours(name)) {
-            let text =
-                format!("the header {name:?} cannot be used: names that begin with keylane- are taken");
-            return self.refused.push((index, ProduceError::Invalid(text)));
+        if let Err(refused) = Call::check(draft) {
+            return self.refused.push((index, refused));
         }
         // How large a message may be is the broker's to say: it knows what a message takes when it is kept.
         let partition = self.target.partition(draft, id_is_callers);
-        match self.frames.push(partition, draft) {
-            Ok(()) => self.placed.push((draft.id.to_owned(), partition)),
+        let has_id = id_is_callers || self.target.ids != Ids::Caller;
+        let pushed = match has_id {
+            true => self.frames.push(partition, draft),
+            false => self.frames.push_without_id(partition, draft),
+        };
+        match pushed {
+            Ok(()) => self.placed.push(Placed { id: draft.id.to_owned(), partition, has_id }),
             Err(error) => self.refused.push((index, ProduceError::Invalid(error.to_string()))),
+        }
+    }
+
+    /// Whether any topic would take the message: what it asks for can be done. Its size is for its topic to judge.
+    pub fn check(draft: &Draft<'_>) -> Result<(), ProduceError> {
+        if let Some((name, _)) = draft.headers.iter().find(|(name, _)| is_ours(name)) {
+            let text =
+                format!("the header {name:?} cannot be used: names that begin with keylane- are taken");
+            return Err(ProduceError::Invalid(text));
+        }
+        // Frames have a place for these; whoever stored them now would have them ignored in silence.
+        let asked = [
+            ("deliver_at", draft.deliver_at_ms.is_some()),
+            ("priority", draft.priority.is_some()),
+            ("ttl", draft.ttl_ms.is_some()),
+        ];
+        match asked.iter().find(|(_, asked)| *asked) {
+            Some((name, _)) => {
+                let text = format!("`{name}` is not carried out by this version; leave it out");
+                Err(ProduceError::Invalid(text))
+            }
+            None => Ok(()),
         }
     }
 
@@ -75,6 +89,12 @@ impl Call {
         let (bytes, refused) = (self.frames.bytes(), self.refused.len());
         self.push(draft);
         (self.refused.len() == refused).then(|| self.frames.bytes() - bytes)
+    }
+
+    /// Nothing of a key is sent behind a message of it that the broker refuses: for who keeps it and tries it again.
+    #[cfg(feature = "sql")]
+    pub(crate) fn stop_at_refused(&mut self) {
+        self.frames.stop_at_refused();
     }
 
     /// The topic's limit when the producer first used it.
@@ -113,12 +133,17 @@ impl Call {
             true => Vec::new(),
             false => producer.hand_over(&target, frames, room).await,
         };
-        let sent = placed.into_iter().zip(answers).map(|((id, partition), answer)| {
+        let topic = &target.name;
+        let sent = placed.into_iter().zip(answers).map(|(Placed { id, partition, has_id }, answer)| {
             answer.map(|stored| match stored {
                 Stored::At(offset) => {
                     let offset = (offset != NO_POSITION).then_some(offset);
+                    let place =
+                        || offset.map_or(String::new(), |offset| format!("{topic}/{partition}/{offset}"));
+                    let id = if has_id { id } else { place() };
                     Receipt { id, partition, offset, spilled: false }
                 }
+                // What is kept here has the id that was made for it.
                 Stored::Here => Receipt { id, partition, offset: None, spilled: true },
             })
         });
@@ -152,12 +177,18 @@ pub(crate) struct Target {
     pub(crate) partitions: u32,
     /// What it takes as far as is known here; the broker has the last word.
     pub(crate) message_bytes_max: usize,
+    /// Whether the broker keeps an id that nobody chose.
+    pub(crate) ids: Ids,
     pub(crate) next: AtomicU32,
 }
 
 impl Target {
-    pub(crate) fn new(name: &str, partitions: u32, message_bytes_max: usize) -> Target {
-        Target { name: name.into(), partitions, message_bytes_max, next: AtomicU32::new(0) }
+    pub(crate) fn new(name: &str, partitions: u32, message_bytes_max: usize, ids: Ids) -> Target {
+        Target { name: name.into(), partitions, message_bytes_max, ids, next: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn of(topic: &Topic) -> Target {
+        Target::new(&topic.name, topic.partitions, topic.spec.message_bytes_max, topic.spec.ids)
     }
 
     /// Where a message goes: by key, else by the caller's id, else in turn (MSG-2, MSG-3).
@@ -166,85 +197,6 @@ impl Target {
             Some(key) => partition_of(key, self.partitions),
             None if id_is_callers => partition_of(draft.id.as_bytes(), self.partitions),
             None => self.next.fetch_add(1, Ordering::Relaxed) % self.partitions,
-        }
-    }
-}
-
-/// A call's share of what may be in flight. It is with the call's messages, whether somebody still waits for them or not.
-pub(crate) struct Room {
-    producer: Producer,
-    number: u64,
-    permits: Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
-}
-
-impl Room {
-    pub(crate) fn new(
-        producer: Producer,
-        number: u64,
-        permits: (OwnedSemaphorePermit, OwnedSemaphorePermit),
-    ) -> Room {
-        Room { producer, number, permits: Some(permits) }
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.permits = None;
-        self.producer.call_ended(self.number);
-    }
-}
-
-/// What may be in flight.
-#[derive(Debug)]
-pub(crate) struct InFlight {
-    calls: Arc<Semaphore>,
-    bytes: Arc<Semaphore>,
-}
-
-impl Default for InFlight {
-    fn default() -> InFlight {
-        InFlight { calls: Arc::new(Semaphore::new(CALLS_MAX)), bytes: Arc::new(Semaphore::new(BYTES_MAX)) }
-    }
-}
-
-impl InFlight {
-    /// Calls in flight.
-    pub(crate) fn calls(&self) -> usize {
-        CALLS_MAX - self.calls.available_permits()
-    }
-
-    /// Returns once no call is in flight.
-    pub(crate) async fn idle(&self) {
-        let _all = self.calls.acquire_many(CALLS_MAX as u32).await.expect("never closed");
-    }
-
-    /// Bytes in flight.
-    pub(crate) fn bytes(&self) -> usize {
-        BYTES_MAX - self.bytes.available_permits()
-    }
-
-    /// The larger of the shares of both bounds that are used.
-    pub(crate) fn share(&self) -> f64 {
-        (self.calls() as f64 / CALLS_MAX as f64).max(self.bytes() as f64 / BYTES_MAX as f64)
-    }
-
-    pub(crate) async fn room(
-        &self,
-        when_full: WhenFull,
-        bytes: usize,
-    ) -> Result<(OwnedSemaphorePermit, OwnedSemaphorePermit), Error> {
-        let bytes = bytes.min(BYTES_MAX) as u32;
-        let (calls, room) = (Arc::clone(&self.calls), Arc::clone(&self.bytes));
-        let full = |_| ProduceError::InFlight { calls_max: CALLS_MAX, bytes_max: BYTES_MAX };
-        match when_full {
-            WhenFull::Fail => {
-                let call = calls.try_acquire_owned().map_err(full)?;
-                Ok((call, room.try_acquire_many_owned(bytes).map_err(full)?))
-            }
-            WhenFull::Wait => {
-                let call = calls.acquire_owned().await.expect("never closed");
-                Ok((call, room.acquire_many_owned(bytes).await.expect("never closed")))
-            }
         }
     }
 }

@@ -12,12 +12,14 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use keylane_core::Outcome;
+use tokio::sync::mpsc;
 
 use crate::contain::{Baton, Blocked, Polling};
 use crate::elsewhere::Elsewhere;
+use crate::link::{Command, Pauses};
 use crate::shard::{Next, Shard};
 use crate::slot::{Begin, Polled, Slot};
-use crate::spawn::Tasks;
+use crate::spawn::{TaskKind, Tasks};
 use crate::wake::Wakes;
 use crate::watch::{Blocking, Watched};
 
@@ -28,13 +30,24 @@ pub(crate) struct Cell<F, B> {
     baton: Baton,
     late: Mutex<Vec<(u32, Polled)>>,
     wakes: Arc<Wakes>,
+    pauses: Arc<Pauses>,
     /// Which thread polls it: what the watchdog asks the kernel about.
     thread: AtomicU32,
+    /// The process was frozen in the middle of a pass, which goes on when it is thawed.
+    #[cfg(feature = "testing")]
+    within_a_pass: std::sync::atomic::AtomicBool,
     topic: Arc<str>,
     begin: B,
     tasks: Tasks,
     blocked: Arc<Blocked>,
     elsewhere: Arc<Elsewhere>,
+    successor: Arc<dyn Successor>,
+}
+
+/// Puts another shard in the place of one that ended.
+pub(crate) trait Successor: Send + Sync {
+    /// The other one is told what was on its way to the first.
+    fn succeed(self: Arc<Self>, commands: mpsc::Receiver<Command>);
 }
 
 // SAFETY: `shard` is touched only by the holder of the baton, who got it through the baton's atomics or the runtime's
@@ -55,26 +68,40 @@ where
         tasks: Tasks,
         blocked: Arc<Blocked>,
         elsewhere: Arc<Elsewhere>,
+        successor: Arc<dyn Successor>,
     ) -> Arc<Cell<F, B>> {
-        let wakes = Arc::clone(&shard.wakes);
+        let (wakes, pauses) = (Arc::clone(&shard.wakes), Arc::clone(&shard.pauses));
         Arc::new(Cell {
             shard: UnsafeCell::new(shard),
             baton: Baton::new(),
             late: Mutex::default(),
             wakes,
+            pauses,
             thread: AtomicU32::new(0),
+            #[cfg(feature = "testing")]
+            within_a_pass: Default::default(),
             topic,
             begin,
             tasks,
             blocked,
             elsewhere,
+            successor,
         })
     }
 
-    /// Runs the shard until nobody needs it, or until its baton is taken away.
-    pub(crate) async fn run(self: Arc<Self>) {
-        // Many handlers in one task would use up tokio's budget for one task; the shard yields by itself.
-        tokio::task::unconstrained(poll_fn(|cx| self.poll(cx))).await;
+    /// Runs the shard as a task until nobody needs it, or until its baton is taken away. The caller has the baton.
+    pub(crate) fn go(self: Arc<Self>) {
+        let tasks = self.tasks.clone();
+        tasks.spawn(async move {
+            // Many handlers in one task would use up tokio's budget for one task; the shard yields by itself.
+            let run = tokio::task::unconstrained(poll_fn(|cx| self.poll(cx)));
+            if let Err(why) = self.tasks.supervise(TaskKind::Shard, run).await {
+                // SAFETY: handlers' panics are caught where they are polled, so this task had the baton when it
+                // panicked; it gives it to nobody, and does not come back.
+                let commands = unsafe { &mut *self.shard.get() }.fall(&why);
+                Arc::clone(&self.successor).succeed(commands);
+            }
+        });
     }
 
     fn poll(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -82,45 +109,81 @@ where
         // SAFETY: this task has the baton: it was spawned with it, and returns as soon as it has lost it. The
         // reference is made anew after each handler's poll, during which somebody else may use the shard.
         let shard = || unsafe { &mut *self.shard.get() };
-        for (seat, polled) in std::mem::take(&mut *self.late.lock().expect("no holder panics")) {
+        let late = std::mem::take(&mut *self.late.lock().expect("no holder panics"));
+        for (seat, polled) in late {
             shard().came_back(seat, polled);
         }
-        if !shard().begin_pass(cx) {
+        if !self.goes_on_within_a_pass() && !shard().begin_pass(cx) {
             return Poll::Ready(());
         }
-        let elsewhere = self.blocked.too_often();
+        match self.next(cx) {
+            // Nothing of a handler runs on this thread, so nothing can block it.
+            Ok(seat) if self.blocked.too_often() => self.poll_all_elsewhere(seat, cx),
+            // A handler may block the thread. Whoever needs the runtime must not wait for it.
+            Ok(seat) => crate::spawn::may_block(|| self.poll_handlers(seat, cx)),
+            Err(ends) => ends,
+        }
+    }
+
+    /// The next attempt to be polled, or what the task does instead.
+    #[inline]
+    fn next(&self, cx: &mut Context<'_>) -> Result<u32, Poll<()>> {
+        #[cfg(feature = "testing")]
+        if self.tasks.frozen() {
+            self.within_a_pass.store(true, Ordering::Relaxed);
+            return Err(Poll::Pending);
+        }
+        // SAFETY: the caller has the baton.
+        match unsafe { &mut *self.shard.get() }.next(cx) {
+            Next::Poll(seat) => return Ok(seat),
+            Next::Sleep if self.late.lock().expect("no holder panics").is_empty() => {}
+            Next::Sleep | Next::Yield => cx.waker().wake_by_ref(),
+        }
+        Err(Poll::Pending)
+    }
+
+    fn poll_all_elsewhere(self: &Arc<Self>, mut seat: u32, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            self.poll_elsewhere(seat);
+            seat = match self.next(cx) {
+                Ok(seat) => seat,
+                Err(ends) => return ends,
+            };
+        }
+    }
+
+    fn poll_handlers(&self, mut seat: u32, cx: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: as in `poll`.
+        let shard = || unsafe { &mut *self.shard.get() };
         let mut polls = 0;
         loop {
-            let next = shard().next(cx);
-            if !matches!(next, Next::Poll(_)) {
-                self.blocked.forgive(polls);
-            }
-            let seat = match next {
-                Next::Poll(seat) => seat,
-                Next::Sleep if self.late.lock().expect("no holder panics").is_empty() => {
-                    return Poll::Pending;
-                }
-                Next::Sleep | Next::Yield => {
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-            };
             polls += 1;
-            if elsewhere && self.blocked.goes_elsewhere() {
-                self.poll_elsewhere(seat);
-                continue;
-            }
             let slot = shard().attempts.slot(seat);
             let polling = self.baton.enter();
             // SAFETY: the seat stays filled until this poll was reported, and with it its waker.
             let waker = unsafe { (*slot).waker() };
             let polled = self.poll_slot(slot, &mut Context::from_waker(&waker));
             if !self.baton.leave(polling) {
+                self.blocked.returned();
                 self.post(seat, polled);
                 return Poll::Ready(());
             }
             shard().polled(polled);
+            seat = match self.next(cx) {
+                Ok(seat) => seat,
+                Err(ends) => {
+                    self.blocked.forgive(polls);
+                    return ends;
+                }
+            };
         }
+    }
+
+    fn goes_on_within_a_pass(&self) -> bool {
+        #[cfg(feature = "testing")]
+        return self.within_a_pass.swap(false, Ordering::Relaxed);
+        #[cfg(not(feature = "testing"))]
+        false
     }
 
     #[inline]
@@ -152,7 +215,6 @@ where
             // SAFETY: the seat stays filled until this poll was reported, and with it its waker.
             let waker = unsafe { (*slot.0).waker() };
             let polled = cell.poll_slot(slot.0, &mut Context::from_waker(&waker));
-            cell.blocked.came_back();
             cell.post(seat, polled);
         });
     }
@@ -165,6 +227,10 @@ where
 {
     fn polling(&self) -> Option<Polling> {
         self.baton.look()
+    }
+
+    fn beat(&self) {
+        self.pauses.beat();
     }
 
     fn thread(&self) -> u32 {
@@ -181,8 +247,7 @@ where
         let delivery = shard.attempts.delivery(shard.current.seat);
         let (partition, position, id) = (delivery.partition(), delivery.position(), delivery.id().to_owned());
         shard.current_went_elsewhere();
-        let tasks = self.tasks.clone();
-        tasks.spawn(self.run());
+        self.go();
         Some(Blocking { partition, position, id })
     }
 }

@@ -3,6 +3,8 @@
 //! Time inside a process is milliseconds since its clock was made: it never goes back. Wall time is for what leaves
 //! the process. Under a paused tokio clock both are simulated, so that a simulation repeats itself exactly.
 
+#![allow(unsafe_code, reason = "two of the kernel's clocks have no safe function in the standard library")]
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,15 +14,26 @@ use tokio::time::Instant;
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     start: Instant,
+    /// What the clock that goes on in a suspend showed at the start.
+    boot_ms: u64,
     simulated_start_ms: Option<u64>,
     seed: Option<u64>,
+    #[cfg(any(test, feature = "testing"))]
+    skipped_ms: Option<&'static AtomicU64>,
 }
 
 impl Clock {
     /// The machine's clock.
     #[allow(clippy::disallowed_methods, reason = "this is the file that reads the clock")]
     pub fn system() -> Clock {
-        Clock { start: Instant::now(), simulated_start_ms: None, seed: None }
+        Clock {
+            start: Instant::now(),
+            boot_ms: kernel::boot_ms().unwrap_or(0),
+            simulated_start_ms: None,
+            seed: None,
+            #[cfg(any(test, feature = "testing"))]
+            skipped_ms: None,
+        }
     }
 
     /// A clock whose wall time is `start_ms` now and goes on as tokio's (possibly paused) clock does.
@@ -34,6 +47,19 @@ impl Clock {
         Clock { seed: Some(seed), ..self }
     }
 
+    /// In a test, time that passed while nothing moved: the process was stopped, or the machine slept.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn skipping(self, skipped_ms: &'static AtomicU64) -> Clock {
+        Clock { skipped_ms: Some(skipped_ms), ..self }
+    }
+
+    fn skipped_ms(&self) -> u64 {
+        #[cfg(any(test, feature = "testing"))]
+        return self.skipped_ms.map_or(0, |skipped_ms| skipped_ms.load(Ordering::SeqCst));
+        #[cfg(not(any(test, feature = "testing")))]
+        0
+    }
+
     /// In a simulation, what its randomness begins with.
     pub(crate) fn seed(&self) -> Option<u64> {
         self.seed.or(self.simulated_start_ms)
@@ -43,6 +69,26 @@ impl Clock {
     #[inline]
     pub fn now_ms(&self) -> u64 {
         self.start.elapsed().as_millis() as u64
+    }
+
+    /// Milliseconds since the clock was made, those included in which the machine slept; `now_ms` stands still then.
+    pub(crate) fn passed_ms(&self) -> u64 {
+        let boot_ms = match self.simulated_start_ms {
+            Some(_) => None,
+            None => kernel::boot_ms().map(|boot_ms| boot_ms - self.boot_ms),
+        };
+        boot_ms.unwrap_or_else(|| self.now_ms()) + self.skipped_ms()
+    }
+
+    /// A number that is another one whenever a few milliseconds have passed, however: `passed_ms` need not be asked
+    /// again while it is the same. A quarter of its cost, so that it can be asked often.
+    #[inline]
+    pub(crate) fn beat(&self) -> u64 {
+        let beat = match self.simulated_start_ms {
+            Some(_) => None,
+            None => kernel::beat(),
+        };
+        beat.unwrap_or_else(|| self.now_ms()).wrapping_add(self.skipped_ms())
     }
 
     /// Microseconds since the clock was made, for measuring.
@@ -83,5 +129,40 @@ impl Ids {
             None => uuid::Uuid::now_v7().to_string(),
             Some(seed) => format!("simulated-{seed:016x}-{}", self.made.fetch_add(1, Ordering::Relaxed)),
         }
+    }
+}
+
+/// Clocks that the standard library does not have.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod kernel {
+    /// Milliseconds since the machine was started, suspends included.
+    pub(super) fn boot_ms() -> Option<u64> {
+        read(libc::CLOCK_BOOTTIME).map(|at| at.tv_sec as u64 * 1_000 + at.tv_nsec as u64 / 1_000_000)
+    }
+
+    /// Wall time as of the kernel's last tick: it moves in a suspend too, and is read without asking the hardware.
+    #[inline]
+    pub(super) fn beat() -> Option<u64> {
+        read(libc::CLOCK_REALTIME_COARSE).map(|at| (at.tv_sec as u64) << 32 | at.tv_nsec as u64)
+    }
+
+    #[inline]
+    fn read(clock: libc::clockid_t) -> Option<libc::timespec> {
+        let mut at = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the pointer is valid for the call, which writes nothing else.
+        let read = unsafe { libc::clock_gettime(clock, &raw mut at) };
+        (read == 0).then_some(at)
+    }
+}
+
+/// Elsewhere a suspend is not noticed, as long as nothing else takes the partitions.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+mod kernel {
+    pub(super) fn boot_ms() -> Option<u64> {
+        None
+    }
+
+    pub(super) fn beat() -> Option<u64> {
+        None
     }
 }

@@ -27,45 +27,45 @@ const WEIGHT: u32 = 1_000;
 /// Three blocked polls close together.
 const TOO_OFTEN: u32 = 2 * WEIGHT + 1;
 
-/// Polls of one pipeline that may be elsewhere at once: one a thread. More are polled in place, and contained if they
-/// block too.
-const ELSEWHERE_MAX: u32 = 64;
-
 /// How often the handlers of a pipeline block their thread. Once that is too often, it stays so, and their polls go to
 /// threads of their own (`elsewhere.rs`).
 #[derive(Debug, Default)]
-pub(crate) struct Blocked(std::sync::atomic::AtomicU32, std::sync::atomic::AtomicU32);
+pub(crate) struct Blocked {
+    weight: std::sync::atomic::AtomicU32,
+    /// Polls that were contained and have not returned.
+    contained: std::sync::atomic::AtomicU32,
+}
 
 impl Blocked {
-    /// One more poll was blocked.
+    /// One more poll blocks its thread; it must be said when it `returned`.
     pub(crate) fn one_more(&self) {
-        self.0.fetch_add(WEIGHT, Ordering::Relaxed);
+        self.weight.fetch_add(WEIGHT, Ordering::Relaxed);
+        self.contained.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A poll that blocked its thread has ended.
+    pub(crate) fn returned(&self) {
+        self.contained.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Threads that contained polls have now.
+    pub(crate) fn contained(&self) -> u32 {
+        self.contained.load(Ordering::Relaxed)
     }
 
     /// So many polls were not.
     pub(crate) fn forgive(&self, polls: u32) {
-        let weight = self.0.load(Ordering::Relaxed);
+        let weight = self.weight.load(Ordering::Relaxed);
         if (1..TOO_OFTEN).contains(&weight) {
             let less = weight.saturating_sub(polls);
             // One that was blocked meanwhile must not be forgotten; these will be forgiven another time.
-            let _ = self.0.compare_exchange(weight, less, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.weight.compare_exchange(weight, less, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
     /// True if attempts of the pipeline are to be polled elsewhere.
     pub(crate) fn too_often(&self) -> bool {
-        self.0.load(Ordering::Relaxed) >= TOO_OFTEN
-    }
-
-    /// True if one more poll may go there; it must be said when it `came_back`.
-    pub(crate) fn goes_elsewhere(&self) -> bool {
-        let goes = |there: u32| (there < ELSEWHERE_MAX).then_some(there + 1);
-        self.1.fetch_update(Ordering::Relaxed, Ordering::Relaxed, goes).is_ok()
-    }
-
-    /// A poll elsewhere ended.
-    pub(crate) fn came_back(&self) {
-        self.1.fetch_sub(1, Ordering::Relaxed);
+        self.weight.load(Ordering::Relaxed) >= TOO_OFTEN
     }
 }
 

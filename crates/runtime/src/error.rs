@@ -31,6 +31,24 @@ pub enum Error {
     /// A topic's new number of partitions cannot be accepted.
     #[error("the partitions of topic {0} cannot be accepted: {1}")]
     Accept(String, String),
+    /// A group cannot be forgotten: a pipeline here uses it.
+    #[error(
+        "group {group} of topic {topic} cannot be forgotten: pipeline {pipeline} uses it; drain the pipeline or take it out of the config first"
+    )]
+    GroupInUse {
+        /// The group.
+        group: String,
+        /// The topic.
+        topic: String,
+        /// Who uses it.
+        pipeline: String,
+    },
+    /// A group has never read the topic.
+    #[error("group {0} has never read topic {1}; `keylane topics` names the groups that hold messages back")]
+    UnknownGroup(String, String),
+    /// The format of a topic's journals cannot be raised.
+    #[error("the journals of topic {0} cannot be upgraded: {1}")]
+    Upgrade(String, String),
     /// An outbox is not described well.
     #[error("the outbox cannot be relayed: {0}")]
     Outbox(String),
@@ -47,6 +65,9 @@ impl Error {
             Error::UnknownPipeline(_) => "KL-1309",
             Error::Outbox(_) => "KL-1310",
             Error::Accept(..) => "KL-1311",
+            Error::GroupInUse { .. } => "KL-1120",
+            Error::UnknownGroup(..) => "KL-1121",
+            Error::Upgrade(..) => "KL-1313",
         }
     }
 }
@@ -67,6 +88,11 @@ pub fn broker_code(error: &BrokerError) -> &'static str {
         BrokerError::Replicas { .. } => "KL-1111",
         BrokerError::NotKept { .. } => "KL-1112",
         BrokerError::Foreign(_) => "KL-1113",
+        BrokerError::Backup(_) => "KL-1122",
+        BrokerError::Newer(_) => "KL-1114",
+        BrokerError::DiskFull(_) => "KL-1115",
+        BrokerError::Refused { .. } => "KL-1130",
+        BrokerError::NotMade { .. } => "KL-1131",
         _ => "KL-1108",
     }
 }
@@ -80,6 +106,8 @@ pub fn produce_code(error: &ProduceError) -> &'static str {
         ProduceError::Full { .. } => "KL-1204",
         ProduceError::InFlight { .. } => "KL-1205",
         ProduceError::Invalid(_) => "KL-1202",
+        ProduceError::Keyless(_) => "KL-1405",
+        ProduceError::Behind => "KL-1406",
         ProduceError::SpillFull { .. } | ProduceError::BehindFull { .. } => "KL-1220",
         _ => "KL-1206",
     }

@@ -2,6 +2,7 @@
 //!
 //! Without the feature `flaws` there is nothing to put back: the value is empty, and what is made here has none.
 
+use keylane_core::journal::FORMAT;
 use keylane_core::{Engine, Ledger, Owner, Settled, Setup};
 
 /// Which flaws a pipeline has. A test puts one back; nothing else does.
@@ -14,12 +15,28 @@ pub struct Flaws {
     pub engine: keylane_core::engine::Flaws,
     /// Rules of the partition protocol that are left out.
     pub rules: keylane_core::Rules,
+    /// The newest format of journals that it reads and writes: a pipeline of the next version has one more.
+    pub format: u8,
+    /// An owner does not read its journal while an append of its own is under way.
+    pub deaf_while_appending: bool,
+    /// An owner hears nothing while the body of a dead letter is being stored.
+    pub deaf_while_storing: bool,
+    /// A shard looks whether the process was paused only between two passes.
+    pub blind_within_a_pass: bool,
 }
 
 #[cfg(feature = "flaws")]
 impl Default for Flaws {
     fn default() -> Flaws {
-        Flaws { ledger: Default::default(), engine: Default::default(), rules: keylane_core::Rules::ALL }
+        Flaws {
+            ledger: Default::default(),
+            engine: Default::default(),
+            rules: keylane_core::Rules::ALL,
+            format: FORMAT,
+            deaf_while_appending: false,
+            deaf_while_storing: false,
+            blind_within_a_pass: false,
+        }
     }
 }
 
@@ -41,6 +58,23 @@ impl Flaws {
     pub(crate) fn owner(self, setup: Setup) -> Owner {
         Owner::with_rules(self.rules, Default::default(), std::sync::Arc::new(setup))
     }
+
+    pub(crate) fn format(self) -> u8 {
+        self.format
+    }
+
+    pub(crate) fn deaf_while_appending(self) -> bool {
+        self.deaf_while_appending
+    }
+
+    pub(crate) fn deaf_while_storing(self) -> bool {
+        self.deaf_while_storing
+    }
+
+    #[inline]
+    pub(crate) fn blind_within_a_pass(self) -> bool {
+        self.blind_within_a_pass
+    }
 }
 
 #[cfg(not(feature = "flaws"))]
@@ -55,5 +89,22 @@ impl Flaws {
 
     pub(crate) fn owner(self, setup: Setup) -> Owner {
         Owner::new(setup)
+    }
+
+    pub(crate) fn format(self) -> u8 {
+        FORMAT
+    }
+
+    pub(crate) fn deaf_while_appending(self) -> bool {
+        false
+    }
+
+    pub(crate) fn deaf_while_storing(self) -> bool {
+        false
+    }
+
+    #[inline]
+    pub(crate) fn blind_within_a_pass(self) -> bool {
+        false
     }
 }

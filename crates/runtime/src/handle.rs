@@ -10,7 +10,7 @@ use std::sync::Arc;
 use keylane_core::{Delivery, LaneId};
 
 use crate::slot::Slot;
-use crate::wake::{SeatWaker, Wakes};
+use crate::wake::{ListWaker, Wakes};
 
 const NONE: u32 = u32::MAX;
 /// Free seats kept for reuse; beyond that, and twice what is in use, they are given back.
@@ -90,7 +90,7 @@ impl<F> Attempts<F> {
         let seat = self.seats.len() as u32;
         assert!(seat < NONE, "fewer than 2^32 attempts are in flight");
         self.seats.push(Seat {
-            slot: Slot::empty(SeatWaker::new(&self.wakes, seat)),
+            slot: Slot::empty(ListWaker::seat(&self.wakes, seat)),
             lane: None,
             deadline_ms: 0,
             before: NONE,
@@ -113,17 +113,23 @@ impl<F> Attempts<F> {
         if self.seats[seat as usize].state != (SeatState::Here { armed: false }) {
             return;
         }
-        let last = self.last;
+        // All have the same time to end, so a new one is the last. One that comes back from another thread has kept its
+        // deadline, and goes before those that began after it.
+        let mut before = self.last;
+        while before != NONE && self.seats[before as usize].deadline_ms > deadline_ms {
+            before = self.seats[before as usize].before;
+        }
+        let behind = match before {
+            NONE => std::mem::replace(&mut self.first, seat),
+            before => std::mem::replace(&mut self.seats[before as usize].behind, seat),
+        };
+        match behind {
+            NONE => self.last = seat,
+            behind => self.seats[behind as usize].before = seat,
+        }
         let at = &mut self.seats[seat as usize];
         at.state = SeatState::Here { armed: true };
-        at.deadline_ms = deadline_ms;
-        at.before = last;
-        at.behind = NONE;
-        match last {
-            NONE => self.first = seat,
-            last => self.seats[last as usize].behind = seat,
-        }
-        self.last = seat;
+        (at.deadline_ms, at.before, at.behind) = (deadline_ms, before, behind);
     }
 
     /// The attempt ended: its future is dropped, its delivery comes back, its seat is free.
@@ -268,6 +274,14 @@ impl<F> Attempts<F> {
     pub(crate) fn by_lane(&self, lanes: HashSet<LaneId>) -> HashMap<LaneId, (&Delivery, SeatState)> {
         let seats = self.seats.iter().filter(|seat| seat.lane.is_some_and(|lane| lanes.contains(&lane)));
         seats.filter_map(|seat| Some((seat.lane?, (seat.slot.delivery()?, seat.state)))).collect()
+    }
+
+    /// Ends all attempts that this shard polls itself; those that another thread polls end when that returns. Returns how
+    /// many there were in all. Nothing else may be asked after it.
+    pub(crate) fn end_all(&mut self) -> usize {
+        let here = |seat: &&mut Seat<F>| matches!(seat.state, SeatState::Here { .. });
+        self.seats.iter_mut().filter(here).for_each(|seat| seat.slot.clear());
+        self.in_flight
     }
 
     /// Gives seats back that a burst left behind.

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use futures_util::future::join_all;
-use keylane_broker::{Broker, BrokerError, TopicSpec};
+use keylane_broker::{Broker, BrokerError, ClientFigures, TopicSpec};
 use keylane_core::Delivery;
 
 use crate::call::Target;
 use crate::clock::Clock;
+use crate::commit::Pace;
 use crate::pipeline::{Pipeline, PipelineBuilder};
 use crate::produce::Producer;
 use crate::spawn::Tasks;
@@ -89,7 +90,11 @@ pub(crate) struct Inner {
     pub(crate) node: String,
     producer: Producer,
     pub(crate) pipelines: Arc<Mutex<BTreeMap<String, Pipeline>>>,
+    /// Pipelines that could not start and are shown all the same, by name.
+    pub(crate) apart: Mutex<BTreeMap<String, PipelineStatus>>,
     claims: Arc<Mutex<Claims>>,
+    /// When completions of all its pipelines go on record.
+    pub(crate) pace: Arc<Pace>,
 }
 
 impl Keylane {
@@ -149,9 +154,17 @@ impl Keylane {
             },
             producer,
             pipelines: Arc::default(),
+            apart: Mutex::default(),
             claims: Arc::default(),
+            pace: Arc::default(),
         };
         Keylane { inner: Arc::new(inner) }
+    }
+
+    /// How often something that runs in the background ended as nobody asked, by what it was. More than 0 is a bug, from
+    /// which it was recovered: the log says more.
+    pub fn tasks_ended(&self) -> Vec<(&'static str, u64)> {
+        self.inner.tasks.ended().map(|(kind, ended)| (kind.name(), ended)).collect()
     }
 
     /// `embedded`, `kafka` …
@@ -181,7 +194,7 @@ impl Keylane {
     pub fn declare_topic(&self, name: &str, spec: &TopicSpec) {
         // What is here by more was produced when there were more.
         let here = self.inner.producer.spill().and_then(|spill| spill.number_of(name)).unwrap_or(0);
-        let target = Target::new(name, spec.partitions.max(here), spec.message_bytes_max);
+        let target = Target::new(name, spec.partitions.max(here), spec.message_bytes_max, spec.ids);
         self.inner.producer.targets().know(target, self.inner.clock.now_ms());
     }
 
@@ -225,6 +238,21 @@ impl Keylane {
         Ok(self.inner.broker.health().await?)
     }
 
+    /// What the broker read again to find damage early, since it was opened.
+    pub fn scrubbed(&self) -> keylane_broker::Scrubbed {
+        self.inner.broker.scrubbed()
+    }
+
+    /// What of the broker does not work, though the rest does.
+    pub async fn troubles(&self) -> Vec<Error> {
+        self.inner.broker.troubles().await.into_iter().map(Error::from).collect()
+    }
+
+    /// What the broker's client library tells about itself, if it has one. Asks nobody.
+    pub fn client_figures(&self) -> Option<ClientFigures> {
+        self.inner.broker.client_figures()
+    }
+
     /// Settings of these topics that weaken a promise (BRK-9).
     pub async fn warnings(&self, topics: &[String]) -> Result<Vec<TopicWarning>, Error> {
         let warnings = self.inner.broker.warnings(topics).await?;
@@ -240,8 +268,9 @@ impl Keylane {
         for some in there.chunks(TOPICS_AT_ONCE) {
             let ends = join_all(some.iter().map(|topic| self.inner.broker.ends(&topic.name))).await;
             for (topic, ends) in some.iter().zip(ends) {
+                let held_back = self.inner.broker.held_back(&topic.name).await.unwrap_or_default();
                 match ends {
-                    Ok(ends) => topics.push(TopicStatus::of(topic, ends, &warnings)),
+                    Ok(ends) => topics.push(TopicStatus::of(topic, ends, &warnings).held_back(held_back)),
                     // Somebody's topic without a leader must not hide the others.
                     Err(BrokerError::Unavailable(_)) => {
                         topics.push(TopicStatus::of(topic, Vec::new(), &warnings));
@@ -261,7 +290,38 @@ impl Keylane {
         };
         let warnings = self.warnings(&[name.to_owned()]).await?;
         let ends = self.inner.broker.ends(name).await?;
-        Ok(Some(TopicStatus::of(&topic, ends, &warnings)))
+        let held_back = self.inner.broker.held_back(name).await?;
+        Ok(Some(TopicStatus::of(&topic, ends, &warnings).held_back(held_back)))
+    }
+
+    /// Says for which groups pipelines are configured, each with its topic: the embedded broker keeps what others have not
+    /// settled for one more day. Without this call, and for pipelines that are started here, it keeps everything.
+    pub async fn configured(&self, groups: &[(String, String)]) -> Result<(), Error> {
+        Ok(self.inner.broker.configured(groups).await?)
+    }
+
+    /// Forgets a group's position and journals of a topic. What only it has not settled may be deleted from now on, and
+    /// a pipeline that uses the group later begins anew.
+    pub async fn forget_group(&self, topic: &str, group: &str) -> Result<(), Error> {
+        let pair = (group.to_owned(), topic.to_owned());
+        let uses = |pipeline: &Pipeline| {
+            let at = pipeline.subscription();
+            (&at.group, &*at.topic) == (&pair.0, pair.1.as_str())
+        };
+        if let Some(pipeline) = self.running().iter().find(|pipeline| uses(pipeline)) {
+            let (group, topic) = pair;
+            return Err(Error::GroupInUse { group, topic, pipeline: pipeline.name().to_owned() });
+        }
+        match self.inner.broker.forget_group(group, topic).await? {
+            true => Ok(()),
+            false => Err(Error::UnknownGroup(pair.0, pair.1)),
+        }
+    }
+
+    /// Copies all topics and journals to a folder of this machine that is empty or not there, while everything runs.
+    /// [`crate::data::restore`] makes a data folder of it.
+    pub async fn backup(&self, folder: &std::path::Path) -> Result<keylane_broker::Backup, Error> {
+        Ok(self.inner.broker.backup(folder).await?)
     }
 
     /// Up to `limit` messages of a partition from position `from` on, without a group. Ends at the end of the log.
@@ -286,7 +346,7 @@ impl Keylane {
 
     /// How each pipeline is, by name, from memory and at once; [`Pipeline::seen`] says how old what is.
     pub fn pipelines_seen(&self) -> Vec<PipelineStatus> {
-        self.running().iter().map(Pipeline::seen).collect()
+        self.with_those_apart(self.running().iter().map(Pipeline::seen).collect())
     }
 
     /// Asks the broker for what [`Keylane::pipelines_seen`] shows.
@@ -295,11 +355,27 @@ impl Keylane {
         let _seen_so_far = join_all(self.running().iter().map(Pipeline::look)).await;
     }
 
+    /// Shows a pipeline that could not start among the others, as stopped, until one of that name starts.
+    pub fn show_stopped(&self, name: &str, topic: &str, group: &str, partitions: u32, why: &str) {
+        let stopped = PipelineStatus::stopped(name, topic, group, partitions, why);
+        self.inner.apart.lock().expect("no holder panics").insert(name.to_owned(), stopped);
+    }
+
+    fn with_those_apart(&self, mut all: Vec<PipelineStatus>) -> Vec<PipelineStatus> {
+        let apart = self.inner.apart.lock().expect("no holder panics");
+        if !apart.is_empty() {
+            all.extend(apart.values().cloned());
+            all.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        all
+    }
+
     /// How each pipeline is, by name.
     pub async fn pipelines(&self) -> Result<Vec<PipelineStatus>, Error> {
         let running = self.running();
         // Together: while a broker is away, each waits a moment for it.
-        join_all(running.iter().map(Pipeline::status)).await.into_iter().collect()
+        let all = join_all(running.iter().map(Pipeline::status)).await;
+        Ok(self.with_those_apart(all.into_iter().collect::<Result<Vec<_>, _>>()?))
     }
 
     /// Lanes of one pipeline, or of all, the first `limit` by `sort`.
@@ -313,6 +389,9 @@ impl Keylane {
             let pipelines = self.inner.pipelines.lock().expect("no holder panics");
             match pipeline {
                 None => pipelines.values().cloned().collect(),
+                Some(name) if self.inner.apart.lock().expect("no holder panics").contains_key(name) => {
+                    Vec::new()
+                }
                 Some(name) => vec![
                     pipelines.get(name).cloned().ok_or_else(|| Error::UnknownPipeline(name.to_owned()))?,
                 ],
@@ -341,7 +420,7 @@ impl Inner {
         }
         claims.names.insert(name.clone());
         claims.groups.insert(pair.clone());
-        let (claims, pipelines) = (Arc::clone(&self.claims), Arc::clone(&self.pipelines));
+        let (claims, pipelines) = (Arc::clone(&self.claims), Arc::downgrade(&self.pipelines));
         Ok(Claimed { claims, pipelines, name, pair })
     }
 }
@@ -356,14 +435,16 @@ struct Claims {
 /// A pipeline's name and group, until dropped; then it is no longer listed either.
 pub(crate) struct Claimed {
     claims: Arc<Mutex<Claims>>,
-    pipelines: Arc<Mutex<BTreeMap<String, Pipeline>>>,
+    /// Not kept: the pipelines in it keep this, and what nobody drains would stay for ever.
+    pipelines: Weak<Mutex<BTreeMap<String, Pipeline>>>,
     name: String,
     pair: (String, String),
 }
 
 impl Drop for Claimed {
     fn drop(&mut self) {
-        let gone = self.pipelines.lock().expect("no holder panics").remove(&self.name);
+        let pipelines = self.pipelines.upgrade();
+        let gone = pipelines.and_then(|listed| listed.lock().expect("no holder panics").remove(&self.name));
         let mut claims = self.claims.lock().expect("no holder panics");
         claims.names.remove(&self.name);
         claims.groups.remove(&self.pair);
@@ -373,7 +454,7 @@ impl Drop for Claimed {
 }
 
 /// This machine's name, for people who read a journal.
-fn node_name() -> String {
+pub(crate) fn node_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map_or_else(|_| "node".to_owned(), |name| name.trim().to_owned())
 }

@@ -35,14 +35,18 @@ mod call;
 mod cell;
 pub mod clock;
 mod commit;
+mod committer;
 mod contain;
+pub mod data;
 mod elsewhere;
 pub mod error;
 mod flaws;
+mod follow;
 mod growth;
 mod handle;
 pub mod handler;
 pub mod handlers;
+mod in_flight;
 mod keylane;
 mod lag;
 mod link;
@@ -72,26 +76,29 @@ mod subscription;
 mod targets;
 mod thread;
 mod ticket;
+mod upgrade;
 mod view;
 mod wake;
 mod watch;
 
 pub use accept::Accepted;
+
 pub use backlog::{Backlog, Severity};
 pub use call::Call;
 pub use error::Error;
 #[cfg(feature = "flaws")]
 pub use flaws::Flaws;
 pub use handler::{Attempt, Handler};
-pub use keylane_broker::{Compression, ProduceError, TopicSpec};
+pub use keylane_broker::{ClientBroker, ClientFigures, Compression, Ids, ProduceError, TopicSpec};
 pub use keylane_core::{Delivery, Draft, Order, Outcome};
 pub use message::Message;
 #[cfg(feature = "kafka")]
-pub use open::KafkaOptions;
+pub use open::{KafkaJournals, KafkaOptions};
 pub use pipeline::{Pipeline, PipelineBuilder};
 pub use produce::{Producer, Receipt, WhenFull};
 pub use settings::Settings;
 pub use spill::{SpillOptions, WhenAway};
 pub use ticket::Ticket;
+pub use upgrade::Upgraded;
 
 pub use crate::keylane::{Config, Keylane};

@@ -39,6 +39,13 @@ pub(crate) enum Command {
         /// Pauses that had been noticed when that reading began.
         pauses: u64,
     },
+    /// Start nothing until the owner says [`Command::Verified`]: it cannot read its journal (ORD-12).
+    Suspend {
+        /// The partition.
+        partition: u32,
+        /// Its epoch.
+        epoch: u64,
+    },
     /// Start nothing more; say when nothing runs.
     Drain {
         /// The partition.
@@ -52,6 +59,11 @@ pub(crate) enum Command {
         partition: u32,
         /// Its epoch.
         epoch: u64,
+    },
+    /// Forget a partition whose owner is gone, whatever its epoch.
+    Forget {
+        /// The partition.
+        partition: u32,
     },
     /// The pipeline has ended.
     End,
@@ -80,20 +92,38 @@ pub(crate) struct Start {
 /// How often a shard has noticed that the process was paused (ORD-12). An owner takes the count before it reads the
 /// journal, and says it with what it concludes: a pause in between makes that worthless.
 #[derive(Debug, Default)]
-pub(crate) struct Pauses(AtomicU64);
+pub(crate) struct Pauses {
+    noticed: AtomicU64,
+    beats: AtomicU64,
+}
 
 impl Pauses {
     /// No count at all: what it is given with must be verified.
     pub(crate) const UNSURE: u64 = u64::MAX;
 
     pub(crate) fn count(&self) -> u64 {
-        self.0.load(Ordering::SeqCst)
+        self.noticed.load(Ordering::SeqCst)
     }
 
     pub(crate) fn noticed(&self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
+        self.noticed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The watchdog is awake: a shard in the middle of a pass looks at the clock.
+    pub(crate) fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often the watchdog was awake.
+    #[inline]
+    pub(crate) fn beats(&self) -> u64 {
+        self.beats.load(Ordering::Relaxed)
     }
 }
+
+/// What is kept of a handler's words, in bytes: enough for a long stack trace. A report must fit into one record of any
+/// broker, or the partition could not put the message on record, and would stop.
+const ERROR_BYTES_MAX: usize = 16 << 10;
 
 /// A message that was rejected: its lane waits until it is on record as dead.
 #[derive(Debug, Clone)]
@@ -101,6 +131,16 @@ pub(crate) struct Rejection {
     pub(crate) delivery: Delivery,
     pub(crate) attempt: u32,
     pub(crate) error: String,
+}
+
+impl Rejection {
+    pub(crate) fn new(delivery: Delivery, attempt: u32, error: &str) -> Rejection {
+        let mut kept = error[..error.floor_char_boundary(ERROR_BYTES_MAX)].to_owned();
+        if kept.len() < error.len() {
+            kept.push_str(&format!(" … (cut, of {} bytes)", error.len()));
+        }
+        Rejection { delivery, attempt, error: kept }
+    }
 }
 
 /// What a shard left for an owner.
@@ -116,6 +156,8 @@ pub(crate) struct Mail {
     pub(crate) verify: Option<u64>,
     /// The partition cannot be read.
     pub(crate) broken: Option<BrokerError>,
+    /// The shard ended, and nothing of the partition runs any more: why.
+    pub(crate) gone: Option<String>,
 }
 
 /// The mailbox.
@@ -210,5 +252,25 @@ impl Link {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// DLQ-1, P10: what a handler says of a rejection is cut where it would not fit into a record, and says so.
+    #[test]
+    fn a_rejection_of_many_megabytes_is_cut_and_says_so() {
+        let delivery = || {
+            let mut frames = keylane_core::Frames::default();
+            frames.push(0, &keylane_core::Draft { id: "m", ..Default::default() }).expect("a valid draft");
+            frames.messages().next().expect("just pushed").expect("just encoded")
+        };
+        let long = "é".repeat(3 << 20);
+        let cut = Rejection::new(delivery(), 1, &long).error;
+        assert!(cut.len() < ERROR_BYTES_MAX + 100, "{} bytes are kept", cut.len());
+        assert!(cut.starts_with("éé") && cut.ends_with(&format!("(cut, of {} bytes)", long.len())), "{cut}");
+        assert_eq!(Rejection::new(delivery(), 1, "short").error, "short");
     }
 }

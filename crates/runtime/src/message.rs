@@ -2,13 +2,15 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use keylane_core::frame::PRIORITY;
 use keylane_core::{Delivery, Draft};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A message: payload, and optionally key, id, headers and version (MSG-1).
+/// A message: payload, and optionally key, id, headers, version, time of delivery, priority and time to live (MSG-1).
 ///
 /// Builder methods are plain nouns, as in `std::process::Command`; what reads is called `get_…`.
 ///
@@ -38,6 +40,9 @@ struct Built {
     payload: Option<Bytes>,
     headers: Vec<(String, Vec<u8>)>,
     version: Option<u64>,
+    deliver_at_ms: Option<u64>,
+    priority: Option<u8>,
+    ttl_ms: Option<u64>,
 }
 
 impl Message {
@@ -81,6 +86,24 @@ impl Message {
         self.change(|built| built.version = Some(version))
     }
 
+    /// Sets when it is due (MSG-6). Not carried out by this version: a message that has it is refused when it is produced.
+    pub fn deliver_at(self, at: SystemTime) -> Message {
+        let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.change(|built| built.deliver_at_ms = Some(whole_ms(since)))
+    }
+
+    /// Sets its priority among keys, 1 to 10 (MSG-7). Not carried out by this version: a message that has it is refused
+    /// when it is produced.
+    pub fn priority(self, priority: u8) -> Message {
+        self.change(|built| built.priority = Some(priority))
+    }
+
+    /// Sets how long it is of use (MSG-7). Not carried out by this version: a message that has it is refused when it is
+    /// produced.
+    pub fn ttl(self, ttl: Duration) -> Message {
+        self.change(|built| built.ttl_ms = Some(whole_ms(ttl)))
+    }
+
     /// A message that was read becomes one that can be produced: same content, no position.
     fn change(mut self, change: impl FnOnce(&mut Built)) -> Message {
         if let Body::Read { delivery, .. } = &self.body {
@@ -90,6 +113,9 @@ impl Message {
                 payload: delivery.payload().map(|_| delivery.payload_bytes()),
                 headers: delivery.headers().map(|(name, value)| (name.to_owned(), value.to_vec())).collect(),
                 version: delivery.version(),
+                deliver_at_ms: delivery.deliver_at_ms(),
+                priority: delivery.priority(),
+                ttl_ms: delivery.ttl_ms(),
             });
         }
         if let Body::Built(built) = &mut self.body {
@@ -161,6 +187,44 @@ impl Message {
         }
     }
 
+    /// When it is due, if it was not to run at once.
+    pub fn get_deliver_at(&self) -> Option<SystemTime> {
+        // What is beyond the system's clock, some 292 billion years from now, is not told from what has no time.
+        let due = |ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms));
+        self.deliver_at_ms().and_then(due)
+    }
+
+    /// Its priority among keys, 1 to 10; 5 unless it was given one.
+    pub fn get_priority(&self) -> u8 {
+        self.own_priority().unwrap_or(PRIORITY)
+    }
+
+    /// How long after its append time it is of use, if that has an end.
+    pub fn get_ttl(&self) -> Option<Duration> {
+        self.ttl_ms().map(Duration::from_millis)
+    }
+
+    fn deliver_at_ms(&self) -> Option<u64> {
+        match &self.body {
+            Body::Built(built) => built.deliver_at_ms,
+            Body::Read { delivery, .. } => delivery.deliver_at_ms(),
+        }
+    }
+
+    fn own_priority(&self) -> Option<u8> {
+        match &self.body {
+            Body::Built(built) => built.priority,
+            Body::Read { delivery, .. } => delivery.priority(),
+        }
+    }
+
+    fn ttl_ms(&self) -> Option<u64> {
+        match &self.body {
+            Body::Built(built) => built.ttl_ms,
+            Body::Read { delivery, .. } => delivery.ttl_ms(),
+        }
+    }
+
     /// Where it was read; none on a message that is yet to be produced.
     pub fn delivery(&self) -> Option<&Delivery> {
         match &self.body {
@@ -188,6 +252,13 @@ impl Message {
             version: self.get_version(),
             produced_ms: now_ms,
             appended_ms: None,
+            deliver_at_ms: self.deliver_at_ms(),
+            priority: self.own_priority(),
+            ttl_ms: self.ttl_ms(),
         })
     }
+}
+
+fn whole_ms(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }

@@ -1,11 +1,11 @@
 //! What others tell a shard: partitions to start, drain or drop, what counts, what to show; and its own tick.
 
-use keylane_core::{Delivery, LaneState, LaneView};
+use keylane_core::{Delivery, LaneState, LaneView, Load};
 
 use crate::handle::SeatState;
 use crate::link::{Command, Start};
 use crate::poll::{Part, PartState};
-use crate::shard::{PAUSE_MS, SWEEP_MAX, Shard};
+use crate::shard::{SWEEP_MAX, Shard};
 use crate::status::{LaneSort, LaneStatus};
 use crate::wake::LIST_KEPT;
 
@@ -16,12 +16,14 @@ impl<F> Shard<F> {
             Command::Counted { partition, epoch, dead } => self.counted(partition, epoch, &dead),
             Command::Verified { partition, epoch, pauses } => {
                 let sure = pauses == self.pauses.count();
-                if let Some(part) = self.part(partition, epoch)
-                    && part.state == PartState::Verifying
-                    && sure
+                if self.part(partition, epoch).is_some_and(|part| part.state == PartState::Verifying) && sure
                 {
-                    part.state = PartState::Running;
-                    self.verified();
+                    self.enter(partition, PartState::Running);
+                }
+            }
+            Command::Suspend { partition, epoch } => {
+                if self.part(partition, epoch).is_some_and(|part| part.state == PartState::Running) {
+                    self.enter(partition, PartState::Verifying);
                 }
             }
             Command::Drain { partition, epoch } => self.drain(partition, epoch),
@@ -30,6 +32,7 @@ impl<F> Shard<F> {
                     self.drop_part(partition);
                 }
             }
+            Command::Forget { partition } => self.drop_part(partition),
             Command::End => self.ended = true,
             Command::Lanes { sort, limit, reply } => {
                 let _ = reply.send(self.lanes(sort, limit));
@@ -38,36 +41,48 @@ impl<F> Shard<F> {
     }
 
     fn part(&mut self, partition: u32, epoch: u64) -> Option<&mut Part> {
-        self.parts[partition as usize].as_mut().filter(|part| part.epoch == epoch)
+        self.parts.get_mut(partition as usize)?.as_mut().filter(|part| part.epoch == epoch)
     }
 
     fn start(&mut self, start: Start) {
         let (partition, pauses) = (start.partition, start.pauses);
         self.drop_part(partition);
-        let mut part = Part::new(start, self.flaws, self.now_ms);
-        if pauses != self.pauses.count() {
-            // The process slept after the fence was read: it may be another's already.
-            part.verify(self.paused_ms);
-            self.verifying += 1;
-        }
+        let part = Part::new(start, self.flaws, &self.wakes, self.now_ms);
         if self.parts.len() <= partition as usize {
             // The topic has got more partitions.
             self.parts.resize_with(partition as usize + 1, || None);
         }
         self.parts[partition as usize] = Some(part);
+        (self.owned, self.running) = (self.owned + 1, self.running + 1);
+        self.take_turns(partition);
+        if pauses != self.pauses.count() {
+            // The process slept after the fence was read: it may be another's already.
+            self.verify(partition, self.paused_ms);
+        }
+    }
+
+    /// Starts nothing of a partition until its owner has read the journal to its end. Others go on: each waits for its
+    /// own journal (ORD-12, P3).
+    pub(crate) fn verify(&mut self, partition: u32, paused_ms: u64) {
+        self.enter(partition, PartState::Verifying);
+        if let Some(part) = &self.parts[partition as usize] {
+            part.ask_to_verify(paused_ms);
+        }
     }
 
     fn counted(&mut self, partition: u32, epoch: u64, dead: &[u64]) {
         let now_ms = self.now_ms;
-        let Some(part) = self.part(partition, epoch) else {
+        let part = self.parts.get_mut(partition as usize).and_then(Option::as_mut);
+        let Some(part) = part.filter(|part| part.epoch == epoch) else {
             return;
         };
         part.ledger.counted();
+        self.hand_over.counted(part, now_ms);
         let mut lanes = Vec::with_capacity(dead.len());
         for position in dead {
             if let Some((lane, bytes)) = part.burying.remove(position) {
                 part.ledger.recorded(*position);
-                part.forget(bytes);
+                part.forget(&mut self.load, bytes);
                 lanes.push(lane);
             }
         }
@@ -82,37 +97,24 @@ impl<F> Shard<F> {
         let Some(part) = self.part(partition, epoch) else {
             return;
         };
-        let was_verifying = part.state == PartState::Verifying;
-        let was_draining = part.state == PartState::Draining;
-        part.state = PartState::Draining;
         part.stop_reading();
-        if was_verifying {
-            self.verified();
-        }
-        self.draining += usize::from(!was_draining);
+        self.enter(partition, PartState::Draining);
         self.engine.drain_partition(partition);
         let running: usize = self.attempts.of(partition, epoch).map(Delivery::size).sum();
-        let part = self.part(partition, epoch).expect("just found");
-        part.messages = part.running + part.burying.len();
-        part.bytes = running + part.burying.values().map(|(_, bytes)| bytes).sum::<usize>();
+        let part = self.parts[partition as usize].as_mut().expect("just found");
+        self.load.sub(part.load.messages, part.load.bytes);
+        let burying: usize = part.burying.values().map(|(_, bytes)| bytes).sum();
+        part.load = Load { messages: part.running + part.burying.len(), bytes: running + burying };
+        self.load.add(part.load.messages, part.load.bytes);
+        self.hand_over.list(part);
         self.hand_over_due();
     }
 
-    /// Twice a second: shows that the shard is alive, lets idle lanes go, and notices a pause of the process (ORD-12).
+    /// Twice a second: shows that the shard is alive, and lets idle lanes go.
     pub(crate) fn tick(&mut self) {
-        let since_ms = self.now_ms.saturating_sub(self.ticked_ms);
-        let paused = since_ms > PAUSE_MS;
         self.ticked_ms = self.now_ms;
-        if paused {
-            self.paused_ms = since_ms;
-            self.pauses.noticed();
-        }
-        for part in self.parts.iter_mut().flatten() {
+        for part in self.parts.iter().flatten() {
             part.link.tick(self.now_ms);
-            if paused && matches!(part.state, PartState::Running | PartState::Verifying) {
-                self.verifying += usize::from(part.state == PartState::Running);
-                part.verify(since_ms);
-            }
         }
         self.engine.sweep(self.now_ms, SWEEP_MAX);
         self.attempts.shrink();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use keylane_broker::{Broker, Embedded, embedded};
 
 #[cfg(feature = "kafka")]
-pub use keylane_broker::KafkaOptions;
+pub use keylane_broker::{KafkaJournals, KafkaOptions};
 
 use crate::Error;
 use crate::keylane::Config;
@@ -21,14 +21,16 @@ pub(crate) async fn broker(config: &Config) -> Result<(Arc<dyn Broker>, Option<A
         let mut small = embedded::Options::default();
         // Little is kept, and for a short time: what is drained is to be freed soon.
         (small.segment_bytes, small.journal_segment_bytes, small.tail_bytes) = (16 << 20, 1 << 20, 1 << 20);
-        let kafka = keylane_broker::Kafka::open(options.clone())?;
-        return Ok((Arc::new(kafka), Some(embedded(&config.data.join(SPILL), small)?)));
+        let options = KafkaOptions { node: crate::keylane::node_name(), ..options.clone() };
+        let kafka = keylane_broker::Kafka::open(options)?;
+        return Ok((Arc::new(kafka), Some(embedded(&config.data.join(SPILL), small).await?)));
     }
-    Ok((embedded(&config.data, embedded::Options::default())?, None))
+    Ok((embedded(&config.data, embedded::Options::default()).await?, None))
 }
 
-fn embedded(folder: &std::path::Path, options: embedded::Options) -> Result<Arc<dyn Broker>, Error> {
-    let opened = Embedded::open(folder, options);
+async fn embedded(folder: &std::path::Path, options: embedded::Options) -> Result<Arc<dyn Broker>, Error> {
+    // Reading a large log takes seconds: whoever else has this thread answers meanwhile.
+    let opened = Embedded::open_elsewhere(folder.to_owned(), options).await;
     let why = |error: embedded::OpenError| Error::Open { folder: folder.to_owned(), why: error.to_string() };
     Ok(Arc::new(opened.map_err(why)?))
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use keylane_core::Order;
 use tokio::sync::watch;
 
-use crate::assign::{Assign, Stopping};
+use crate::assign::Stopping;
+use crate::committer::{Committer, keep_committing};
+use crate::follow::Follow;
 use crate::handler::IntoHandler;
 use crate::keylane::Claimed;
 use crate::lag::Lagging;
@@ -18,6 +20,9 @@ use crate::status::{LaneCounts, LaneSort, LaneStatus, PartitionState, PartitionS
 use crate::subscription::{CommitCounters, Subscription};
 use crate::view::{PartitionView, Views, all};
 use crate::{Error, Handler, Keylane};
+
+/// Of a pipeline's bytes in memory, the part for what the broker's client reads ahead, where it does.
+const AHEAD_SHARE: usize = 4;
 
 /// A pipeline about to run. Every setting has a default.
 pub struct PipelineBuilder<H = ()> {
@@ -99,17 +104,23 @@ impl<H: Handler> PipelineBuilder<H> {
         settings.check().map_err(|why| Error::Pipeline(name.clone(), why))?;
         let inner = &keylane.inner;
         let topic = keylane.producer().ensure(&topic).await?;
+        let (settings, ahead_bytes) = with_ahead(settings, inner.broker.reads_ahead());
         let subscription = Arc::new(Subscription {
+            ahead_bytes,
             broker: Arc::clone(&inner.broker),
             clock: inner.clock,
+            tasks: inner.tasks.clone(),
             pipeline: name.as_str().into(),
             topic: topic.name.as_str().into(),
             group,
             node: inner.node.clone(),
             timeout_ms: settings.timeout_ms(),
             bounds: settings.bounds(),
+            order: settings.order,
             flaws: settings.flaws(),
             counters: CommitCounters::default(),
+            committer: Committer::default(),
+            pace: Arc::clone(&inner.pace),
             seed: inner.clock.seed().map(AtomicU64::new),
         });
         let claimed = inner.claim(&subscription)?;
@@ -118,7 +129,6 @@ impl<H: Handler> PipelineBuilder<H> {
         // Read once the group is known: what it has not settled is kept from then on.
         let ends = inner.broker.ends(&topic.name).await?;
         let (stop, stopping) = watch::channel(Stopping::No);
-        let shards = Shards::start(&subscription, &settings, &topic, handler, &inner.tasks);
         let mut views = Vec::new();
         for (partition, ends) in (0..).zip(&ends) {
             let commit = inner.broker.committed(&subscription.group, &topic.name, partition).await?;
@@ -127,23 +137,18 @@ impl<H: Handler> PipelineBuilder<H> {
         }
         let views: Views = Arc::new(RwLock::new(views));
         let lagging = Lagging::new(&ends);
-        let assign = Assign {
+        // Nothing may fail from here on: shards and their watchdog would run for nobody.
+        let shards = Shards::start(&subscription, &settings, &topic, handler, &inner.tasks);
+        let follow = Follow {
             subscription: Arc::clone(&subscription),
-            membership,
             ends,
             shards: shards.doors.clone(),
             views: Arc::clone(&views),
             tasks: inner.tasks.clone(),
             topic,
             stop: stopping,
-            left: false,
-            gates: Arc::default(),
         };
-        let (ended, ending) = watch::channel(false);
-        inner.tasks.spawn(async move {
-            assign.run().await;
-            let _ = ended.send(true);
-        });
+        let ending = run_in_background(Arc::clone(&subscription), follow.run(membership));
         let drain = settings.drain;
         let running = Running {
             subscription,
@@ -156,6 +161,7 @@ impl<H: Handler> PipelineBuilder<H> {
             claimed: Mutex::new(Some(claimed)),
         };
         let pipeline = Pipeline { inner: Arc::new(running) };
+        inner.apart.lock().expect("no holder panics").remove(&name);
         inner.pipelines.lock().expect("no holder panics").insert(name, pipeline.clone());
         Ok(pipeline)
     }
@@ -166,6 +172,31 @@ impl<H: Handler> PipelineBuilder<H> {
         stop.await;
         pipeline.drain().await
     }
+}
+
+/// Takes what the broker's client reads ahead from the pipeline's bytes: one bound for both, since all of it is in memory
+/// (P5).
+fn with_ahead(mut settings: Settings, reads_ahead: bool) -> (Settings, usize) {
+    let ahead_bytes = if reads_ahead { settings.buffer_bytes / AHEAD_SHARE } else { 0 };
+    settings.buffer_bytes -= ahead_bytes;
+    (settings, ahead_bytes)
+}
+
+/// Follows the group, and commits for it until that ends; the answer says when.
+fn run_in_background(
+    subscription: Arc<Subscription>,
+    following: impl Future<Output = ()> + Send + 'static,
+) -> watch::Receiver<bool> {
+    let (ended, ending) = watch::channel(false);
+    let tasks = subscription.tasks.clone();
+    tasks.spawn(async move {
+        tokio::select! {
+            () = following => {}
+            () = keep_committing(subscription) => {}
+        }
+        let _ = ended.send(true);
+    });
+    ending
 }
 
 /// A running pipeline. Cheap to clone.
@@ -252,9 +283,11 @@ impl Pipeline {
             dead: figures.dead,
             commits: at.counters.shown(),
             in_flight: figures.in_flight,
+            blocking: self.inner.shards.blocking(),
             buffered: figures.buffered,
             buffered_bytes: figures.buffered_bytes,
             partitions,
+            why: None,
         }
     }
 

@@ -8,11 +8,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use futures_util::task::waker_ref;
 use keylane_broker::{BrokerError, Reader};
-use keylane_core::{BatchCursor, Delivery, Found, LaneHash, LaneId, Ledger};
+use keylane_core::{BatchCursor, Delivery, Found, LaneHash, LaneId, Ledger, Load};
 
 use crate::flaws::Flaws;
 use crate::link::{Link, Pause, Start};
+use crate::spawn::{TaskKind, Tasks};
+use crate::wake::{ListWaker, Wakes};
 
 /// Bytes asked of a reader at a time: about a thousand ordinary messages, which is where batches stop getting cheaper.
 pub(crate) const BATCH_BYTES: usize = 256 * 1024;
@@ -43,13 +46,18 @@ pub(crate) struct Part {
     pub(crate) burying: HashMap<u64, (LaneId, usize)>,
     /// Since when something finished is not handed over.
     pub(crate) fresh_since_ms: Option<u64>,
+    /// It is among those that have something to hand over (`commit.rs`).
+    pub(crate) hands_over: bool,
     /// Draining, and the owner knows that nothing runs.
     pub(crate) said_quiet: bool,
-    /// Messages read and not finished, and their bytes.
-    pub(crate) messages: usize,
-    pub(crate) bytes: usize,
+    /// What was read of it and is not finished.
+    pub(crate) load: Load,
     /// Not read, for the bounds' sake (BPR-2).
     pub(crate) stopped: bool,
+    /// It is among those that may have something to read (`shard/turn.rs`).
+    pub(crate) has_turn: bool,
+    shown: Pause,
+    waker: Arc<ListWaker>,
     reader: Box<dyn Reader>,
     cursor: Option<BatchCursor>,
     next: u64,
@@ -67,9 +75,10 @@ pub(crate) enum Read {
 }
 
 impl Part {
-    pub(crate) fn new(start: Start, flaws: Flaws, now_ms: u64) -> Part {
+    pub(crate) fn new(start: Start, flaws: Flaws, wakes: &Arc<Wakes>, now_ms: u64) -> Part {
         start.link.tick(now_ms);
         Part {
+            waker: ListWaker::partition(wakes, start.partition),
             partition: start.partition,
             epoch: start.epoch,
             state: PartState::Running,
@@ -79,19 +88,21 @@ impl Part {
             running: 0,
             burying: HashMap::new(),
             fresh_since_ms: None,
+            hands_over: false,
             said_quiet: false,
-            messages: 0,
-            bytes: 0,
+            load: Load::default(),
             stopped: false,
+            has_turn: false,
+            shown: Pause::None,
             reader: start.reader,
             cursor: None,
             stalled: None,
         }
     }
 
-    /// The next message of the batch at hand.
+    /// The next message of the batch at hand. `shard` is what its shard has in memory.
     #[inline(always)]
-    pub(crate) fn next_found(&mut self) -> Read {
+    pub(crate) fn next_found(&mut self, shard: &mut Load) -> Read {
         let Some(cursor) = &mut self.cursor else {
             return Read::BatchEnd;
         };
@@ -109,8 +120,8 @@ impl Part {
                 return Read::Found(found);
             }
             // On record already.
-            self.messages -= 1;
-            self.bytes -= found.size();
+            self.load.sub(1, found.size());
+            shard.sub(1, found.size());
         }
         self.cursor = None;
         self.ledger.passed(self.next);
@@ -123,14 +134,23 @@ impl Part {
         self.cursor.as_ref().expect("kept until its end is found")
     }
 
-    /// Asks the reader for one more batch. False: it has none now, and will wake the shard.
-    pub(crate) fn poll_batch(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Result<bool, BrokerError> {
-        match self.reader.poll_batch(cx, bytes_max) {
+    /// Asks the reader for one more batch. False: it has none now, and will say when it has.
+    pub(crate) fn poll_batch(
+        &mut self,
+        tasks: &Tasks,
+        shard: &mut Load,
+        bytes_max: usize,
+    ) -> Result<bool, BrokerError> {
+        self.waker.rearm();
+        let waker = waker_ref(&self.waker);
+        let mut cx = Context::from_waker(&waker);
+        let read = tasks.supervise_now(TaskKind::Reader, || self.reader.poll_batch(&mut cx, bytes_max));
+        match read.unwrap_or_else(|why| Poll::Ready(Err(BrokerError::Unavailable(why)))) {
             Poll::Pending => Ok(false),
             Poll::Ready(Err(error)) => Err(error),
             Poll::Ready(Ok(batch)) => {
-                self.messages += batch.count as usize;
-                self.bytes += batch.frames.len();
+                self.load.add(batch.count as usize, batch.frames.len());
+                shard.add(batch.count as usize, batch.frames.len());
                 self.link.read(self.next, batch.appended_ms);
                 self.next = batch.next;
                 self.cursor = Some(batch.cursor(self.epoch));
@@ -155,25 +175,28 @@ impl Part {
         self.stalled.take().map(|(delivery, _)| delivery)
     }
 
-    /// Why nothing more is read, if so.
-    pub(crate) fn pause(&self) -> Pause {
-        match (&self.stalled, self.stopped) {
+    /// Shows why nothing more is read, if so.
+    pub(crate) fn show_pause(&mut self) {
+        let pause = match (&self.stalled, self.stopped) {
             (Some(_), _) => Pause::FullLane,
             (None, true) => Pause::FullBuffer,
             (None, false) => Pause::None,
+        };
+        if pause != self.shown {
+            self.shown = pause;
+            self.link.show_pause(pause);
         }
     }
 
     /// One message of `bytes` no longer counts toward the bounds.
     #[inline]
-    pub(crate) fn forget(&mut self, bytes: usize) {
-        self.messages -= 1;
-        self.bytes -= bytes;
+    pub(crate) fn forget(&mut self, shard: &mut Load, bytes: usize) {
+        self.load.sub(1, bytes);
+        shard.sub(1, bytes);
     }
 
-    /// Starts nothing until its owner has read the journal to its end: the process was paused for so long.
-    pub(crate) fn verify(&mut self, paused_ms: u64) {
-        self.state = PartState::Verifying;
+    /// Has its owner read the journal to its end: the process was paused for so long.
+    pub(crate) fn ask_to_verify(&self, paused_ms: u64) {
         self.link.leave(|mail| mail.verify = mail.verify.max(Some(paused_ms)));
     }
 

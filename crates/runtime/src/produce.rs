@@ -15,15 +15,16 @@ use keylane_core::Frames;
 use tokio::sync::oneshot;
 
 use crate::backlog::{Backlog, Severity, Watch};
-use crate::call::{Call, InFlight, Room, Target};
+use crate::call::{Call, Target};
 use crate::clock::{Clock, Ids};
+use crate::in_flight::{InFlight, Room, ToItsEnd};
 use crate::spawn::Tasks;
 use crate::spill::{Caller, Spill, Stored, WhenAway};
 use crate::targets::Targets;
 use crate::ticket::Ticket;
 use crate::{Error, Message};
 
-pub use crate::call::WhenFull;
+pub use crate::in_flight::WhenFull;
 
 /// How long closing waits for what is on its way (BRK-2).
 const FLUSH: Duration = Duration::from_secs(10);
@@ -32,7 +33,8 @@ const FLUSH: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Receipt {
-    /// Its id: the caller's, or the one made for it.
+    /// Its id: the caller's, or the one made for it. On a topic that keeps no others than callers' it is where the message
+    /// lies; empty if the broker did not say where.
     pub id: String,
     /// The partition.
     pub partition: u32,
@@ -236,7 +238,9 @@ impl Producer {
                 spill.produce(target, frames, Caller { _room: room, when_away: self.when_away }).await
             }
             None => {
-                let results = self.broker().produce(&target.name, frames).await;
+                let (broker, topic) = (Arc::clone(&self.shared.broker), Arc::clone(&target.name));
+                let call = Box::pin(async move { broker.produce(&topic, frames).await });
+                let results = ToItsEnd::new(call, room, &self.shared.tasks).await;
                 results.into_iter().map(|result| result.map(Stored::At)).collect()
             }
         }
@@ -281,14 +285,11 @@ impl Producer {
             return Ok(target);
         }
         let asked_ms = self.shared.clock.now_ms();
-        let (partitions, message_bytes_max) = match self.spill() {
-            None => {
-                let found = self.ensure(topic).await?;
-                (found.partitions, found.spec.message_bytes_max)
-            }
+        let target = match self.spill() {
+            None => Target::of(&self.ensure(topic).await?),
             Some(spill) => spill.ask_or_know(topic, self.ensure(topic)).await?,
         };
-        Ok(self.targets().know(Target::new(topic, partitions, message_bytes_max), asked_ms))
+        Ok(self.targets().know(target, asked_ms))
     }
 }
 

@@ -14,6 +14,8 @@ pub struct Settings {
     pub shards: Option<usize>,
     /// Handlers in flight at most (ORD-4).
     pub concurrency: usize,
+    /// Threads that handlers may block at once, beside the runtime's own (ORD-4).
+    pub blocking: usize,
     /// Messages in one lane at most; when full its partition pauses (ORD-6).
     pub lane_capacity: usize,
     /// An idle lane goes after this (ORD-5).
@@ -52,6 +54,9 @@ impl Settings {
     pub(crate) fn check(&self) -> Result<(), String> {
         match self {
             Settings { concurrency: 0, .. } => Err("a concurrency of 0 would run nothing".to_owned()),
+            Settings { blocking: 0, .. } => {
+                Err("without a thread to block, a handler that blocks its thread would never run".to_owned())
+            }
             Settings { buffer_messages: 0, .. } | Settings { lane_capacity: 0, .. } => {
                 Err("a buffer or lane of 0 messages would read nothing".to_owned())
             }
@@ -84,6 +89,7 @@ impl Default for Settings {
             order: Order::Key,
             shards: None,
             concurrency: 10_000,
+            blocking: 512,
             lane_capacity: 1_000,
             lane_idle: Duration::from_secs(300),
             buffer_messages: 100_000,

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use keylane_core::{Delivery, End, LaneHash, LaneId, Outcome, Settlement, settle};
 
 use crate::link::Rejection;
-use crate::poll::{Part, PartState};
+use crate::poll::Part;
 use crate::shard::{Current, Shard};
 use crate::slot::Polled;
 
@@ -28,7 +28,7 @@ impl<F> Shard<F> {
         };
         part.running -= 1;
         part.ledger.finish(position);
-        part.forget(size);
+        part.forget(&mut self.load, size);
         self.hand_over.finished(part, self.now_ms);
         if let Some(lane) = lane {
             self.engine.done(lane, self.now_ms);
@@ -116,7 +116,7 @@ impl<F> Shard<F> {
             None => {
                 // The partition is given up: the message is the next owner's.
                 if let Some(part) = self.parts[partition as usize].as_mut() {
-                    part.forget(size);
+                    part.forget(&mut self.load, size);
                 }
             }
         }
@@ -127,7 +127,7 @@ impl<F> Shard<F> {
         self.engine.rejected(lane, self.now_ms);
         let part = part_of(&mut self.parts, &delivery).expect("found by the caller");
         part.burying.insert(delivery.position(), (lane, delivery.size()));
-        let rejection = Rejection { delivery, attempt, error: error.into_owned() };
+        let rejection = Rejection::new(delivery, attempt, &error);
         part.link.leave(|mail| mail.rejected.push(rejection));
     }
 
@@ -136,11 +136,10 @@ impl<F> Shard<F> {
         let Some(part) = self.parts.get_mut(partition as usize).and_then(Option::take) else {
             return;
         };
-        match part.state {
-            PartState::Verifying => self.verified(),
-            PartState::Draining => self.draining -= 1,
-            PartState::Running | PartState::Broken => {}
-        }
+        self.count(part.state, None);
+        self.load.sub(part.load.messages, part.load.bytes);
+        self.hand_over.forget(&part);
+        self.turns.retain(|turn| *turn != partition);
         self.engine.drop_partition(partition);
         let dropped: Vec<u32> = self.attempts.here_of(partition).collect();
         for seat in dropped {

@@ -3,11 +3,17 @@
 //! A pass: what others say; attempts that woke up or ran out of time; retries that are due and heads of free lanes;
 //! then, where there is room, the next messages of each partition, their first poll inline. What is ready at once is
 //! settled on the spot, without a lane or a task. The clock is read once a pass, and a pass ends after
-//! [`POLLS_MAX`] polls, so that the runtime's other tasks have their turn.
+//! [`POLLS_MAX`] polls, so that the runtime's other tasks have their turn. Within it too it is looked whether the
+//! process was paused (ORD-12). A pass costs what happened, not what is owned: only partitions whose reader said that it
+//! has something are looked at.
 //!
 //! The loop is cut at the polls: `next` decides which attempt is polled, `cell.rs` polls it while nobody touches the
 //! shard, and `polled` says what came of it (`settle.rs`).
 
+mod parts;
+mod pause;
+#[cfg(test)]
+mod tests;
 mod turn;
 
 use std::collections::VecDeque;
@@ -16,17 +22,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use keylane_core::{Engine, Feed, Intake, LaneHash};
+use keylane_core::{Engine, Intake, LaneHash, Load};
 use tokio::sync::mpsc;
 
+use self::pause::LooksForPause;
 use crate::clock::Clock;
-use crate::commit::HandOver;
+use crate::commit::{HandOver, Pace};
 use crate::flaws::Flaws;
 use crate::handle::Attempts;
 use crate::link::{Command, Pauses};
 use crate::permits::{Permits, ShardPermits};
 use crate::poll::Part;
 use crate::slot::Polled;
+use crate::spawn::Tasks;
 use crate::stats::ShardStats;
 use crate::wake::Wakes;
 
@@ -34,8 +42,6 @@ use crate::wake::Wakes;
 const POLLS_MAX: u32 = 4096;
 /// A shard that owns something looks around at least this often, so that a pause of the process is noticed (ORD-12).
 pub(crate) const TICK_MS: u64 = 500;
-/// The process was paused if a tick comes this long after the one before (ORD-12).
-pub(crate) const PAUSE_MS: u64 = 1000;
 /// Idle lanes looked at in one tick: a million go within a minute, and a tick stays below a millisecond or so.
 pub(crate) const SWEEP_MAX: usize = 8_192;
 /// Attempts that may share their batch's buffer: more could keep that many buffers in memory, beyond the bounds.
@@ -90,23 +96,30 @@ pub(crate) struct Shard<F> {
     /// The last of them, in ms.
     pub(crate) paused_ms: u64,
     pub(crate) clock: Clock,
+    tasks: Tasks,
     pub(crate) pipeline: Arc<str>,
-    /// Partitions that wait until their owner has read the journal to its end.
-    pub(crate) verifying: usize,
-    /// Partitions that are given up.
+    /// Partitions by what they do: of which messages may start, and those that are given up.
+    pub(crate) running: usize,
     pub(crate) draining: usize,
+    /// Partitions owned, whatever they do.
+    pub(crate) owned: usize,
+    /// What was read and is not finished.
+    pub(crate) load: Load,
+    looks_for_pause: LooksForPause,
     pub(crate) ticked_ms: u64,
     pub(crate) woken: VecDeque<u32>,
     /// Nobody needs it any more.
     pub(crate) ended: bool,
     intake: Intake,
-    feeds: Vec<Feed>,
     commands: mpsc::Receiver<Command>,
     stage: Stage,
     polls: u32,
-    /// Whose partition's turn it is, and whether that has read its batch.
-    turn: usize,
+    /// Partitions that may have something to read. It is the first one's turn; whether that has read its batch.
+    pub(crate) turns: VecDeque<u32>,
     turn_used: bool,
+    /// Partitions looked at so far.
+    #[cfg(test)]
+    pub(crate) looks: usize,
     quick_in: u8,
     worked: bool,
     sleep: Pin<Box<tokio::time::Sleep>>,
@@ -124,6 +137,8 @@ pub(crate) struct Setup {
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) pauses: Arc<Pauses>,
     pub(crate) clock: Clock,
+    pub(crate) pace: Arc<Pace>,
+    pub(crate) tasks: Tasks,
     pub(crate) timeout_ms: u64,
     pub(crate) flaws: Flaws,
 }
@@ -141,23 +156,28 @@ impl<F> Shard<F> {
             timeout_ms: setup.timeout_ms,
             flaws: setup.flaws,
             current: Current { seat: 0, first: None, pinned: false },
-            hand_over: HandOver::default(),
+            hand_over: HandOver::at(setup.pace),
             wakes: setup.wakes,
             pauses: setup.pauses,
             paused_ms: 0,
             clock: setup.clock,
             pipeline: setup.pipeline,
             intake: setup.intake,
-            feeds: Vec::new(),
             commands: setup.commands,
             woken: VecDeque::new(),
             stage: Stage::Woken,
             polls: 0,
-            turn: 0,
+            turns: VecDeque::new(),
             turn_used: false,
+            #[cfg(test)]
+            looks: 0,
             quick_in: 0,
-            verifying: 0,
+            running: 0,
             draining: 0,
+            owned: 0,
+            load: Load::default(),
+            looks_for_pause: LooksForPause::new(setup.clock, &setup.tasks),
+            tasks: setup.tasks,
             ended: false,
             ticked_ms: now_ms,
             worked: false,
@@ -173,7 +193,11 @@ impl<F> Shard<F> {
         self.polls = 0;
         self.worked = false;
         self.wakes.awake();
-        self.wakes.take(&mut self.woken);
+        self.wakes.take_seats(&mut self.woken);
+        while let Some(partition) = self.wakes.take_partition() {
+            self.take_turns(partition);
+        }
+        self.notice_pause();
         if self.now_ms >= self.ticked_ms + TICK_MS {
             self.tick();
         }
@@ -200,12 +224,16 @@ impl<F> Shard<F> {
         if self.polls >= POLLS_MAX {
             return self.end_pass(cx);
         }
+        // A pass can last: 4,096 attempts, which must not start once the partition may be another's.
+        if self.looks_for_pause.due(self.pauses.beats(), self.polls) && !self.flaws.blind_within_a_pass() {
+            self.notice_pause();
+        }
         self.polls += 1;
         loop {
             let found = match self.stage {
                 Stage::Woken => self.next_woken(),
                 Stage::Ready => self.next_ready(),
-                Stage::Read => self.next_read(cx),
+                Stage::Read => self.next_read(),
             };
             if let Some(seat) = found {
                 self.worked = true;
@@ -240,7 +268,7 @@ impl<F> Shard<F> {
     /// Ends a pass: hands over what was finished, and sleeps if there was nothing to do.
     fn end_pass(&mut self, cx: &mut Context<'_>) -> Next {
         self.hand_over_due();
-        self.stats.publish(self.engine.counts(), self.attempts.in_flight(), &self.parts);
+        self.stats.publish(self.engine.counts(), self.attempts.in_flight(), self.load);
         if self.worked || !self.woken.is_empty() {
             return Next::Yield;
         }
@@ -265,10 +293,5 @@ impl<F> Shard<F> {
             .flatten()
             .fold(tick_ms, u64::min)
             .max(self.now_ms + 1)
-    }
-
-    /// One partition fewer waits for its owner's word.
-    pub(crate) fn verified(&mut self) {
-        self.verifying -= 1;
     }
 }

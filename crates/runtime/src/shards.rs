@@ -9,7 +9,9 @@ use keylane_core::{Engine, Intake, Outcome, RetryPolicy};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::assign::ShardDoor;
-use crate::cell::Cell;
+use crate::cell::{Cell, Successor};
+use crate::clock::Clock;
+use crate::commit::Pace;
 use crate::contain::Blocked;
 use crate::elsewhere::Elsewhere;
 use crate::handler::{Attempt, Handler};
@@ -21,10 +23,10 @@ use crate::shard::{Setup, Shard};
 use crate::slot::lend;
 use crate::spawn::Tasks;
 use crate::stats::{Figures, ShardStats};
-use crate::status::{LaneSort, LaneStatus};
+use crate::status::{BlockingThreads, LaneSort, LaneStatus};
 use crate::subscription::Subscription;
 use crate::wake::Wakes;
-use crate::watch::{Watched, watch};
+use crate::watch::{AllWatched, Watched, watch};
 
 /// Lanes of a pipeline at most (ORD-5).
 const LANES_MAX: usize = 1_000_000;
@@ -33,7 +35,15 @@ const LANES_MAX: usize = 1_000_000;
 pub(crate) struct Shards {
     pub(crate) doors: Vec<ShardDoor>,
     stats: Vec<Arc<ShardStats>>,
+    threads: Threads,
     stop: Arc<AtomicBool>,
+}
+
+/// Threads that handlers of a pipeline block.
+#[derive(Clone)]
+struct Threads {
+    blocked: Arc<Blocked>,
+    elsewhere: Arc<Elsewhere>,
 }
 
 impl Shards {
@@ -48,34 +58,39 @@ impl Shards {
         let count = shard_count(settings, topic.partitions);
         let wakes: Vec<Arc<Wakes>> = (0..count).map(|_| Arc::default()).collect();
         let permits = Permits::new(settings.concurrency, wakes.clone());
-        let threads = (Arc::<Blocked>::default(), Arc::<Elsewhere>::default());
+        let elsewhere = Elsewhere::new(&subscription.pipeline, settings.blocking);
+        let threads = Threads { blocked: Arc::default(), elsewhere: Arc::new(elsewhere) };
         let stop = Arc::new(AtomicBool::new(false));
         let handler = Arc::new(handler);
-        let (mut doors, mut stats, mut watched) = (Vec::new(), Vec::new(), Vec::new());
-        for wakes in wakes {
+        let watched = AllWatched::default();
+        let (mut doors, mut stats) = (Vec::new(), Vec::new());
+        for (number, wakes) in wakes.into_iter().enumerate() {
             let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
-            let figures = Arc::<ShardStats>::default();
-            let pauses = Arc::<Pauses>::default();
-            let setup = Setup {
+            let place = Arc::new(Place {
+                number,
                 pipeline: Arc::clone(&subscription.pipeline),
-                engine: engine(subscription, settings, count),
-                intake: intake(settings, count, topic.spec.message_bytes_max),
+                topic: Arc::clone(&subscription.topic),
+                clock: subscription.clock,
+                pace: Arc::clone(&subscription.pace),
+                seed: subscription.random() as u64,
+                settings: settings.clone(),
+                shards: count,
                 partitions: topic.partitions,
                 permits: Arc::clone(&permits),
-                stats: Arc::clone(&figures),
-                commands: receiver,
+                stats: Arc::default(),
                 wakes: Arc::clone(&wakes),
-                pauses: Arc::clone(&pauses),
-                clock: subscription.clock,
-                timeout_ms: settings.timeout_ms(),
-                flaws: settings.flaws(),
-            };
-            watched.push(run(setup, subscription, &handler, tasks, &threads));
-            doors.push(ShardDoor { commands, wakes, pauses });
-            stats.push(figures);
+                pauses: Arc::default(),
+                handler: Arc::clone(&handler),
+                tasks: tasks.clone(),
+                threads: threads.clone(),
+                watched: Arc::clone(&watched),
+            });
+            stats.push(Arc::clone(&place.stats));
+            doors.push(ShardDoor { commands, wakes, pauses: Arc::clone(&place.pauses) });
+            place.succeed(receiver);
         }
         watch(tasks, &subscription.pipeline, watched, Arc::clone(&stop));
-        Shards { doors, stats, stop }
+        Shards { doors, stats, threads, stop }
     }
 
     /// All shards' figures.
@@ -83,6 +98,13 @@ impl Shards {
         let mut sum = Figures::default();
         self.stats.iter().for_each(|stats| stats.add_to(&mut sum));
         sum
+    }
+
+    /// Threads that its handlers block now.
+    pub(crate) fn blocking(&self) -> BlockingThreads {
+        let (at_work, waiting, max) = self.threads.elsewhere.figures();
+        let threads = at_work as u64 + u64::from(self.threads.blocked.contained());
+        BlockingThreads { threads, waiting: waiting as u64, max: max as u64 }
     }
 
     /// Lanes of all shards, the first `limit` by `sort`.
@@ -116,39 +138,78 @@ fn shard_count(settings: &Settings, partitions: u32) -> usize {
     settings.shards.unwrap_or(cores).clamp(1, most)
 }
 
-#[allow(unsafe_code, reason = "the handler lives as long as the closure that lends it")]
-fn run<H: Handler>(
-    setup: Setup,
-    subscription: &Subscription,
-    handler: &Arc<H>,
-    tasks: &Tasks,
-    threads: &(Arc<Blocked>, Arc<Elsewhere>),
-) -> std::sync::Weak<dyn Watched> {
-    // SAFETY: the closure keeps the Arc, and the cell drops the shard's futures before the closure.
-    let lent: &'static H = unsafe { lend(handler) };
-    let kept = Arc::clone(handler);
-    let begin = move |attempt: Attempt<'static>| {
-        let _ = &kept;
-        lent.handle(attempt)
-    };
-    spawn(Shard::new(setup), begin, subscription, tasks, threads)
+/// A shard's place in its pipeline: what stays if the shard in it ends. It does not keep the broker open, which must
+/// close when its last user goes, and not when the last shard has noticed that.
+struct Place<H> {
+    number: usize,
+    pipeline: Arc<str>,
+    topic: Arc<str>,
+    clock: Clock,
+    pace: Arc<Pace>,
+    seed: u64,
+    settings: Settings,
+    shards: usize,
+    partitions: u32,
+    permits: Arc<Permits>,
+    stats: Arc<ShardStats>,
+    wakes: Arc<Wakes>,
+    pauses: Arc<Pauses>,
+    handler: Arc<H>,
+    tasks: Tasks,
+    threads: Threads,
+    watched: AllWatched,
 }
 
-fn spawn<F, B>(
+impl<H: Handler> Successor for Place<H> {
+    #[allow(unsafe_code, reason = "the handler lives as long as the closure that lends it")]
+    fn succeed(self: Arc<Self>, commands: mpsc::Receiver<Command>) {
+        let shard = Shard::new(Setup {
+            pipeline: Arc::clone(&self.pipeline),
+            engine: engine(self.seed, &self.settings, self.shards),
+            intake: intake(&self.settings, self.shards),
+            partitions: self.partitions,
+            permits: Arc::clone(&self.permits),
+            stats: Arc::clone(&self.stats),
+            commands,
+            wakes: Arc::clone(&self.wakes),
+            pauses: Arc::clone(&self.pauses),
+            clock: self.clock,
+            pace: Arc::clone(&self.pace),
+            tasks: self.tasks.clone(),
+            timeout_ms: self.settings.timeout_ms(),
+            flaws: self.settings.flaws(),
+        });
+        // SAFETY: the closure keeps the Arc, and the cell drops the shard's futures before the closure.
+        let lent: &'static H = unsafe { lend(&self.handler) };
+        let kept = Arc::clone(&self.handler);
+        let begin = move |attempt: Attempt<'static>| {
+            let _ = &kept;
+            lent.handle(attempt)
+        };
+        let watched = spawn(shard, begin, &self, Arc::clone(&self) as _);
+        let mut all = self.watched.lock().expect("no holder panics");
+        match all.get_mut(self.number) {
+            Some(before) => *before = watched,
+            None => all.push(watched),
+        }
+    }
+}
+
+fn spawn<F, B, H>(
     shard: Shard<F>,
     begin: B,
-    subscription: &Subscription,
-    tasks: &Tasks,
-    threads: &(Arc<Blocked>, Arc<Elsewhere>),
+    place: &Place<H>,
+    successor: Arc<dyn Successor>,
 ) -> std::sync::Weak<dyn Watched>
 where
     F: Future<Output = Outcome> + Send + 'static,
     B: Fn(Attempt<'static>) -> F + Send + Sync + 'static,
 {
-    let topic = Arc::clone(&subscription.topic);
-    let cell = Cell::new(shard, begin, topic, tasks.clone(), Arc::clone(&threads.0), Arc::clone(&threads.1));
+    let Threads { blocked, elsewhere } = place.threads.clone();
+    let topic = Arc::clone(&place.topic);
+    let cell = Cell::new(shard, begin, topic, place.tasks.clone(), blocked, elsewhere, successor);
     let watched: Arc<dyn Watched> = Arc::clone(&cell) as _;
-    tasks.spawn(cell.run());
+    cell.go();
     Arc::downgrade(&watched)
 }
 
@@ -157,7 +218,7 @@ fn keyless_share(settings: &Settings, shards: usize) -> usize {
     (settings.concurrency / 2 / shards).max(1)
 }
 
-fn engine(subscription: &Subscription, settings: &Settings, shards: usize) -> Engine {
+fn engine(seed: u64, settings: &Settings, shards: usize) -> Engine {
     settings.flaws().engine(keylane_core::Settings {
         order: settings.order,
         lane_capacity: settings.lane_capacity.min(u32::MAX as usize) as u32,
@@ -169,17 +230,16 @@ fn engine(subscription: &Subscription, settings: &Settings, shards: usize) -> En
             base_ms: settings.retry_base.as_millis() as u64,
             max_ms: settings.retry_max.as_millis() as u64,
         },
-        seed: subscription.random() as u64,
+        seed,
     })
 }
 
-fn intake(settings: &Settings, shards: usize, message_bytes_max: usize) -> Intake {
+fn intake(settings: &Settings, shards: usize) -> Intake {
     Intake::new(&Bounds {
         messages: (settings.buffer_messages / shards).max(1),
         bytes: settings.buffer_bytes / shards,
         pause_at: settings.pause_at,
         resume_at: settings.resume_at,
-        message_bytes_max: message_bytes_max.min(settings.buffer_bytes / shards),
         read_bytes_max: BATCH_BYTES,
     })
 }

@@ -22,7 +22,7 @@ use futures_util::task::{WakerRef, waker_ref};
 use keylane_core::{Delivery, Outcome};
 
 use crate::handler::Attempt;
-use crate::wake::SeatWaker;
+use crate::wake::ListWaker;
 
 /// Makes the future of an attempt. What it borrows lives as long as the shard that calls it.
 pub(crate) trait Begin<F>: Send + Sync + 'static {
@@ -62,7 +62,7 @@ pub(crate) struct Slot<F> {
     number: u32,
     filled: bool,
     begun: UnsafeCell<bool>,
-    waker: Arc<SeatWaker>,
+    waker: Arc<ListWaker>,
 }
 
 // SAFETY: a slot is used by one thread at a time: by the holder of the shard's baton, or by the one thread that polls
@@ -71,7 +71,7 @@ unsafe impl<F: Send> Sync for Slot<F> {}
 
 impl<F> Slot<F> {
     /// An empty slot, woken through `waker`.
-    pub(crate) fn empty(waker: Arc<SeatWaker>) -> Box<Slot<F>> {
+    pub(crate) fn empty(waker: Arc<ListWaker>) -> Box<Slot<F>> {
         Box::new(Slot {
             delivery: UnsafeCell::new(MaybeUninit::uninit()),
             future: UnsafeCell::new(MaybeUninit::uninit()),
@@ -185,12 +185,6 @@ impl<F> Drop for Slot<F> {
     }
 }
 
-/// What a panic said.
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let said = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message");
-    format!("the handler panicked: {said}")
+    format!("the handler panicked: {}", crate::spawn::panic_said(panic))
 }

@@ -2,9 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use keylane_core::Counts;
-
-use crate::poll::Part;
+use keylane_core::{Counts, Load};
 
 /// One shard's figures.
 #[derive(Debug, Default)]
@@ -53,17 +51,11 @@ impl ShardStats {
     }
 
     /// Shows how the shard is at the end of a pass.
-    pub(crate) fn publish(&self, counts: Counts, in_flight: usize, parts: &[Option<Part>]) {
-        let (mut messages, mut bytes) = (0, 0);
-        for part in parts.iter().flatten() {
-            messages += part.messages as u64;
-            bytes += part.bytes as u64;
-            part.link.show_pause(part.pause());
-        }
+    pub(crate) fn publish(&self, counts: Counts, in_flight: usize, load: Load) {
         let set = |figure: &AtomicU64, value: u64| figure.store(value, Ordering::Relaxed);
         set(&self.in_flight, in_flight as u64);
-        set(&self.buffered, messages);
-        set(&self.buffered_bytes, bytes);
+        set(&self.buffered, load.messages as u64);
+        set(&self.buffered_bytes, load.bytes as u64);
         set(&self.lanes, counts.lanes as u64);
         set(&self.busy, counts.busy as u64);
         set(&self.retrying, counts.waiting_retry as u64);

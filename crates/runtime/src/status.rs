@@ -1,7 +1,7 @@
 //! What a pipeline, a lane or a topic looks like from outside. The admin API, the command line and the status page
 //! show these as they are.
 
-use keylane_broker::{Ends, Topic, Warning, Weakness};
+use keylane_broker::{Ends, HeldBack, Topic, Warning, Weakness};
 use serde::Serialize;
 
 use crate::error::warning_code;
@@ -33,12 +33,57 @@ pub struct PipelineStatus {
     pub commits: Commits,
     /// Handlers running.
     pub in_flight: u64,
+    /// Threads that handlers block.
+    pub blocking: BlockingThreads,
     /// Messages read and not settled.
     pub buffered: u64,
     /// Their bytes.
     pub buffered_bytes: u64,
     /// Each partition of the topic.
     pub partitions: Vec<PartitionStatus>,
+    /// Why it did not start, and what to do.
+    pub why: Option<String>,
+}
+
+impl PipelineStatus {
+    /// One that did not start: nothing of it runs, for the same reason.
+    pub(crate) fn stopped(
+        name: &str,
+        topic: &str,
+        group: &str,
+        partitions: u32,
+        why: &str,
+    ) -> PipelineStatus {
+        let stopped = |partition| PartitionStatus {
+            partition,
+            state: PartitionState::Stopped,
+            epoch: 0,
+            committed: 0,
+            settled_above: 0,
+            end: 0,
+            oldest_ms: None,
+            why: Some(why.to_owned()),
+        };
+        PipelineStatus {
+            name: name.to_owned(),
+            topic: topic.to_owned(),
+            group: group.to_owned(),
+            mode: "normal",
+            state: "stopped",
+            lag: Lag::default(),
+            lanes: LaneCounts::default(),
+            handled: 0,
+            failed: 0,
+            dead: 0,
+            commits: Commits::default(),
+            in_flight: 0,
+            blocking: BlockingThreads::default(),
+            buffered: 0,
+            buffered_bytes: 0,
+            partitions: (0..partitions).map(stopped).collect(),
+            why: Some(why.to_owned()),
+        }
+    }
 }
 
 /// Commits of a pipeline.
@@ -48,6 +93,17 @@ pub struct Commits {
     pub done: u64,
     /// Failed, and tried again.
     pub failed: u64,
+}
+
+/// Threads that handlers of a pipeline block (ORD-4).
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct BlockingThreads {
+    /// Threads that run a handler that blocks, or may.
+    pub threads: u64,
+    /// Attempts that wait for such a thread. Not 0: all of them are blocked.
+    pub waiting: u64,
+    /// How many such threads there may be (setting `blocking`).
+    pub max: u64,
 }
 
 /// What a pipeline has not settled.
@@ -167,11 +223,35 @@ pub struct TopicStatus {
     pub messages: u64,
     /// Settings of its broker that weaken a promise.
     pub warnings: Vec<TopicWarning>,
+    /// Groups that keep its oldest messages from being deleted, though their time has come or the topic is full.
+    pub held_back_by: Vec<HeldBackBy>,
+}
+
+/// A group that keeps messages from being deleted.
+#[derive(Debug, Clone, Serialize)]
+pub struct HeldBackBy {
+    /// The group.
+    pub group: String,
+    /// Whether a pipeline is configured for it.
+    pub configured: bool,
+    /// Until when, ms since 1970, if none is.
+    pub until: Option<u64>,
 }
 
 impl TopicStatus {
+    pub(crate) fn held_back(mut self, by: Vec<HeldBack>) -> TopicStatus {
+        let shown = |HeldBack { group, until_ms }| HeldBackBy {
+            group,
+            configured: until_ms.is_none(),
+            until: until_ms,
+        };
+        self.held_back_by = by.into_iter().map(shown).collect();
+        self
+    }
+
     pub(crate) fn of(topic: &Topic, ends: Vec<Ends>, warnings: &[TopicWarning]) -> TopicStatus {
         TopicStatus {
+            held_back_by: Vec::new(),
             warnings: warnings.iter().filter(|warning| warning.topic == topic.name).cloned().collect(),
             name: topic.name.clone(),
             partitions: topic.partitions,

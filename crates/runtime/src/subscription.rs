@@ -4,24 +4,35 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use keylane_broker::{Broker, BrokerError, Journal, JournalName, LogKind};
+use keylane_core::Order;
 use keylane_core::setup::Bounds;
 
 use crate::clock::Clock;
+use crate::commit::Pace;
+use crate::committer::Committer;
 use crate::flaws::Flaws;
+use crate::spawn::Tasks;
 use crate::status::Commits;
 
 /// One pipeline's subscription.
 pub(crate) struct Subscription {
     pub(crate) broker: Arc<dyn Broker>,
     pub(crate) clock: Clock,
+    pub(crate) tasks: Tasks,
     pub(crate) pipeline: Arc<str>,
     pub(crate) topic: Arc<str>,
     pub(crate) group: String,
     pub(crate) node: String,
     pub(crate) timeout_ms: u64,
+    /// Memory for what the broker's client reads ahead of all partitions.
+    pub(crate) ahead_bytes: usize,
     pub(crate) bounds: Bounds,
+    pub(crate) order: Order,
     pub(crate) flaws: Flaws,
     pub(crate) counters: CommitCounters,
+    pub(crate) committer: Committer,
+    /// When its completions go on record.
+    pub(crate) pace: Arc<Pace>,
     /// Randomness of a simulation; none: the system's.
     pub(crate) seed: Option<AtomicU64>,
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use keylane_broker::Broker;
+use keylane_broker::{Broker, Topic};
 use tokio::sync::Mutex;
 
 use crate::call::Target;
@@ -103,17 +103,16 @@ impl Targets {
             Ok(None) => return,
             Err(error) => return tracing::debug!(topic, %error, "a topic could not be looked at"),
         };
-        let (partitions, bytes_max) = (found.partitions, found.spec.message_bytes_max);
         let mut all = self.known.write().expect("no holder panics");
         match all.get(topic) {
-            Some(known) if known.is(partitions, bytes_max) => {
+            Some(known) if known.is(&found) => {
                 known.seen_ms.fetch_max(now_ms, Ordering::Relaxed);
             }
             // A look that began earlier and ended later.
             Some(known) if known.seen_ms.load(Ordering::Relaxed) > now_ms => {}
             _ => {
-                tracing::info!(topic, partitions, "a topic has changed");
-                let known = Known::new(Target::new(topic, partitions, bytes_max), now_ms);
+                tracing::info!(topic, partitions = found.partitions, "a topic has changed");
+                let known = Known::new(Target::of(&found), now_ms);
                 all.insert(topic.to_owned(), known);
             }
         }
@@ -130,8 +129,10 @@ impl Known {
         })
     }
 
-    fn is(&self, partitions: u32, message_bytes_max: usize) -> bool {
-        (self.target.partitions, self.target.message_bytes_max) == (partitions, message_bytes_max)
+    fn is(&self, found: &Topic) -> bool {
+        let Target { partitions, message_bytes_max, ids, .. } = &*self.target;
+        (partitions, message_bytes_max, ids)
+            == (&found.partitions, &found.spec.message_bytes_max, &found.spec.ids)
     }
 
     /// True for the one who is to look.

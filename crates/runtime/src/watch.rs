@@ -1,16 +1,19 @@
-//! The watchdog: finds polls that block their thread, and contains them (ORD-4; `contain.rs` has the rules).
+//! The watchdog: finds polls that block their thread, and contains them (ORD-4; `contain.rs` has the rules). Whenever it is
+//! awake it has shards look whether the process was paused (ORD-12).
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use crate::contain::{LOOK, LOOKS, Polling};
-use crate::spawn::Tasks;
+use crate::spawn::{TaskKind, Tasks};
 use crate::thread::{self, Pace};
 
 /// A shard as the watchdog sees it.
 pub(crate) trait Watched: Send + Sync {
     /// The poll under way.
     fn polling(&self) -> Option<Polling>;
+    /// The watchdog is awake (ORD-12).
+    fn beat(&self);
     /// The thread that polls.
     fn thread(&self) -> u32;
     /// Takes the baton from that poll, and has the shard run elsewhere.
@@ -25,39 +28,54 @@ pub(crate) struct Blocking {
     pub(crate) id: String,
 }
 
+/// The shards of a pipeline as they are now: one that ended has a successor in its place.
+pub(crate) type AllWatched = Arc<Mutex<Vec<Weak<dyn Watched>>>>;
+
 /// Watches the shards of one pipeline until they are gone or `stop` is set.
-#[allow(clippy::disallowed_methods, reason = "sleeps on a thread of its own")]
-pub(crate) fn watch(tasks: &Tasks, pipeline: &str, shards: Vec<Weak<dyn Watched>>, stop: Arc<AtomicBool>) {
+pub(crate) fn watch(tasks: &Tasks, pipeline: &Arc<str>, shards: AllWatched, stop: Arc<AtomicBool>) {
     if !tasks.watches() {
         return;
     }
-    let runtime = tokio::runtime::Handle::current();
-    let name = pipeline.to_owned();
-    let watching = tasks.spawn_thread("keylane-watchdog", move || {
+    let (runtime, name, struck) = (tokio::runtime::Handle::current(), Arc::clone(pipeline), tasks.clone());
+    let watching = tasks.keep_thread(TaskKind::Watchdog, "keylane-watchdog", move || {
         let _inside = runtime.enter();
-        let mut suspects: Vec<Option<Suspect>> = vec![None; shards.len()];
-        while !stop.load(Ordering::Relaxed) {
-            std::thread::sleep(LOOK);
-            for (shard, suspect) in shards.iter().zip(&mut suspects) {
-                let Some(shard) = shard.upgrade() else { continue };
-                *suspect = look(&*shard, *suspect);
-                if let Some(blocking) = suspect.filter(|suspect| suspect.looks > LOOKS) {
-                    *suspect = None;
-                    if let Some(message) = shard.contain(blocking.polling) {
-                        tracing::warn!(
-                            pipeline = &*name,
-                            partition = message.partition,
-                            position = message.position,
-                            id = message.id,
-                            "a handler blocks its thread; its shard goes on elsewhere. Use async calls, or spawn_blocking"
-                        );
-                    }
-                }
-            }
-        }
+        look_all(&struck, &name, &shards, &stop);
     });
     if let Err(error) = watching {
         tracing::warn!(%error, "no thread for the watchdog: handlers that block their thread are not contained");
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "sleeps on a thread of its own")]
+fn look_all(tasks: &Tasks, pipeline: &str, shards: &AllWatched, stop: &AtomicBool) {
+    let mut suspects: Vec<Option<Suspect>> = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(LOOK);
+        tasks.may_be_struck(TaskKind::Watchdog);
+        let now: Vec<Option<Arc<dyn Watched>>> =
+            shards.lock().expect("no holder panics").iter().map(Weak::upgrade).collect();
+        if now.iter().all(Option::is_none) {
+            // The pipeline was dropped without a drain.
+            return;
+        }
+        suspects.resize(now.len(), None);
+        for (shard, suspect) in now.into_iter().zip(&mut suspects) {
+            let Some(shard) = shard else { continue };
+            shard.beat();
+            *suspect = look(&*shard, *suspect);
+            if let Some(blocking) = suspect.filter(|suspect| suspect.looks > LOOKS) {
+                *suspect = None;
+                if let Some(message) = shard.contain(blocking.polling) {
+                    tracing::warn!(
+                        pipeline,
+                        partition = message.partition,
+                        position = message.position,
+                        id = message.id,
+                        "a handler blocks its thread; its shard goes on elsewhere. Use async calls, or spawn_blocking"
+                    );
+                }
+            }
+        }
     }
 }
 

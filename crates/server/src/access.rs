@@ -1,7 +1,7 @@
 //! Who may do what (ADM-2, SEC-1).
 //!
-//! One rule for every route, so that none can be forgotten: a few are open, what only reads needs `read`, all else
-//! needs `operate`. Tokens are kept as SHA-256 and compared in constant time. Without tokens only this machine may do
+//! One rule for every route, so that none can be forgotten: a few are open, what only reads needs `read`, what loses
+//! messages or copies all of them needs `admin`, all else needs `operate`. Tokens are kept as SHA-256 and compared in constant time. Without tokens only this machine may do
 //! anything, and only when it is addressed as such: a name that somebody's DNS points at 127.0.0.1 does not count.
 
 use std::net::{IpAddr, SocketAddr};
@@ -141,6 +141,9 @@ fn needed(method: &Method, path: &str) -> Option<Role> {
     match (reads, open) {
         (true, true) => None,
         (true, false) => Some(Role::Read),
+        (false, _) if path.ends_with("/forget-group") || path.starts_with("/admin/data/") => {
+            Some(Role::Admin)
+        }
         (false, _) => Some(Role::Operate),
     }
 }

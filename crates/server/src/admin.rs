@@ -1,14 +1,16 @@
-//! The admin API (ADM-1): pipelines, lanes, topics, what lies in a topic, and accepting its partitions.
+//! The admin API (ADM-1): pipelines, lanes, topics, what lies in a topic, accepting its partitions, and upgrading its
+//! journals.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use keylane::status::LaneSort;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::app::App;
 use crate::ingest;
@@ -42,6 +44,59 @@ pub(crate) async fn accept(
     Segment(topic): Segment,
 ) -> Result<Response<Body>, Problem> {
     Ok(listed("accepted", app.keylane.accept(&topic, "admin API").await?))
+}
+
+/// Which group.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GroupQuery {
+    group: String,
+}
+
+/// `POST /admin/topics/{topic}/forget-group`
+pub(crate) async fn forget_group(
+    State(app): State<Arc<App>>,
+    Segment(topic): Segment,
+    query: Result<Query<GroupQuery>, QueryRejection>,
+) -> Result<Response<Body>, Problem> {
+    let Query(query) = query.map_err(|error| Problem::bad_query(error.body_text()))?;
+    app.keylane.forget_group(&topic, &query.group).await?;
+    Ok(listed("forgotten", query.group))
+}
+
+/// Where to.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BackupBody {
+    folder: PathBuf,
+}
+
+/// `POST /admin/data/backup`
+pub(crate) async fn backup(State(app): State<Arc<App>>, request: Request) -> Result<Response<Body>, Problem> {
+    let (parts, body) = request.into_parts();
+    let body = app.bodies.small(&parts.headers, body).await?;
+    let asked: BackupBody = serde_json::from_slice(&body).map_err(|error| {
+        Problem::bad_query(format!("the body must be {{\"folder\":\"/a/path\"}} as JSON: {error}"))
+    })?;
+    let made = app.keylane.backup(&asked.folder).await?;
+    let keylane::data::Backup { files, bytes, shared_bytes, left_out } = made;
+    Ok(listed("backup", BackupMade { files, bytes, shared_bytes, left_out }))
+}
+
+#[derive(Debug, Serialize)]
+struct BackupMade {
+    files: u64,
+    bytes: u64,
+    shared_bytes: u64,
+    left_out: Vec<String>,
+}
+
+/// `POST /admin/topics/{topic}/upgrade`
+pub(crate) async fn upgrade(
+    State(app): State<Arc<App>>,
+    Segment(topic): Segment,
+) -> Result<Response<Body>, Problem> {
+    Ok(listed("upgraded", app.keylane.upgrade(&topic, "admin API").await?))
 }
 
 /// `GET /admin/outbox`

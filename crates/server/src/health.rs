@@ -65,6 +65,7 @@ fn reasons(app: &App) -> Reasons {
     let kept = matches!(app.keylane.spill().state, SpillState::Healthy | SpillState::Spilling);
     let of_broker = if kept { &mut reasons.besides } else { &mut reasons.not_ready };
     of_broker.extend(app.seen.trouble());
+    reasons.besides.extend(app.seen.besides());
     for pipeline in app.keylane.pipelines_seen() {
         pipeline_reasons(&pipeline, &mut reasons.besides);
     }
@@ -82,7 +83,10 @@ fn pipeline_reasons(pipeline: &PipelineStatus, reasons: &mut Vec<String>) {
     }
     match pipeline.state {
         "starting" => reasons.push(format!("pipeline {name} is starting")),
-        "stopped" if reasons.len() == before => reasons.push(format!("pipeline {name} has stopped")),
+        "stopped" if reasons.len() == before => reasons.push(match &pipeline.why {
+            Some(why) => format!("pipeline {name} has stopped: {why}"),
+            None => format!("pipeline {name} has stopped"),
+        }),
         _ => {}
     }
 }

@@ -25,6 +25,7 @@ mod listen;
 mod look;
 mod metrics;
 mod openapi;
+mod opening;
 mod outbox;
 mod page;
 mod patient;

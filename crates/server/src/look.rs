@@ -18,6 +18,8 @@ const HEALTH_LOOKS: u32 = 5;
 pub(crate) struct Seen {
     /// Why messages cannot be taken or kept, if so.
     trouble: RwLock<Option<String>>,
+    /// What of it does not work, though the rest does.
+    besides: RwLock<Vec<String>>,
 }
 
 impl Seen {
@@ -25,12 +27,21 @@ impl Seen {
     pub(crate) fn trouble(&self) -> Option<String> {
         self.trouble.read().expect("no holder panics").clone()
     }
+
+    /// What of the broker does not work, though the rest does.
+    pub(crate) fn besides(&self) -> Vec<String> {
+        self.besides.read().expect("no holder panics").clone()
+    }
 }
 
 /// Looks at the broker once: what `/readyz` says of it.
 pub(crate) async fn at_health(app: &App) {
-    let trouble = app.keylane.health().await.err().map(|error| format!("{}: {error}", error.code()));
+    let said = |error: keylane::Error| format!("{}: {error}", error.code());
+    let trouble = app.keylane.health().await.err().map(said);
+    let mut besides: Vec<String> = app.keylane.troubles().await.into_iter().map(said).collect();
+    besides.retain(|said| trouble.as_ref() != Some(said));
     *app.seen.trouble.write().expect("no holder panics") = trouble;
+    *app.seen.besides.write().expect("no holder panics") = besides;
 }
 
 /// Looks until the task is ended. An answer that does not come holds up the next look only: what is shown is then what

@@ -4,9 +4,11 @@
 //! What HTTP does is counted as it happens. All else is known elsewhere already, and is collected at each scrape, from
 //! memory: a scrape never asks the broker (ING-8).
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering;
 
+use keylane::ClientFigures;
 use keylane::outbox::OutboxState;
 use keylane::spill::{SpillState, SpillStatus};
 use keylane::status::{PartitionState, PipelineStatus};
@@ -80,10 +82,22 @@ impl Metrics {
             vec![],
             up.into(),
         );
+        for (task, ended) in app.keylane.tasks_ended() {
+            scrape.counter(
+                "keylane_tasks_ended_unexpectedly",
+                "Background tasks that ended as nobody asked, and were begun anew, by what they are",
+                vec![("task", task.to_owned())],
+                ended,
+            );
+        }
+        scrub(&mut scrape, app);
         for pipeline in &pipelines {
             of_pipeline(&mut scrape, pipeline);
         }
         outboxes(&mut scrape, app);
+        if let Some(figures) = app.keylane.client_figures() {
+            client(&mut scrape, &figures);
+        }
         let (pipelines, http) = (scrape.registry(), &self.registry);
         let mut text = String::new();
         let written: fmt::Result = encode(&mut text, &pipelines);
@@ -93,6 +107,22 @@ impl Metrics {
         encode(&mut text, http).expect("writing to memory does not fail");
         text
     }
+}
+
+fn scrub(scrape: &mut Scrape, app: &App) {
+    let scrubbed = app.keylane.scrubbed();
+    scrape.counter(
+        "keylane_scrub_bytes",
+        "Bytes of the embedded log that were read again and found whole",
+        vec![],
+        scrubbed.bytes,
+    );
+    scrape.gauge(
+        "keylane_scrub_damaged",
+        "Files of the embedded log in which reading again found damage",
+        vec![],
+        scrubbed.damaged,
+    );
 }
 
 fn producer(scrape: &mut Scrape, app: &App) {
@@ -177,6 +207,53 @@ fn spill(scrape: &mut Scrape, spill: &SpillStatus) {
     }
 }
 
+/// What the client library of a broker on another machine tells about itself.
+fn client(scrape: &mut Scrape, figures: &ClientFigures) {
+    for broker in &figures.brokers {
+        let id = || vec![("broker", broker.id.to_string())];
+        scrape.gauge(
+            "keylane_client_round_trip_us",
+            "Mean time of a broker's answers, of the client for which it was longest",
+            id(),
+            broker.round_trip_us,
+        );
+        scrape.gauge(
+            "keylane_client_throttled_ms",
+            "How long a broker made clients wait because of a quota, of the client for which it was longest",
+            id(),
+            broker.throttled_ms,
+        );
+        scrape.gauge(
+            "keylane_client_requests",
+            "Requests that wait to be sent, or for a broker's answer",
+            id(),
+            broker.requests,
+        );
+    }
+    let gauges = [
+        ("keylane_client_queued_messages", "Messages not acknowledged yet", figures.queued_messages),
+        ("keylane_client_queued_bytes", "Their bytes", figures.queued_bytes),
+        ("keylane_client_ahead_messages", "Messages read ahead of pipelines", figures.ahead_messages),
+        ("keylane_client_ahead_bytes", "Their bytes", figures.ahead_bytes),
+    ];
+    for (name, about, value) in gauges {
+        scrape.gauge(name, about, vec![], value);
+    }
+    scrape.counter("keylane_client_sent_requests", "Requests sent to the cluster", vec![], figures.sent);
+    let mut topics = BTreeMap::<&str, u64>::new();
+    for (topic, _, behind) in &figures.behind {
+        *topics.entry(topic).or_default() += behind;
+    }
+    for (topic, behind) in topics {
+        scrape.gauge(
+            "keylane_client_behind",
+            "Messages of the partitions read here that the client has not handed over yet",
+            vec![("topic", topic.to_owned())],
+            behind,
+        );
+    }
+}
+
 fn outboxes(scrape: &mut Scrape, app: &App) {
     for outbox in app.outboxes.shown() {
         let name = || vec![("outbox", outbox.name.clone())];
@@ -214,6 +291,12 @@ fn of_pipeline(scrape: &mut Scrape, pipeline: &PipelineStatus) {
     }
     let now = [
         ("keylane_handlers_in_flight", "Handlers running", pipeline.in_flight),
+        ("keylane_blocking_threads", "Threads that handlers block, or may", pipeline.blocking.threads),
+        (
+            "keylane_blocking_waiting",
+            "Attempts that wait for such a thread; not 0 if all are blocked",
+            pipeline.blocking.waiting,
+        ),
         ("keylane_buffered_messages", "Messages read and not settled", pipeline.buffered),
         ("keylane_buffered_bytes", "Their bytes", pipeline.buffered_bytes),
         (

@@ -32,6 +32,14 @@ pub(crate) fn document() -> Value {
 }
 
 fn paths() -> Value {
+    let mut paths = public_paths();
+    if let (Some(all), Value::Object(admin)) = (paths.as_object_mut(), admin_paths()) {
+        all.extend(admin);
+    }
+    paths
+}
+
+fn public_paths() -> Value {
     json!({
         "/v1/topics/{topic}/messages": { "post": produce() },
         "/healthz": { "get": open("Alive; touches nothing", object(json!({ "status": { "const": "ok" } }))) },
@@ -50,6 +58,12 @@ fn paths() -> Value {
             "parameters": [path_parameter("code")],
             "responses": { "200": content("Markdown", "text/markdown", text()), "default": problem() },
         } },
+    })
+}
+
+fn admin_paths() -> Value {
+    let number = json!({ "type": "integer", "minimum": 0 });
+    json!({
         "/admin/pipelines": { "get": get("Pipelines", &[], "application/json", list("pipelines", "Pipeline")) },
         "/admin/lanes": { "get": get("Lanes", &[
             query("pipeline", "Only this one's", text()),
@@ -65,6 +79,40 @@ fn paths() -> Value {
             "parameters": [path_parameter("topic")],
             "responses": {
                 "200": content("What was accepted", "application/json", list("accepted", "Accepted")),
+                "401": problem(), "403": problem(), "404": problem(), "409": problem(), "503": problem(), "default": problem(),
+            },
+        } },
+        "/admin/topics/{topic}/forget-group": { "post": {
+            "summary": "Forgets a group's position and journals of a topic",
+            "description": "What only this group has not settled may be deleted from then on; a pipeline that uses the group later begins anew. Needs the role `admin`. 409 while a pipeline uses the group.",
+            "parameters": [path_parameter("topic"), {
+                "name": "group", "in": "query", "required": true, "description": "The group", "schema": text(),
+            }],
+            "responses": {
+                "200": content("What was forgotten", "application/json", object(json!({ "forgotten": text() }))),
+                "400": problem(), "401": problem(), "403": problem(), "404": problem(), "409": problem(), "503": problem(), "default": problem(),
+            },
+        } },
+        "/admin/data/backup": { "post": {
+            "summary": "Copies all data of the embedded broker to a folder of the server's machine, while everything runs",
+            "description": "Answered when it is done. The folder must be named from the root on, and be empty or not there yet. Needs the role `admin`. `keylane data restore` makes a data folder of it.",
+            "requestBody": { "required": true, "content": { "application/json": { "schema": object(json!({ "folder": text() })) } } },
+            "responses": {
+                "200": content("What was copied; `shared_bytes` take no room of their own", "application/json", object(json!({
+                    "backup": object(json!({
+                        "files": number, "bytes": number, "shared_bytes": number,
+                        "left_out": { "type": "array", "items": text(), "description": "Topics that cannot be read" },
+                    })),
+                }))),
+                "400": problem(), "401": problem(), "403": problem(), "409": problem(), "503": problem(), "default": problem(),
+            },
+        } },
+        "/admin/topics/{topic}/upgrade": { "post": {
+            "summary": "Raises the format of the topic's journals to the newest one of this server, for all pipelines here that read it",
+            "description": "To be asked for once every node runs this version. Refused while a node that does not read the format owns or has claimed a partition; the answer names it. Nodes of an older version cannot handle the topic afterwards. Empty if there is nothing to upgrade.",
+            "parameters": [path_parameter("topic")],
+            "responses": {
+                "200": content("What was upgraded", "application/json", list("upgraded", "Upgraded")),
                 "401": problem(), "403": problem(), "404": problem(), "409": problem(), "503": problem(), "default": problem(),
             },
         } },
@@ -129,19 +177,32 @@ fn messages() -> Value {
     })
 }
 
+fn receipt() -> Value {
+    let count = || json!({ "type": "integer", "minimum": 0 });
+    json!({
+        "type": "object",
+        "description": "`offset` once the broker has it; `spilled` while it waits on this machine for the broker.",
+        "required": ["id", "partition"],
+        "properties": { "id": text(), "partition": count(), "offset": count(), "spilled": { "const": true } },
+    })
+}
+
+fn upgraded() -> Value {
+    let count = || json!({ "type": "integer", "minimum": 0 });
+    object(json!({
+        "pipeline": text(), "group": text(), "from": count(), "to": count(), "partitions": count(),
+    }))
+}
+
 fn schemas() -> Value {
     let count = || json!({ "type": "integer", "minimum": 0 });
     let maybe_text = || json!({ "type": ["string", "null"] });
     json!({
         "Message": message(),
-        "Receipt": {
-            "type": "object",
-            "description": "`offset` once the broker has it; `spilled` while it waits on this machine for the broker.",
-            "required": ["id", "partition"],
-            "properties": { "id": text(), "partition": count(), "offset": count(), "spilled": { "const": true } },
-        },
+        "Receipt": receipt(),
         "Spill": spill(),
         "Accepted": object(json!({ "pipeline": text(), "group": text(), "from": count(), "to": count() })),
+        "Upgraded": upgraded(),
         "Rejected": object(json!({ "index": count(), "error": text() })), "Outbox": outbox(),
         "Problem": {
             "type": "object",
@@ -162,8 +223,10 @@ fn schemas() -> Value {
             "lanes": object(json!({ "total": count(), "busy": count(), "held": count(), "retrying": count(), "stuck": count() })),
             "handled": count(), "failed": count(), "dead": count(),
             "commits": object(json!({ "done": count(), "failed": count() })),
+            "blocking": object(json!({ "threads": count(), "waiting": count(), "max": count() })),
             "in_flight": count(), "buffered": count(), "buffered_bytes": count(),
             "partitions": { "type": "array", "items": { "$ref": "#/components/schemas/Partition" } },
+            "why": maybe_text(),
         })),
         "Partition": {
             "type": "object",
@@ -180,6 +243,9 @@ fn schemas() -> Value {
         "Topic": object(json!({ "name": text(), "partitions": count(), "messages": count(),
             "ends": { "type": "array", "items": object(json!({ "partition": count(), "start": count(), "end": count() })) },
             "warnings": { "type": "array", "items": object(json!({ "code": text(), "what": text(), "remedy": text() })) },
+            "held_back_by": { "type": "array", "items": object(json!({
+                "group": text(), "configured": { "type": "boolean" }, "until": { "type": ["integer", "null"] },
+            })) },
         })),
         "ShownMessage": {
             "type": "object",
@@ -188,6 +254,7 @@ fn schemas() -> Value {
             "properties": {
                 "topic": text(), "partition": count(), "offset": count(), "id": text(),
                 "key": maybe_text(), "key_base64": text(), "version": count(),
+                "deliver_at": count(), "priority": count(), "ttl_ms": count(),
                 "headers": { "type": "object", "additionalProperties": { "type": "string" } },
                 "produced_at": count(), "appended_at": count(), "payload": {}, "payload_base64": text(),
             },
@@ -207,8 +274,15 @@ fn message() -> Value {
             "id": { "type": ["string", "null"], "minLength": 1, "description": "Made (UUIDv7) if left out. At most 1 KiB." },
             "version": { "type": ["integer", "null"], "minimum": 0 },
             "headers": { "type": ["object", "null"], "additionalProperties": { "type": "string" } },
+            "deliver_at": { "type": ["string", "null"], "format": "date-time", "description": not_yet("When it is due.") },
+            "priority": { "type": ["integer", "null"], "minimum": 1, "maximum": 10, "description": not_yet("Its priority among keys.") },
+            "ttl": { "type": ["string", "null"], "pattern": "^[0-9]+ *(ms|s|m|h|d)$", "description": not_yet("How long it is of use.") },
         },
     })
+}
+
+fn not_yet(what: &str) -> String {
+    format!("{what} Not carried out by this version: a message that has it is refused.")
 }
 
 fn outbox() -> Value {

@@ -57,9 +57,13 @@ impl From<Error> for Problem {
         let (status, title) = match &error {
             Error::Produce(error) => produce_status(error),
             Error::Accept(..) => (StatusCode::CONFLICT, "the partitions cannot be accepted"),
+            Error::GroupInUse { .. } => (StatusCode::CONFLICT, "the group is in use"),
+            Error::UnknownGroup(..) => (StatusCode::NOT_FOUND, "there is no such group"),
+            Error::Upgrade(..) => (StatusCode::CONFLICT, "the journals cannot be upgraded"),
             Error::UnknownPipeline(_) => (StatusCode::NOT_FOUND, "there is no such pipeline"),
             Error::Broker(_) => match error.code() {
                 "KL-1201" => (StatusCode::NOT_FOUND, "there is no such topic"),
+                "KL-1122" => (StatusCode::CONFLICT, "no backup was made"),
                 // A position or a partition that is not there, or a request that makes no sense.
                 "KL-1106" | "KL-1108" => (StatusCode::BAD_REQUEST, "the broker refuses this"),
                 _ => (StatusCode::SERVICE_UNAVAILABLE, "the broker cannot do this now"),
@@ -77,7 +81,9 @@ pub(crate) fn produce_status(error: &ProduceError) -> (StatusCode, &'static str)
             (StatusCode::PAYLOAD_TOO_LARGE, "the message is too large")
         }
         ProduceError::UnknownTopic(_) => (StatusCode::NOT_FOUND, "there is no such topic"),
-        ProduceError::Invalid(_) => (StatusCode::BAD_REQUEST, "the message cannot be taken"),
+        ProduceError::Invalid(_) | ProduceError::Keyless(_) => {
+            (StatusCode::BAD_REQUEST, "the message cannot be taken")
+        }
         ProduceError::Denied(_) => (StatusCode::SERVICE_UNAVAILABLE, "the broker does not let us"),
         _ => (StatusCode::SERVICE_UNAVAILABLE, "there is no room now"),
     }

@@ -16,7 +16,7 @@ use crate::segment::Segment;
 use crate::{admin, errors, health, ingest, openapi, page, spill};
 
 /// Every path: its name in metrics, where a label never carries what a client made up, and in the API's description.
-pub(crate) const PATHS: [&str; 16] = [
+pub(crate) const PATHS: [&str; 19] = [
     PRODUCE,
     "/healthz",
     "/readyz",
@@ -31,12 +31,17 @@ pub(crate) const PATHS: [&str; 16] = [
     "/admin/outbox",
     TAIL,
     ACCEPT,
+    FORGET,
+    UPGRADE,
     "/admin/spill",
     "/admin/spill/drain",
+    "/admin/data/backup",
 ];
 const PRODUCE: &str = "/v1/topics/{topic}/messages";
 const TAIL: &str = "/admin/topics/{topic}/messages";
 const ACCEPT: &str = "/admin/topics/{topic}/accept";
+const FORGET: &str = "/admin/topics/{topic}/forget-group";
+const UPGRADE: &str = "/admin/topics/{topic}/upgrade";
 const ERRORS: &str = "/errors/{code}";
 
 /// All routes.
@@ -56,8 +61,11 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/admin/outbox", get(admin::outbox))
         .route(TAIL, get(admin::messages))
         .route(ACCEPT, post(admin::accept))
+        .route(FORGET, post(admin::forget_group))
+        .route(UPGRADE, post(admin::upgrade))
         .route("/admin/spill", get(spill::shown))
         .route("/admin/spill/drain", post(spill::drain))
+        .route("/admin/data/backup", post(admin::backup))
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed)
         .with_state(app)
@@ -69,7 +77,8 @@ pub(crate) fn label(path: &str) -> &'static str {
         return PRODUCE;
     }
     if path.starts_with("/admin/topics/") {
-        return if path.ends_with("/accept") { ACCEPT } else { TAIL };
+        let ends = [("/accept", ACCEPT), ("/forget-group", FORGET), ("/upgrade", UPGRADE)];
+        return ends.into_iter().find(|(end, _)| path.ends_with(end)).map_or(TAIL, |(_, label)| label);
     }
     if path.starts_with("/errors/") {
         return ERRORS;

@@ -1,7 +1,7 @@
 //! A server's life: open, start, serve, drain, end (ORD-10).
 //!
-//! It binds before it opens anything, so that a port in use costs nothing; it answers from the moment the broker is
-//! open; it is ready when all pipelines have started. On the way out it says so first (not ready, no intake), drains
+//! It binds before it opens anything, so that a port in use costs nothing; it says that it is alive while the broker is
+//! opened, and answers all else from then on; it is ready when all pipelines have started. On the way out it says so first (not ready, no intake), drains
 //! the pipelines while it still answers, and closes connections last.
 
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ use crate::config::{BrokerConfig, Config, ServerConfig};
 use crate::descriptors;
 use crate::listen;
 use crate::look;
+use crate::opening;
 use crate::start::{self, Coming};
 use crate::tasks;
 
@@ -120,7 +121,7 @@ impl Server {
             .spill(config.spill.clone())
             .create_topics(config.topics.is_empty())
             .new_topic(config.new_topic.clone());
-        let keylane = Keylane::open(open).await?;
+        let keylane = opening::meanwhile(&listener, Keylane::open(open)).await?;
         Server::begin(config, keylane, listener).await
     }
 

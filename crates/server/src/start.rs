@@ -1,7 +1,8 @@
 //! From an open broker to a server that is ready: topics first, then pipelines.
 //!
 //! A broker that cannot be reached may come: it is tried again until then, while `/healthz` answers and `/readyz` says
-//! what is waited for (BRK-8). A pipeline that its broker does not let in keeps no other from its work. What waiting
+//! what is waited for (BRK-8). A pipeline that its broker does not let in keeps no other from its work; neither does a
+//! topic or a journal whose files are damaged: what needs it is shown as stopped, and all else runs (P10). What waiting
 //! does not cure ends the start: a wrong log-in, topics that cannot be made as the config asks.
 
 use std::sync::{Arc, Mutex};
@@ -47,6 +48,7 @@ impl Coming {
                 self.wait_for(vec![reason(&error)]);
                 return if error.code() == UNREACHABLE { Ok(false) } else { Err(error.into()) };
             }
+            self.say_which_groups().await;
             self.app.go(Phase::Starting);
             self.warn().await;
         }
@@ -58,6 +60,9 @@ impl Coming {
                     waiting.push(format!("pipeline {name} cannot start: {}", reason(&error)));
                     self.left.push(name);
                 }
+                Err(ServeError::Keylane(error)) if APART.contains(&error.code()) => {
+                    self.stopped(&name, &error)
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -67,6 +72,25 @@ impl Coming {
             tracing::info!(pipelines = self.config.pipelines.len(), "ready");
         }
         Ok(self.left.is_empty())
+    }
+
+    /// A group that no pipeline of the config reads any more must not hold its topic's messages back for ever (BRK-1).
+    async fn say_which_groups(&self) {
+        let of = |pipeline: &PipelineConfig| (pipeline.group.clone(), pipeline.topic.clone());
+        let groups: Vec<_> = self.config.pipelines.values().map(of).collect();
+        if let Err(error) = self.app.keylane.configured(&groups).await {
+            // Nothing is deleted that should not be; the next start says it again.
+            tracing::warn!("groups that are not configured go on holding messages back: {}", reason(&error));
+        }
+    }
+
+    /// A pipeline that the damage of its topic or of its journals keeps from starting.
+    fn stopped(&self, name: &str, error: &Error) {
+        let PipelineConfig { topic, group, .. } = &self.config.pipelines[name];
+        let partitions = self.config.topics.get(topic).map_or(0, |topic| topic.spec.partitions);
+        let why = reason(error);
+        tracing::error!(pipeline = name, "a pipeline cannot start: {why}");
+        self.app.keylane.show_stopped(name, topic, group, partitions, &why);
     }
 
     /// What is waited for, as `/readyz` says it; logged when it changes.
@@ -103,26 +127,37 @@ const UNREACHABLE: &str = "KL-1102";
 const CREDENTIALS: &str = "KL-1109";
 /// Somebody may grant it.
 const DENIED: &str = "KL-1110";
+/// Concerns one topic or one log, which stays closed until somebody has looked at it: it stopped, it is damaged, or a
+/// newer version wrote it.
+const APART: [&str; 3] = ["KL-1104", "KL-1107", "KL-1114"];
 
 fn reason(error: &Error) -> String {
     format!("{}: {error}", error.code())
 }
 
-/// Declared topics as declared, or, of those that are there, what is written; without any, those of the pipelines, as they are or as a first use makes them.
+/// Declared topics as declared, or, of those that are there, what is written; without any, those of the pipelines, as
+/// they are or as a first use makes them. One that is damaged is left: whoever needs it hears why.
 async fn ensure_topics(config: &Config, keylane: &Keylane) -> Result<(), Error> {
     for (name, topic) in &config.topics {
         keylane.declare_topic(name, &topic.spec);
     }
     for (name, topic) in &config.topics {
-        let there = keylane.topic_spec(name).await?;
-        let spec = there.map_or_else(|| topic.spec.clone(), |there| topic.over(&there));
-        keylane.ensure_topic(name, &spec).await?;
+        let ensured = async {
+            let there = keylane.topic_spec(name).await?;
+            let spec = there.map_or_else(|| topic.spec.clone(), |there| topic.over(&there));
+            keylane.ensure_topic(name, &spec).await
+        };
+        unless_apart(ensured.await)?;
     }
     if config.topics.is_empty() {
         for pipeline in config.pipelines.values() {
-            if keylane.topic_spec(&pipeline.topic).await?.is_none() {
-                keylane.ensure_topic(&pipeline.topic, &config.new_topic).await?;
-            }
+            let ensured = async {
+                match keylane.topic_spec(&pipeline.topic).await? {
+                    None => keylane.ensure_topic(&pipeline.topic, &config.new_topic).await,
+                    Some(_) => Ok(()),
+                }
+            };
+            unless_apart(ensured.await)?;
         }
     }
     // With nothing to make, a broker that is away or does not accept us would not be noticed. What else is wrong with
@@ -130,6 +165,13 @@ async fn ensure_topics(config: &Config, keylane: &Keylane) -> Result<(), Error> 
     match keylane.health().await {
         Err(error) if [UNREACHABLE, CREDENTIALS].contains(&error.code()) => Err(error),
         _ => Ok(()),
+    }
+}
+
+fn unless_apart(ensured: Result<(), Error>) -> Result<(), Error> {
+    match ensured {
+        Err(error) if APART.contains(&error.code()) => Ok(()),
+        ensured => ensured,
     }
 }
 

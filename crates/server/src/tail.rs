@@ -180,6 +180,15 @@ impl Serialize for Shown<'_> {
         if let Some(version) = delivery.version() {
             map.serialize_entry("version", &version)?;
         }
+        if let Some(deliver_at_ms) = delivery.deliver_at_ms() {
+            map.serialize_entry("deliver_at", &deliver_at_ms)?;
+        }
+        if let Some(priority) = delivery.priority() {
+            map.serialize_entry("priority", &priority)?;
+        }
+        if let Some(ttl_ms) = delivery.ttl_ms() {
+            map.serialize_entry("ttl_ms", &ttl_ms)?;
+        }
         map.serialize_entry("headers", &HeadersOf(delivery))?;
         map.serialize_entry("produced_at", &delivery.produced_ms())?;
         map.serialize_entry("appended_at", &delivery.appended_ms())?;

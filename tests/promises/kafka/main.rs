@@ -12,6 +12,7 @@ mod growth;
 mod kills;
 mod looks;
 mod rebalance;
+mod scale;
 mod sleepers;
 mod spill;
 mod wire;

@@ -29,8 +29,9 @@ const IMPURE: [&str; 13] = [
 ];
 
 /// Where an adapter may be called by its name outside of the broker crate, and why.
-const OPENERS: [(&str, &str); 2] = [
+const OPENERS: [(&str, &str); 3] = [
     ("crates/runtime/src/open", "opens the broker that the config names"),
+    ("crates/runtime/src/data", "looks at the embedded log's files while no broker is open"),
     ("crates/cli/src/commands/bench", "measures the embedded log against the raw file"),
 ];
 
@@ -38,8 +39,8 @@ const OPENERS: [(&str, &str); 2] = [
 const ROUTES: [&str; 3] = ["crates/server/src/ingest", "crates/server/src/admin", "crates/server/src/routes"];
 
 /// Commands that do their work in this process; all others are clients of the admin API.
-const LOCAL_COMMANDS: [&str; 9] =
-    ["main", "lib", "serve", "check", "doctor", "bench", "demo", "token", "completions"];
+const LOCAL_COMMANDS: [&str; 10] =
+    ["main", "lib", "serve", "check", "data", "doctor", "bench", "demo", "token", "completions"];
 const COMMANDS_FOLDER: &str = "crates/cli/src/";
 
 pub fn check(tree: &Tree, report: &mut Report) {

@@ -33,6 +33,10 @@ const CLOCK: Place = Place {
             "append times and retention, unless a test brings its own time",
         ),
         ("crates/broker/src/embedded/writer", "how long a thread of the log sleeps; it decides nothing"),
+        (
+            "crates/broker/src/kafka/clock",
+            "how long a cluster is silent, and what its records are stamped with; its time cannot be simulated",
+        ),
         ("crates/runtime/src/clock", "all time of the runtime, the server and the command line"),
     ],
     remedy: "take `now` from the caller, or ask the crate's clock.rs",

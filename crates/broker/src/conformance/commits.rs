@@ -59,3 +59,19 @@ pub async fn the_last_commit_stands_even_if_it_goes_back(rig: &mut dyn Rig) {
         assert_eq!(broker.committed(&group, &topic, 0).await, Ok(Some(made)));
     }
 }
+
+/// BRK-5, COM-2.
+pub async fn one_call_commits_many_partitions(rig: &mut dyn Rig) {
+    let (broker, topic) = with_topic(rig, 3).await;
+    let group = rig.name("billing");
+    let mut commits = Vec::new();
+    for partition in [2, 0, 1] {
+        let placed = produce(&*broker, &topic, partition, &["a", "b"]).await;
+        commits.push((partition, commit(placed[1], &format!("of {partition}"))));
+    }
+    let taken = broker.commit_all(&group, &topic, commits.clone()).await;
+    assert_eq!(taken, [Ok(()), Ok(()), Ok(())]);
+    for (partition, made) in commits {
+        assert_eq!(broker.committed(&group, &topic, partition).await, Ok(Some(made)));
+    }
+}

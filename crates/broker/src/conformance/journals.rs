@@ -231,8 +231,11 @@ pub async fn a_reader_under_which_a_journal_was_cut_is_told_so(rig: &mut dyn Rig
     assert!((page.start, page.end) == (0, 10) && next < 6, "it stands amid the journal, at {next}");
     journal.cut(6).await.expect("it can be cut");
     let page = reader.read(next, PLENTY).await.expect("it can be read");
-    let left: Vec<(u64, Bytes)> = (6..10).map(|at| (at, record(&format!("r{at}")))).collect();
-    assert_eq!((page.start, page.end, page.records), (6, 10, left));
+    // What was read ahead before the cut may still come; then nothing of it is missing.
+    let from = page.records.first().map_or(10, |(position, _)| *position);
+    assert!(page.start <= from && (from == next || from == 6), "from {from} of {}", page.start);
+    let left: Vec<(u64, Bytes)> = (from..10).map(|at| (at, record(&format!("r{at}")))).collect();
+    assert_eq!((page.end, page.records), (10, left));
     // All of it, under one that waits at its end.
     assert!(poll_once(reader.beyond(10)).await.is_none(), "nothing has landed");
     for at in 10..13 {
@@ -241,7 +244,9 @@ pub async fn a_reader_under_which_a_journal_was_cut_is_told_so(rig: &mut dyn Rig
     journal.cut(13).await.expect("it can be cut");
     reader.beyond(10).await.expect("something has landed");
     let page = reader.read(10, PLENTY).await.expect("it can be read");
-    assert_eq!((page.start, page.end, page.records.len()), (13, 13, 0));
+    // What the broker had read ahead before the cut may come here, too: all of it, or nothing.
+    let whole = (page.start == 13 && page.records.is_empty()) || (page.start <= 10 && page.records.len() == 3);
+    assert!(page.end == 13 && whole, "{page:?}");
     assert_eq!(append(&*journal, "r13").await, 13);
     reader.beyond(13).await.expect("something has landed");
     assert_eq!(journal_from(&*reader, 10).await, [(13, record("r13"))]);

@@ -32,8 +32,31 @@ pub trait Rig: Send {
         panic!("{CANNOT}");
     }
 
-    /// `can recreate`: deletes a topic and makes it again. The case has dropped everything of the broker before.
+    /// `can recreate`: deletes a topic and makes it again. The case has dropped everything of the broker before, but for
+    /// `can swap`, where members are told.
     async fn recreate_topic(&mut self, _topic: &str) {
+        panic!("{CANNOT}");
+    }
+
+    /// `can close`: closes the broker under whoever still holds handles to it.
+    async fn close(&mut self) {
+        panic!("{CANNOT}");
+    }
+
+    /// `can kill`: opens the broker as it is after a process was killed that had it open. The case has dropped everything
+    /// of it before; nothing is closed.
+    async fn reopen_after_kill(&mut self) -> Arc<dyn Broker> {
+        panic!("{CANNOT}");
+    }
+
+    /// `can begin_far`: lets partition 0 of an empty topic begin at this position. The case has dropped everything of the
+    /// broker before.
+    async fn begin_at(&mut self, _topic: &str, _position: u64) {
+        panic!("{CANNOT}");
+    }
+
+    /// `can grow`: gives a topic more partitions, as an operator does.
+    async fn grow_topic(&mut self, _topic: &str, _partitions: u32) {
         panic!("{CANNOT}");
     }
 }
@@ -105,5 +128,22 @@ impl Rig for MemoryRig {
 
     async fn recreate_topic(&mut self, topic: &str) {
         self.cluster.recreate_topic(topic);
+    }
+
+    async fn close(&mut self) {
+        self.cluster.crash(&format!("node-{}", self.nodes));
+    }
+
+    async fn reopen_after_kill(&mut self) -> Arc<dyn Broker> {
+        self.close().await;
+        self.broker().await
+    }
+
+    async fn begin_at(&mut self, topic: &str, position: u64) {
+        self.cluster.skip_positions(topic, 0, position);
+    }
+
+    async fn grow_topic(&mut self, topic: &str, partitions: u32) {
+        self.cluster.grow_topic(topic, partitions);
     }
 }

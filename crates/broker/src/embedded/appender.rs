@@ -9,25 +9,29 @@
 //!   of its successor.
 //! - A segment's header is synced before the file gets its name, and a file loses its name, durably, before its
 //!   bytes are used again.
+//! - The file `end` says durably that a segment is there before anything in it is acknowledged (`end`).
+//! - An old segment stays in the list of those to be freed until its file is gone: segments go oldest first, so that
+//!   neither a power cut nor a step that fails can leave a hole in the log.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use super::disk::DiskFile;
+use super::disk::{DiskDir, DiskFile};
+use super::end::End;
 use super::failure::{Action, Failure};
+use super::make::{NewSegment, Place, SPARE_NEW, Spare, check_space, make_zeroed, planned};
 use super::options::Host;
-use super::segment::{
-    BATCH_HEADER, BatchHeader, Kind, Segment, SegmentHeader, Table, apply, segment_path, stored_bytes,
-};
+use super::segment::{BATCH_HEADER, BatchHeader, Kind, Segment, SegmentHeader, Table, apply, stored_bytes};
 use crate::tasks;
 
 /// Spare files kept for use: one is all that is needed before the next is made.
 const SPARES_MAX: usize = 2;
-/// Zeros are written and synced in pieces of this size: while many were on their way to the disk, the syncs that
-/// callers wait for would have to queue behind them.
-const ZEROS: usize = 1 << 20;
+/// After a file could not be made for want of space it is not tried again for this long, …
+const FULL_WAIT_MS: u64 = 1000;
+/// … twice as long each time, up to this: each try may fill the disk for everybody else on it.
+const FULL_WAIT_MAX_MS: u64 = 60_000;
 /// Below this, batches are copied together and written at once: a copy is cheaper than a system call.
 const TOGETHER_BYTES: usize = 128 * 1024;
 
@@ -80,12 +84,16 @@ pub(crate) struct Placed {
 pub(crate) struct Sizes {
     pub first: u64,
     pub max: u64,
+    /// Bytes of the disk that must stay free when a segment is made: they are kept for other logs.
+    pub reserve: u64,
 }
 
 /// The end of a log.
 pub(crate) struct Appender {
     pub(super) host: Host,
     pub(super) dir: PathBuf,
+    /// The folder, open: see [`super::disk::Disk::open_dir`].
+    pub(super) handle: Arc<dyn DiskDir>,
     pub(super) log: u128,
     pub(super) sizes: Sizes,
     /// Where each stream begins and ends.
@@ -101,13 +109,16 @@ pub(crate) struct Appender {
     pub(super) spare_number: u64,
     /// A thread that makes the next spare: zeros for a whole segment take longer than callers should wait.
     pub(super) preparing: Option<JoinHandle<Result<Spare, Failure>>>,
+    pub(super) full: Option<Full>,
 }
 
-/// A file that waits for use.
-pub(super) struct Spare {
-    pub path: PathBuf,
-    pub file: Arc<dyn DiskFile>,
-    pub capacity: u64,
+/// The disk was full while a file was made, though it had said there was room: a quota, or somebody else was quicker.
+#[derive(Debug, Clone)]
+pub(super) struct Full {
+    failure: Failure,
+    /// Nothing is tried before; by the process's own time.
+    until_ms: u64,
+    wait_ms: u64,
 }
 
 impl Appender {
@@ -135,23 +146,74 @@ impl Appender {
 
     /// Begins the next segment, with room for a batch of `needed` bytes.
     pub fn roll(&mut self, needed: u64) -> Result<(), Failure> {
+        self.roll_to(planned(self.sizes, self.active.number + 1), needed)
+    }
+
+    /// Begins the next segment though this one has room: a small one, if little came while this one was in use.
+    pub fn roll_early(&mut self) -> Result<(), Failure> {
+        let enough = (2 * self.end).clamp(self.sizes.first, self.sizes.max);
+        self.roll_to(enough.min(planned(self.sizes, self.active.number + 1)), 0)
+    }
+
+    /// An error if the next segment could not be made now.
+    pub fn can_roll(&self) -> Result<(), Failure> {
+        let capacity = planned(self.sizes, self.active.number + 1);
+        match self.spares.iter().any(|spare| spare.capacity >= capacity) {
+            true => Ok(()),
+            false => self.may_make(capacity),
+        }
+    }
+
+    fn roll_to(&mut self, capacity: u64, needed: u64) -> Result<(), Failure> {
         let number = self.active.number + 1;
         let least = SegmentHeader::encoded_bytes(&self.table) as u64 + needed;
-        let capacity = planned(self.sizes, number).max(least);
+        let capacity = capacity.max(least);
         self.collect_prepared(true);
-        let fits = self.spares.iter().position(|spare| spare.capacity >= capacity);
-        let new = NewSegment {
-            number,
-            previous_end: self.end,
-            capacity,
-            spare: fits.map(|at| self.spares.swap_remove(at)),
+        let spare = match self.spares.iter().position(|spare| spare.capacity >= capacity) {
+            Some(at) => self.spares.swap_remove(at),
+            None => {
+                self.may_make(capacity)?;
+                let made = make_zeroed(&self.host, self.dir.join(SPARE_NEW), capacity, self.sizes.reserve);
+                self.note_full(made.as_ref().err());
+                made?
+            }
         };
-        let (segment, file) = make_segment(&self.host, &self.dir, self.log, &self.table, new)?;
-        self.active.shut();
-        self.end = segment.first;
-        self.active = segment;
-        self.file = file;
-        Ok(())
+        let new = NewSegment { number, previous_end: self.end, group: self.group };
+        match self.place().name(&spare, &self.table, new) {
+            Ok(segment) => {
+                self.active.shut();
+                self.end = segment.first;
+                self.active = segment;
+                self.file = spare.file;
+                Ok(())
+            }
+            Err(failure) => {
+                // One that did not get its name is used the next time.
+                self.spares.push(spare);
+                Err(failure)
+            }
+        }
+    }
+
+    /// Records that all is written and nothing under way.
+    pub fn record_close(&self) -> Result<(), Failure> {
+        self.reached().write(&self.host, &self.dir, &*self.handle)
+    }
+
+    /// How far the log reaches, if nothing is under way.
+    pub fn reached(&self) -> End {
+        End {
+            log: self.log,
+            segment: self.active.number,
+            capacity: self.active.capacity,
+            end: self.end,
+            group: self.group,
+            closed: true,
+        }
+    }
+
+    fn place(&self) -> Place<'_> {
+        Place { host: &self.host, dir: &self.dir, handle: &*self.handle, log: self.log }
     }
 
     /// The segment at the end of the log.
@@ -166,22 +228,46 @@ impl Appender {
 
     /// Frees retired files that nobody reads any more, oldest first: a power cut must not leave a hole in the log.
     pub fn recycle(&mut self) -> Result<(), Failure> {
-        while self.retired.front().is_some_and(|oldest| Arc::strong_count(oldest) == 1) {
-            let Some(segment) = self.retired.pop_front() else {
-                break;
-            };
-            if segment.capacity == self.sizes.max && self.spares.len() < SPARES_MAX {
-                let path = self.spare_path();
-                let file = segment.file()?;
-                let disk = &self.host.disk;
-                disk.rename(&segment.path, &path).map_err(Failure::io(Action::Rename, &segment.path))?;
-                self.spares.push(Spare { path, file, capacity: segment.capacity });
+        // A segment leaves the list when its file has gone, and not before: if a step fails it is tried again, and none
+        // that is newer goes meanwhile.
+        while let Some(oldest) = self.retired.front().filter(|oldest| Arc::strong_count(oldest) == 1) {
+            let (capacity, path) = (oldest.capacity, oldest.path.clone());
+            if self.host.flaw(|flaws| flaws.forget_before_freeing) {
+                let forgotten = self.retired.pop_front();
+                self.free(forgotten.as_ref().map(|oldest| oldest.file()), capacity, &path)?;
             } else {
-                self.host.disk.remove(&segment.path).map_err(Failure::io(Action::Remove, &segment.path))?;
+                // A backup has it, too, if it has another name: it goes here, and is never written to again.
+                let alone = || self.host.disk.links(&path).is_ok_and(|links| links < 2);
+                let file = (capacity == self.sizes.max && self.spares.len() < SPARES_MAX && alone())
+                    .then(|| oldest.file());
+                self.free(file, capacity, &path)?;
+                self.retired.pop_front();
             }
-            sync_dir(&self.host, &self.dir)?;
+            self.sync_dir()?;
         }
         Ok(())
+    }
+
+    /// Takes the name of an old segment away: its file becomes a spare if there is a handle to it, or goes.
+    fn free(
+        &mut self,
+        file: Option<Result<Arc<dyn DiskFile>, Failure>>,
+        capacity: u64,
+        path: &Path,
+    ) -> Result<(), Failure> {
+        // One that somebody has cut behind its last batch has lost nothing, but is no file to begin a segment in.
+        let is_whole = |file: &Arc<dyn DiskFile>| file.len().is_ok_and(|length| length >= capacity);
+        let Some(file) = file.transpose()?.filter(is_whole) else {
+            return self.host.disk.remove(path).map_err(Failure::io(Action::Remove, path));
+        };
+        let spare = self.spare_path();
+        self.host.disk.rename(path, &spare).map_err(Failure::io(Action::Rename, path))?;
+        self.spares.push(Spare { path: spare, file, capacity });
+        Ok(())
+    }
+
+    fn sync_dir(&self) -> Result<(), Failure> {
+        self.handle.sync().map_err(Failure::io(Action::Sync, &self.dir))
     }
 
     /// Makes the next segment's file beforehand, if it will be needed soon. Nothing is lost if it cannot.
@@ -195,12 +281,15 @@ impl Appender {
             self.collect_prepared(false);
             return Ok(());
         }
-        let (host, path) = (self.host.clone(), self.spare_path());
+        self.may_make(capacity)?;
+        let (host, path, reserve) = (self.host.clone(), self.spare_path(), self.sizes.reserve);
         if !self.host.threads {
-            self.spares.push(make_zeroed(&host, path, capacity)?);
+            let made = make_zeroed(&host, path, capacity, reserve);
+            self.note_full(made.as_ref().err());
+            self.spares.push(made?);
             return Ok(());
         }
-        let making = tasks::thread("log-spare", move || make_zeroed(&host, path, capacity));
+        let making = tasks::thread("log-spare", move || make_zeroed(&host, path, capacity, reserve));
         self.preparing = Some(making.map_err(Failure::io(Action::StartThread, &self.dir))?);
         Ok(())
     }
@@ -216,9 +305,27 @@ impl Appender {
             return;
         }
         // One that could not be made is not missed: the roll makes its own, and says why if it cannot.
-        if let Some(Ok(Ok(made))) = self.preparing.take().map(JoinHandle::join) {
-            self.spares.push(made);
+        if let Some(Ok(made)) = self.preparing.take().map(JoinHandle::join) {
+            self.note_full(made.as_ref().err());
+            self.spares.extend(made.ok());
         }
+    }
+
+    /// An error if there is no room for a file of this size, or if that was found out a short while ago.
+    fn may_make(&self, capacity: u64) -> Result<(), Failure> {
+        match &self.full {
+            Some(full) if self.host.uptime_ms() < full.until_ms => Err(full.failure.clone()),
+            _ => check_space(&self.host, &self.dir.join(SPARE_NEW), capacity, self.sizes.reserve),
+        }
+    }
+
+    /// Notes whether the disk was full when a file was made.
+    fn note_full(&mut self, failure: Option<&Failure>) {
+        self.full = failure.filter(|failure| failure.is_full()).map(|failure| {
+            let doubled = self.full.as_ref().map_or(FULL_WAIT_MS, |full| 2 * full.wait_ms);
+            let wait_ms = doubled.min(FULL_WAIT_MAX_MS);
+            Full { failure: failure.clone(), until_ms: self.host.uptime_ms() + wait_ms, wait_ms }
+        });
     }
 
     fn fitting(&self, batches: &[Laid]) -> usize {
@@ -262,7 +369,7 @@ impl Appender {
             at += batch.bytes.len() as u64;
         }
         self.put(batches, at)
-            .and_then(|()| match self.host.acknowledges_before_sync() {
+            .and_then(|()| match self.host.flaw(|flaws| flaws.acknowledge_before_sync) {
                 true => Ok(()),
                 false => self.sync(),
             })
@@ -298,143 +405,5 @@ impl Appender {
     fn spare_path(&mut self) -> PathBuf {
         self.spare_number += 1;
         self.dir.join(format!("spare-{:016x}", self.spare_number))
-    }
-}
-
-/// Makes a log that is not there yet, with one empty segment. What a power cut left of an earlier try is removed.
-pub(crate) fn create(
-    host: &Host,
-    dir: &Path,
-    log: u128,
-    sizes: Sizes,
-    table: Table,
-) -> Result<Appender, Failure> {
-    make_dir(host, dir)?;
-    for name in host.disk.list(dir).map_err(Failure::io(Action::List, dir))? {
-        let path = dir.join(name);
-        host.disk.remove(&path).map_err(Failure::io(Action::Remove, &path))?;
-    }
-    sync_dir(host, dir)?;
-    let (active, file) = make_segment(host, dir, log, &table, NewSegment::first(sizes))?;
-    Ok(Appender {
-        host: host.clone(),
-        dir: dir.to_owned(),
-        log,
-        sizes,
-        table,
-        end: active.first,
-        active,
-        file,
-        group: 0,
-        retired: VecDeque::new(),
-        spares: Vec::new(),
-        spare_number: 0,
-        preparing: None,
-    })
-}
-
-/// What the next segment is made from.
-struct NewSegment {
-    number: u64,
-    previous_end: u64,
-    capacity: u64,
-    spare: Option<Spare>,
-}
-
-impl NewSegment {
-    fn first(sizes: Sizes) -> NewSegment {
-        NewSegment { number: 1, previous_end: 0, capacity: planned(sizes, 1), spare: None }
-    }
-}
-
-fn make_segment(
-    host: &Host,
-    dir: &Path,
-    log: u128,
-    table: &Table,
-    new: NewSegment,
-) -> Result<(Arc<Segment>, Arc<dyn DiskFile>), Failure> {
-    let header = SegmentHeader {
-        generation: host.entropy.u64()?,
-        number: new.number,
-        previous_end: new.previous_end,
-        log,
-        table: table.clone(),
-    };
-    let spare = match new.spare {
-        Some(spare) => spare,
-        None => make_zeroed(host, dir.join("spare-new"), new.capacity)?,
-    };
-    let bytes = header.encode();
-    spare.file.write_at(&bytes, 0).map_err(Failure::io(Action::Write, &spare.path))?;
-    spare.file.sync_data().map_err(Failure::io(Action::Sync, &spare.path))?;
-    let path = segment_path(dir, new.number);
-    host.disk.rename(&spare.path, &path).map_err(Failure::io(Action::Rename, &spare.path))?;
-    sync_dir(host, dir)?;
-    let segment = Segment {
-        number: new.number,
-        generation: header.generation,
-        path,
-        capacity: spare.capacity,
-        first: bytes.len() as u64,
-        disk: Arc::clone(&host.disk),
-        newest: Mutex::new(Some(Arc::clone(&spare.file))),
-    };
-    Ok((Arc::new(segment), spare.file))
-}
-
-/// A file of zeros. Written, not only reserved: a block written for the first time costs its sync twice as much.
-fn make_zeroed(host: &Host, path: PathBuf, capacity: u64) -> Result<Spare, Failure> {
-    let failed = || Failure::io(Action::Make, &path);
-    // One that a power cut left behind may be short.
-    match host.disk.remove(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed()(error)),
-        _ => {}
-    }
-    let file = host.disk.create(&path).map_err(failed())?;
-    let filled = fill(&*file, capacity);
-    if let Err(error) = filled {
-        let failure = failed()(error);
-        // Gives the space back: the disk may just have become full.
-        host.disk.remove(&path).map_err(failed())?;
-        return Err(failure);
-    }
-    Ok(Spare { path, file, capacity })
-}
-
-fn fill(file: &dyn DiskFile, capacity: u64) -> std::io::Result<()> {
-    let zeros = vec![0; ZEROS.min(capacity as usize)];
-    let mut at = 0;
-    while at < capacity {
-        let piece = zeros.len().min((capacity - at) as usize);
-        file.write_at(&zeros[..piece], at)?;
-        file.sync_data()?;
-        at += piece as u64;
-    }
-    Ok(())
-}
-
-fn planned(sizes: Sizes, number: u64) -> u64 {
-    let doublings = (number - 1).min(16) as u32;
-    (sizes.first << doublings).min(sizes.max)
-}
-
-pub(super) fn sync_dir(host: &Host, dir: &Path) -> Result<(), Failure> {
-    host.disk.sync_dir(dir).map_err(Failure::io(Action::Sync, dir))
-}
-
-/// Makes a folder and those above it, durably: a folder that a power cut takes away takes all its files with it.
-pub(super) fn make_dir(host: &Host, dir: &Path) -> Result<(), Failure> {
-    let above = dir.parent().filter(|above| !above.as_os_str().is_empty());
-    if host.disk.list(dir).is_err() {
-        if let Some(above) = above.filter(|above| host.disk.list(above).is_err()) {
-            make_dir(host, above)?;
-        }
-        host.disk.create_dir(dir).map_err(Failure::io(Action::CreateFolder, dir))?;
-    }
-    // Also if it was there: the process that made it may have died before it came so far.
-    match host.disk.sync_dir(above.unwrap_or(Path::new("."))) {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
-        synced => synced.map_err(Failure::io(Action::Sync, dir)),
     }
 }

@@ -2,15 +2,21 @@
 //!
 //! Everything the embedded broker does to files goes through [`Disk`] and [`DiskFile`], so that a simulated disk can
 //! cut the power between any two calls. What is written is not durable before `sync_data`; a name that was made,
-//! changed or removed is not durable before `sync_dir`.
+//! changed or removed is not durable before its folder is synced ([`DiskDir::sync`]).
 
 use std::any::Any;
 use std::fmt;
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
+
+/// Payloads are nobody else's: only the owner reads and writes files and folders.
+const FILE_MODE: u32 = 0o600;
+const FOLDER_MODE: u32 = 0o700;
+/// What anybody else may do.
+const OTHERS: u32 = 0o077;
 
 /// A file system, as far as the broker needs one.
 pub trait Disk: Send + Sync + fmt::Debug + 'static {
@@ -26,10 +32,27 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Makes the names in `dir` durable.
-    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Opens a folder, to make its names durable. Whoever does that again and again keeps it open: a process that has
+    /// run out of descriptors could not tell "cannot be opened" from "was not synced".
+    fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn DiskDir>>;
+    /// Bytes that may still be written to the file system of `dir`.
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
     /// Takes a lock that no other process can have, held until the answer is dropped. `WouldBlock`: somebody has it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>>;
+    /// Lets only the owner of a file or folder read and write it.
+    fn make_private(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
+    /// How many names a file has.
+    fn links(&self, _path: &Path) -> io::Result<u64> {
+        Ok(1)
+    }
+}
+
+/// An open folder.
+pub trait DiskDir: Send + Sync + fmt::Debug {
+    /// Makes the names in it durable.
+    fn sync(&self) -> io::Result<()>;
 }
 
 /// An open file. Reads and writes name their offset, so that it can be shared.
@@ -54,7 +77,7 @@ pub struct RealDisk;
 
 impl Disk for RealDisk {
     fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(dir)
+        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(dir)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
@@ -72,7 +95,7 @@ impl Disk for RealDisk {
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = OpenOptions::new();
-        Ok(Arc::new(options.read(true).write(true).create_new(true).open(path)?))
+        Ok(Arc::new(options.read(true).write(true).create_new(true).mode(FILE_MODE).open(path)?))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -83,18 +106,49 @@ impl Disk for RealDisk {
         std::fs::remove_file(path)
     }
 
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        File::open(dir)?.sync_all()
+    fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn DiskDir>> {
+        Ok(Arc::new(File::open(dir)?))
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let space = rustix::fs::statvfs(dir)?;
+        // What is kept for the superuser is not ours to use.
+        Ok(space.f_bavail.saturating_mul(space.f_frsize))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(false).open(path)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Box::new(file)),
-            Err(std::fs::TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
-            Err(std::fs::TryLockError::Error(error)) => Err(error),
+        options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
+        // The folder too: whoever removes the file and makes another has not unlocked the folder.
+        let folder = path.parent().map(File::open).transpose()?;
+        if let Some(TryLockError::WouldBlock) = folder.as_ref().and_then(|folder| folder.try_lock().err()) {
+            return Err(io::ErrorKind::WouldBlock.into());
         }
+        let file = options.open(path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Box::new((file, folder))),
+            Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn make_private(&self, path: &Path) -> io::Result<()> {
+        let there = std::fs::metadata(path)?;
+        let mode = if there.is_dir() { FOLDER_MODE } else { FILE_MODE };
+        match there.permissions().mode() & OTHERS == 0 {
+            true => Ok(()),
+            false => std::fs::set_permissions(path, Permissions::from_mode(mode)),
+        }
+    }
+
+    fn links(&self, path: &Path) -> io::Result<u64> {
+        Ok(std::fs::metadata(path)?.nlink())
+    }
+}
+
+impl DiskDir for File {
+    fn sync(&self) -> io::Result<()> {
+        self.sync_all()
     }
 }
 

@@ -1,7 +1,8 @@
 //! What can go wrong below the contract, and how it is told.
 //!
 //! [`Failure`] is what files do to us; it becomes an [`OpenError`] at the start, and a [`BrokerError`] later. Only a
-//! full disk is survived; after anything else the log stops, because what the disk holds is then a guess (P10).
+//! full disk, or a lack of descriptors, is survived; after anything else the log stops, because what the disk holds is
+//! then a guess (P10).
 
 use std::fmt;
 use std::io;
@@ -33,6 +34,12 @@ pub enum OpenError {
     /// Stored bytes are damaged, at a place that is not the tail.
     #[error("damaged: {0}")]
     Damaged(String),
+    /// A newer version of Keylane wrote it, in a way that this one does not know.
+    #[error("{0}")]
+    Newer(String),
+    /// No damage has this name.
+    #[error("there is no damage called {0}; `keylane data check` says what there is")]
+    Unknown(String),
 }
 
 /// What was tried on a file.
@@ -44,6 +51,8 @@ pub(crate) enum Action {
     Sync,
     /// A file that is no part of a log yet.
     Make,
+    /// The file `end`, after the segment that it speaks of got its name: there is no way back from there.
+    Record,
     Rename,
     Remove,
     List,
@@ -60,6 +69,7 @@ impl fmt::Display for Action {
             Action::Write => "write",
             Action::Sync => "sync",
             Action::Make => "make",
+            Action::Record => "record the end of the log in",
             Action::Rename => "rename",
             Action::Remove => "remove",
             Action::List => "list",
@@ -76,10 +86,15 @@ pub(crate) enum Failure {
     #[error("cannot {action} {}: {error}", path.display())]
     Io { action: Action, path: PathBuf, kind: io::ErrorKind, error: String },
     #[error(
-        "{}, byte {offset}: {what}; restore the file from a backup, or move its folder away and lose what is in it",
+        "{}, byte {offset}: {what}; stop the server and run `keylane data check`, which says what is gone; then restore a backup, or skip the damage with `keylane data repair`",
         file.display()
     )]
     Damaged { file: PathBuf, offset: u64, what: String },
+    #[error(
+        "{}: {what}; a newer version of Keylane wrote it: start that version again, or restore a backup that this version made",
+        file.display()
+    )]
+    Newer { file: PathBuf, what: String },
 }
 
 impl Failure {
@@ -96,17 +111,29 @@ impl Failure {
         Failure::Damaged { file: file.to_owned(), offset, what: what.into() }
     }
 
+    pub fn newer(file: &Path, what: impl Into<String>) -> Failure {
+        Failure::Newer { file: file.to_owned(), what: what.into() }
+    }
+
+    /// True if the disk has no room left for it.
+    pub fn is_full(&self) -> bool {
+        let Failure::Io { kind, .. } = self else {
+            return false;
+        };
+        matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+
     /// True if nothing is in doubt, and it may work later: a file that could not be made holds nothing yet, a read
     /// changes nothing, and a full disk may have room again. A failed sync is never among these: the kernel may have
     /// dropped the pages, and says so only once.
     pub fn is_harmless(&self) -> bool {
-        let Failure::Io { action, kind, .. } = self else {
+        let Failure::Io { action, .. } = self else {
             return false;
         };
         match action {
-            Action::Sync => false,
+            Action::Sync | Action::Record => false,
             Action::Make | Action::Open | Action::Read => true,
-            _ => matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded),
+            _ => self.is_full(),
         }
     }
 
@@ -118,12 +145,17 @@ impl Failure {
                 error: io::Error::new(*kind, error.clone()),
             },
             Failure::Damaged { .. } => OpenError::Damaged(self.to_string()),
+            Failure::Newer { .. } => OpenError::Newer(self.to_string()),
         }
     }
 
     pub fn to_broker_error(&self) -> BrokerError {
         match self {
             Failure::Damaged { .. } => BrokerError::Damaged(self.to_string()),
+            Failure::Newer { .. } => BrokerError::Newer(self.to_string()),
+            Failure::Io { .. } if self.is_full() && self.is_harmless() => {
+                BrokerError::DiskFull(self.to_string())
+            }
             Failure::Io { .. } if self.is_harmless() => BrokerError::Unavailable(self.to_string()),
             Failure::Io { .. } => BrokerError::Stopped(self.to_string()),
         }

@@ -1,7 +1,12 @@
 //! The folder: its lock, its topics, its two logs of journals; what is opened, made and closed.
 //!
-//! In: a path. Out: logs by name. A topic whose bytes are damaged is kept closed with the reason, so that one does not
-//! keep the others from starting; damaged journals keep everything from starting, because owners know nothing else.
+//! In: a path. Out: logs by name. A log that cannot be opened (damaged bytes, a disk that does not read them, a file that
+//! is missing) is kept closed with the reason, and the others are opened all the same. What each of them stops:
+//!
+//! - A topic: whoever produces to it or reads it.
+//! - The journals: whoever reads a topic in a group, because owners know nothing else; and retention, because nobody
+//!   knows what is settled. Producing goes on until a topic has reached its bound.
+//! - The holds: whoever reads a topic in a group, because a message that is rejected could not be kept.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -11,17 +16,21 @@ use std::thread::JoinHandle;
 
 use tokio::sync::watch;
 
-use super::appender::{Sizes, make_dir};
+use super::appender::Sizes;
+use super::data::Captured;
 use super::failure::{Action, Failure, OpenError};
-use super::groups::Groups;
+use super::groups::{Groups, Standing};
 use super::journal::{Role, latest, parse_commit, parse_name};
 use super::journal_log::JournalLog;
+use super::make::{check_unused, make_dir};
 use super::membership::Members;
-use super::options::Options;
+use super::options::{Host, Options};
+use super::scrub::Scrub;
 use super::topic_log::TopicLog;
 use super::writer::{Drive, drive};
 use super::{lock, meta};
 use crate::contract::{BrokerError, Topic, TopicSpec};
+use crate::tasks;
 
 /// The first segment of journals and holds: small, because many installations need no more.
 const JOURNAL_SEGMENT_FIRST: u64 = 1 << 20;
@@ -34,22 +43,25 @@ pub(crate) struct Folder {
     pub instance: u128,
     pub groups: Arc<Groups>,
     topics: Mutex<BTreeMap<String, TopicState>>,
-    pub journals: Arc<JournalLog>,
-    pub holds: Arc<JournalLog>,
+    journals: Kept,
+    holds: Kept,
     pub members: Arc<Members>,
     /// Held while a topic is made or changed: both take long, and must not happen twice.
     making: Mutex<()>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     pub closed: watch::Sender<bool>,
+    pub scrub: Arc<Scrub>,
     folder_lock: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
-/// A topic that can be used, or why not. One that is damaged does not keep the others from starting.
-#[derive(Clone)]
-enum TopicState {
-    Open(Arc<TopicLog>),
-    Damaged(BrokerError),
-}
+/// A topic's log, or why it cannot be used.
+type TopicState = Result<Arc<TopicLog>, BrokerError>;
+/// The log of all journals or of all holds, or why it cannot be used.
+type Kept = Result<Arc<JournalLog>, BrokerError>;
+
+/// Topics are opened by at most so many threads at once: each reads one segment after the other, and a disk has little
+/// more to give to many.
+const OPENING_MAX: usize = 8;
 
 impl Folder {
     /// Opens the folder, or makes it.
@@ -64,40 +76,91 @@ impl Folder {
                 false => Failure::io(Action::Lock, root)(error).into(),
             }
         })?;
-        let (journals, holds) = open_journals(root, &options)?;
         let groups = Arc::new(Groups::default());
-        load_groups(&journals, &groups)?;
+        make_private(&host, root);
+        let (journals, holds) = match open_journals(root, &options) {
+            Ok(identities) => identities,
+            Err(failure) => {
+                let why = closed("the journals and the holds", &failure);
+                (Err(why.clone()), Err(why))
+            }
+        };
+        let journals = journals.and_then(|journals| match load_groups(&journals, &groups) {
+            Ok(()) => Ok(journals),
+            Err(failure) => Err(closed("the log of all journals", &failure)),
+        });
+        if journals.is_err() {
+            groups.unknown();
+        }
         let folder = Folder {
             instance: host.entropy.u128()?,
             groups,
             topics: Mutex::default(),
-            journals: Arc::new(journals),
-            holds: Arc::new(holds),
+            journals,
+            holds,
             members: Arc::default(),
             making: Mutex::default(),
             threads: Mutex::default(),
             closed: watch::Sender::new(false),
+            scrub: Arc::default(),
             folder_lock: Mutex::new(Some(folder_lock)),
             root: root.to_owned(),
             options,
         };
-        folder.start("journals", folder.journals.clone())?;
-        folder.start("holds", folder.holds.clone())?;
-        let names = host.disk.list(&topics_dir);
-        for name in names.map_err(Failure::io(Action::List, &topics_dir))? {
-            folder.open_topic(&name)?;
+        for (name, log) in [("journals", &folder.journals), ("holds", &folder.holds)] {
+            if let Ok(log) = log {
+                folder.start(name, log.clone())?;
+            }
         }
+        folder.open_all_topics(host.disk.list(&topics_dir).map_err(Failure::io(Action::List, &topics_dir))?);
         Ok(folder)
     }
 
-    /// What has stopped, or cannot be used, if anything.
+    /// The log of all journals.
+    pub fn journals(&self) -> Result<&Arc<JournalLog>, BrokerError> {
+        self.journals.as_ref().map_err(Clone::clone)
+    }
+
+    /// The log of all holds.
+    pub fn holds(&self) -> Result<&Arc<JournalLog>, BrokerError> {
+        self.holds.as_ref().map_err(Clone::clone)
+    }
+
+    /// Where it is.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// All logs as they are now. One after the other, as the answer is asked for them.
+    pub fn captured(&self) -> impl Iterator<Item = Captured> {
+        let journals = [&self.journals, &self.holds].into_iter().flatten().map(|log| log.capture());
+        journals.chain(self.open_topics().into_iter().map(|log| log.capture()))
+    }
+
+    /// Nothing is cut or deleted until the answer is dropped.
+    pub fn stand_still(&self) -> Still<'_> {
+        self.groups.stand_still(true);
+        [&self.journals, &self.holds].into_iter().flatten().for_each(|log| log.stand_still(true));
+        // Whoever was about to delete something has done so once its log's turn has ended.
+        self.open_topics().iter().for_each(|log| log.end_of_turn());
+        Still(self)
+    }
+
+    /// Why no message can be taken, if none can: no topic works.
     pub fn health(&self) -> Result<(), BrokerError> {
-        self.journals.health()?;
-        self.holds.health()?;
-        lock(&self.topics).values().try_for_each(|topic| match topic {
-            TopicState::Open(log) => log.health(),
-            TopicState::Damaged(why) => Err(why.clone()),
-        })
+        let topics = lock(&self.topics);
+        let mut states = topics.values().map(topic_health);
+        let first = states.next().unwrap_or(Ok(()));
+        if first.is_ok() || states.any(|state| state.is_ok()) { Ok(()) } else { first }
+    }
+
+    /// Every log that has stopped, or cannot be used.
+    pub fn troubles(&self) -> Vec<BrokerError> {
+        let health = |log: &Kept| log.as_ref().map_err(Clone::clone).and_then(|log| log.health());
+        let topics = lock(&self.topics);
+        let all = [health(&self.journals), health(&self.holds)].into_iter();
+        let all = all.chain(topics.values().map(topic_health)).filter_map(Result::err);
+        all.chain(self.scrub.found()).collect()
     }
 
     fn topic_dir(&self, name: &str) -> PathBuf {
@@ -112,29 +175,33 @@ impl Folder {
         Ok(())
     }
 
-    /// Opens a topic at the start. Damage is kept for whoever asks for it.
-    fn open_topic(&self, name: &str) -> Result<(), Failure> {
+    /// Opens the topics at the start, several at once.
+    fn open_all_topics(&self, names: Vec<String>) {
+        let at_once = if self.options.host.threads { OPENING_MAX } else { 1 };
+        let opened = tasks::all(at_once, names, |name| (name.clone(), self.open_topic(&name)));
+        let opened = opened.into_iter().filter_map(|(name, state)| Some((name, state.transpose()?)));
+        lock(&self.topics).extend(opened);
+    }
+
+    /// Opens a topic. Why that fails is kept for whoever asks for the topic; `None`: there is no topic of that name.
+    fn open_topic(&self, name: &str) -> Result<Option<Arc<TopicLog>>, BrokerError> {
         let dir = self.topic_dir(name);
-        let opened = meta::read_topic(&self.options.host, &dir, name).and_then(|topic| {
-            topic
-                .map(|topic| TopicLog::open(&dir, topic, &self.options, Arc::clone(&self.groups)))
-                .transpose()
-        });
-        let state = match opened {
-            Ok(None) => return Ok(()),
-            Ok(Some(log)) => {
-                let log = Arc::new(log);
-                self.start(name, log.clone())?;
-                TopicState::Open(log)
-            }
-            Err(failure @ Failure::Damaged { .. }) => {
-                tracing::error!(topic = name, %failure, "the topic is damaged and stays closed");
-                TopicState::Damaged(failure.to_broker_error())
-            }
-            Err(failure) => return Err(failure),
+        let open = || {
+            let host = &self.options.host;
+            let Some(topic) = meta::read_topic(host, &dir, name)? else {
+                // What lies here without the file was never made, or is somebody else's; unless messages lie here.
+                return if host.disk.list(&dir).is_ok() {
+                    check_unused(host, &dir).map(|()| None)
+                } else {
+                    Ok(None)
+                };
+            };
+            let log = TopicLog::open(&dir, topic, &self.options, Arc::clone(&self.groups))?;
+            let log = Arc::new(log);
+            self.start(name, log.clone())?;
+            Ok(Some(log))
         };
-        lock(&self.topics).insert(name.to_owned(), state);
-        Ok(())
+        open().map_err(|failure: Failure| closed(&format!("topic {name}"), &failure))
     }
 
     /// The log of a topic, if it can be used.
@@ -142,11 +209,8 @@ impl Folder {
         if *self.closed.borrow() {
             return Err(BrokerError::Closed);
         }
-        match lock(&self.topics).get(name) {
-            Some(TopicState::Open(log)) => Ok(Arc::clone(log)),
-            Some(TopicState::Damaged(why)) => Err(why.clone()),
-            None => Err(BrokerError::UnknownTopic(name.to_owned())),
-        }
+        let unknown = || Err(BrokerError::UnknownTopic(name.to_owned()));
+        lock(&self.topics).get(name).cloned().unwrap_or_else(unknown)
     }
 
     /// The same, if it has that partition.
@@ -163,12 +227,13 @@ impl Folder {
 
     /// All topics that can be used, by name.
     pub fn open_topics(&self) -> Vec<Arc<TopicLog>> {
+        lock(&self.topics).values().flatten().cloned().collect()
+    }
+
+    /// Topics that cannot be used, by name.
+    pub fn closed_topics(&self) -> Vec<String> {
         let topics = lock(&self.topics);
-        let open = |state: &TopicState| match state {
-            TopicState::Open(log) => Some(Arc::clone(log)),
-            TopicState::Damaged(_) => None,
-        };
-        topics.values().filter_map(open).collect()
+        topics.iter().filter(|(_, state)| state.is_err()).map(|(name, _)| name.clone()).collect()
     }
 
     /// Makes a topic, or finds the one that is there.
@@ -199,7 +264,7 @@ impl Folder {
         meta::write_topic(host, &dir, &topic)?;
         let log = Arc::new(log);
         self.start(name, log.clone())?;
-        lock(&self.topics).insert(name.to_owned(), TopicState::Open(log));
+        lock(&self.topics).insert(name.to_owned(), Ok(log));
         Ok(topic)
     }
 
@@ -226,10 +291,11 @@ impl Folder {
         if self.closed.send_replace(true) {
             return;
         }
+        self.scrub.close();
         let topics = self.open_topics();
         topics.iter().for_each(|log| log.close());
-        self.journals.close();
-        self.holds.close();
+        let journals = [&self.journals, &self.holds];
+        journals.into_iter().flatten().for_each(|log| log.close());
         if self.options.host.threads {
             for thread in std::mem::take(&mut *lock(&self.threads)) {
                 // A writer that panicked has said so, and synced nothing it acknowledged later.
@@ -237,11 +303,20 @@ impl Folder {
             }
         } else {
             topics.iter().for_each(|log| log.finish());
-            self.journals.finish();
-            self.holds.finish();
+            journals.into_iter().flatten().for_each(|log| log.finish());
         }
         // Last: until here another process would find files that still change.
         lock(&self.folder_lock).take();
+    }
+}
+
+/// While it is there, nothing is cut or deleted.
+pub(crate) struct Still<'a>(&'a Folder);
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        self.0.groups.stand_still(false);
+        [&self.0.journals, &self.0.holds].into_iter().flatten().for_each(|log| log.stand_still(false));
     }
 }
 
@@ -251,33 +326,79 @@ impl Drop for Folder {
     }
 }
 
+fn topic_health(state: &TopicState) -> Result<(), BrokerError> {
+    state.as_ref().map_err(Clone::clone)?.health()
+}
+
+/// What an earlier version left open to others is theirs no longer. The folder itself is ours if our file is in it:
+/// one that somebody made for more than us stays as it is. Not being able to is no reason not to start.
+fn make_private(host: &Host, root: &Path) {
+    let dirs =
+        |dir: &Path| host.disk.list(dir).unwrap_or_default().into_iter().map(|name| dir.join(name)).collect();
+    let mut paths: Vec<PathBuf> = ["lock", "broker", "topics"].map(|name| root.join(name)).into();
+    let names = host.disk.list(root).unwrap_or_default();
+    paths.retain(|path| names.iter().any(|name| path.ends_with(name)));
+    if paths.contains(&root.join("broker")) {
+        paths.push(root.to_owned());
+    }
+    let topics: Vec<PathBuf> = dirs(&root.join("topics"));
+    for dir in topics.into_iter().chain(["journals", "holds"].map(|name| root.join(name))) {
+        let files: Vec<PathBuf> = dirs(&dir);
+        if !files.is_empty() {
+            paths.push(dir);
+            paths.extend(files);
+        }
+    }
+    for path in paths {
+        if let Err(error) = host.disk.make_private(&path) {
+            tracing::warn!(%error, path = %path.display(), "others may read this: its permissions cannot be changed");
+        }
+    }
+}
+
+/// Says that a log stays closed, here and to whoever asks for it. Nothing is tried again until the next start, so that
+/// what cannot be read now does not count as something that waiting mends.
+fn closed(what: &str, failure: &Failure) -> BrokerError {
+    tracing::error!(%failure, "{what} cannot be opened and stays closed");
+    match failure {
+        Failure::Damaged { .. } => BrokerError::Damaged(format!("{what} is closed: {failure}")),
+        Failure::Newer { .. } => BrokerError::Newer(format!("{what} is closed: {failure}")),
+        Failure::Io { .. } => BrokerError::Stopped(format!("{what} is closed: {failure}")),
+    }
+}
+
 /// The journals' and the holds' log, made if the folder is new.
-fn open_journals(root: &Path, options: &Options) -> Result<(JournalLog, JournalLog), Failure> {
+fn open_journals(root: &Path, options: &Options) -> Result<(Kept, Kept), Failure> {
     let host = &options.host;
-    let sizes = |max: u64| Sizes { first: JOURNAL_SEGMENT_FIRST.min(max), max };
+    let sizes = |max: u64| Sizes { first: JOURNAL_SEGMENT_FIRST.min(max), max, reserve: 0 };
     let (small, large) = (sizes(options.journal_segment_bytes), sizes(options.segment_bytes));
     let (journals_dir, holds_dir) = (root.join("journals"), root.join("holds"));
     if let Some((journals, holds)) = meta::read_broker(host, root)? {
+        let open = |name, dir: &Path, log, sizes| {
+            let opened = JournalLog::open(name, host, dir, log, sizes);
+            opened.map(Arc::new).map_err(|failure| closed(&format!("the log of all {name}"), &failure))
+        };
         return Ok((
-            JournalLog::open("journals", host, &journals_dir, journals, small)?,
-            JournalLog::open("holds", host, &holds_dir, holds, large)?,
+            open("journals", &journals_dir, journals, small),
+            open("holds", &holds_dir, holds, large),
         ));
     }
     // A folder with topics has had its file: whoever took it away took the way to the journals.
     let topics_dir = root.join("topics");
     for name in host.disk.list(&topics_dir).map_err(Failure::io(Action::List, &topics_dir))? {
-        if meta::read_topic(host, &topics_dir.join(&name), &name)?.is_some() {
-            return Err(Failure::damaged(
-                &root.join("broker"),
-                0,
-                "the file is missing, though there are topics",
-            ));
+        if meta::read_topic(host, &topics_dir.join(&name), &name).is_ok_and(|topic| topic.is_none()) {
+            continue;
         }
+        let what = "the file is missing, though there are topics";
+        return Err(Failure::damaged(&root.join("broker"), 0, what));
+    }
+    for dir in [&journals_dir, &holds_dir] {
+        check_unused(host, dir)?;
     }
     let (journals, holds) = (host.entropy.u128()?, host.entropy.u128()?);
     let made = (
-        JournalLog::create("journals", host, &journals_dir, journals, small)?,
-        JournalLog::create("holds", host, &holds_dir, holds, large)?,
+        Ok(Arc::new(JournalLog::create("journals", host, &journals_dir, journals, small)?)),
+        Ok(Arc::new(JournalLog::create("holds", host, &holds_dir, holds, large)?)),
     );
     meta::write_broker(host, root, journals, holds)?;
     Ok(made)
@@ -286,9 +407,9 @@ fn open_journals(root: &Path, options: &Options) -> Result<(JournalLog, JournalL
 fn load_groups(journals: &JournalLog, groups: &Groups) -> Result<(), Failure> {
     for (name, record) in latest(journals, Role::Known)? {
         if let Some((_, group, topic, _)) = parse_name(&name)
-            && !record.is_empty()
+            && let Some(standing) = Standing::parse(&record)
         {
-            groups.know(group, topic);
+            groups.know(group, topic, standing);
         }
     }
     for (name, record) in latest(journals, Role::Commit)? {

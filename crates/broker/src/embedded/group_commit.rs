@@ -8,13 +8,15 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
 
+use super::age;
 use super::appender::{Laid, Placed};
+use super::entrance::Entrance;
 use super::failure::Failure;
+use super::index::SegmentIndex;
 use super::lock;
 use super::retention;
-use super::segment::{BATCH_HEADER, Kind};
+use super::segment::BATCH_HEADER;
 use super::stored::Stored;
 use super::topic_log::{TopicLog, Writer};
 use super::waiting::{GroupEnd, Waiting, group_bytes};
@@ -22,39 +24,72 @@ use super::writer::Drive;
 use crate::contract::{BrokerError, ProduceError};
 
 impl TopicLog {
-    /// Writes a group and lets readers see it.
-    fn commit(&self, writer: &mut Writer, mut waiting: Waiting) {
+    /// Writes a group, lets readers see it, tells its callers, and gives its room to those who wait outside.
+    fn commit(&self, writer: &mut Writer, mut waiting: Waiting, kib: usize) {
+        let callers = std::mem::take(&mut waiting.callers);
+        let end = Arc::new(self.write(writer, waiting));
+        // Before callers are told: one that comes back at once finds room.
+        self.queue.change(|entrance| entrance.written(kib));
+        callers.into_iter().for_each(|caller| caller.tell(&end));
+        if let Some(ProduceError::Unavailable(_)) = &end.failure {
+            self.refuse_waiting(&end);
+        }
+        if self.host.flaw(|flaws| flaws.acknowledge_before_sync)
+            && let Err(failure) = writer.appender.sync()
+        {
+            self.stop(failure.to_broker_error());
+        }
+    }
+
+    /// Refuses all that was under way when a group failed: a part of that may be on the disk, and nothing that came later
+    /// may be acknowledged before its producer has heard of it, or it would be sent again behind its successors (P2).
+    fn refuse_waiting(&self, failed: &GroupEnd) {
+        loop {
+            let (waiting, kib) = self.queue.take(Entrance::take);
+            if waiting.is_empty() {
+                return;
+            }
+            let placed = vec![(0, 0); self.topic.partitions as usize];
+            let end = Arc::new(GroupEnd { placed, failure: failed.failure.clone() });
+            self.queue.change(|entrance| entrance.written(kib));
+            waiting.callers.into_iter().for_each(|caller| caller.tell(&end));
+        }
+    }
+
+    fn write(&self, writer: &mut Writer, mut waiting: Waiting) -> GroupEnd {
         let incoming = group_bytes(&waiting);
         let failure = match self.stopped.get() {
             Some(why) => Some(ProduceError::Unavailable(why.to_string())),
             None => self.make_room(writer, incoming),
         };
-        let callers = std::mem::take(&mut waiting.callers);
         let table = &writer.appender.table;
         let (mut batches, placed) =
             waiting.lay_out(|partition| table.get(&partition).map_or(0, |ends| ends.next));
         let mut end = GroupEnd { placed, failure };
         if end.failure.is_some() {
             end.placed.iter_mut().for_each(|(_, durable)| *durable = 0);
-            answer(callers, end);
-            return;
+            return end;
         }
         let (written, failure) = writer.appender.write(&mut batches, self.host.now_ms());
-        if let Some(failure) = failure {
-            end.failure = Some(failure.to_produce_error());
-            for batch in &batches[written.len()..] {
-                end.placed[batch.stream as usize].1 -= u64::from(batch.count);
-            }
-            if !failure.is_harmless() {
-                self.stop(failure.to_broker_error());
+        match failure {
+            None => self.refusal.end(&self.topic.name),
+            Some(failure) => {
+                end.failure = Some(failure.to_produce_error());
+                for batch in &batches[written.len()..] {
+                    end.placed[batch.stream as usize].1 -= u64::from(batch.count);
+                }
+                self.refuse(&failure);
             }
         }
         self.publish(writer, written, batches);
-        answer(callers, end);
-        if self.host.acknowledges_before_sync()
-            && let Err(failure) = writer.appender.sync()
-        {
-            self.stop(failure.to_broker_error());
+        end
+    }
+
+    /// Something could not be written: for now, or for good.
+    fn refuse(&self, failure: &Failure) {
+        match failure.is_harmless() {
+            true => self.refusal.begin(&self.topic.name, failure),
+            false => self.stop(failure.to_broker_error()),
         }
     }
 
@@ -89,48 +124,78 @@ impl TopicLog {
         }
     }
 
-    /// Frees what may go. An answer says why `incoming` bytes cannot be taken.
+    /// Frees what may go, and begins another segment where this one has been in use for too long. An answer says why
+    /// `incoming` bytes cannot be taken.
     fn make_room(&self, writer: &mut Writer, incoming: u64) -> Option<ProduceError> {
+        if self.groups.stands_still() {
+            // A backup is being made: the topic may grow beyond its bound for as long as that takes.
+            return None;
+        }
         let spec = self.spec();
-        let (plan, bytes, segments) = {
+        let (now_ms, uptime_ms) = (self.host.now_ms(), self.host.uptime_ms());
+        let believed = writer.age.believed(now_ms, uptime_ms, spec.retention_ms.unwrap_or(u64::MAX));
+        let (plan, bytes, segments, is_aged) = {
             let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
             let bytes = index.bytes();
+            let is_aged = |newest: &SegmentIndex| {
+                let aged = |age| age::is_aged(newest.oldest_ms, newest.newest_ms, now_ms, age);
+                incoming > 0 && newest.bytes > 0 && spec.retention_ms.is_some_and(aged)
+            };
+            let is_aged = index.segments.back().is_some_and(is_aged);
+            let is_young = |(now_ms, age): (u64, u64)| {
+                let oldest = index.segments.front().map_or(0, |oldest| oldest.newest_ms);
+                oldest <= now_ms && oldest.saturating_add(age) >= now_ms
+            };
             let oldest_is_fine = spec.retention_bytes.is_none_or(|max| bytes + incoming <= max)
-                && spec.retention_ms.is_none_or(|age| {
-                    let oldest = index.segments.front().map_or(0, |oldest| oldest.newest_ms);
-                    oldest.saturating_add(age) >= self.host.now_ms()
-                });
-            if oldest_is_fine {
+                && believed.zip(spec.retention_ms).is_none_or(is_young);
+            if oldest_is_fine && !is_aged {
                 return None;
             }
-            let settled = self.groups.settled(&self.topic.name, self.topic.partitions);
-            let plan = retention::plan(
-                index.segments.iter(),
-                bytes,
-                incoming,
-                &spec,
-                self.host.now_ms(),
-                settled.as_deref(),
-            );
-            (plan, bytes, index.segments.len())
+            // By a clock that is not to be believed no group's time is over, either.
+            let settled = self.groups.settled(&self.topic.name, self.topic.partitions, believed.unwrap_or(0));
+            let segments = index.segments.iter();
+            let plan = retention::plan(segments, bytes, incoming, &spec, believed, settled.as_deref());
+            (plan, bytes, index.segments.len(), is_aged)
         };
         if let Err(failure) = self.free(writer, plan.free, segments) {
-            if !failure.is_harmless() {
-                self.stop(failure.to_broker_error());
-            }
+            self.refuse(&failure);
             return Some(failure.to_produce_error());
+        }
+        if is_aged && plan.free < segments {
+            // Where there is no room for another one the next messages go where the last ones went.
+            match self.begin_segment(writer) {
+                Err(failure) if !failure.is_harmless() => {
+                    self.refuse(&failure);
+                    return Some(failure.to_produce_error());
+                }
+                _ => {}
+            }
         }
         let bytes_max = spec.retention_bytes.filter(|_| plan.full)?;
         Some(ProduceError::Full { topic: self.topic.name.clone(), bytes, bytes_max })
     }
 
+    /// Positions go on where they are: the next segment's table says so.
+    fn begin_segment(&self, writer: &mut Writer) -> Result<(), Failure> {
+        writer.appender.roll_early()?;
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        index.begin(writer.appender.active());
+        Ok(())
+    }
+
+    /// Frees the oldest segments. If all are to go, the last one goes when there is another: made after the others have
+    /// given their space back, because the disk may be full.
     fn free(&self, writer: &mut Writer, count: usize, segments: usize) -> Result<(), Failure> {
-        if count == segments && count > 0 {
-            // Positions go on where they are: the next segment's table says so.
-            writer.appender.roll(0)?;
-            let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
-            index.begin(writer.appender.active());
+        let all = count == segments && count > 0;
+        self.free_oldest(writer, count - usize::from(all))?;
+        if all {
+            self.begin_segment(writer)?;
+            self.free_oldest(writer, 1)?;
         }
+        Ok(())
+    }
+
+    fn free_oldest(&self, writer: &mut Writer, count: usize) -> Result<(), Failure> {
         for _ in 0..count {
             let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
             let Some(oldest) = index.segments.pop_front() else {
@@ -146,19 +211,27 @@ impl TopicLog {
             }
             writer.appender.retire(oldest.segment);
         }
-        writer.appender.recycle()
+        match writer.appender.recycle() {
+            // Their files are freed later; nobody waits for that.
+            Err(failure) if failure.is_harmless() => Ok(()),
+            freed => freed,
+        }
     }
 }
 
 impl Drive for TopicLog {
     fn commit_once(&self) {
         let mut writer = lock(&self.writer);
-        let waiting = self.queue.take();
+        let (waiting, kib) = self.queue.take(Entrance::take);
         match waiting.is_empty() {
             true => {
                 self.make_room(&mut writer, 0);
+                // Nobody may come while health says that nothing is taken, so that it is asked here.
+                if self.refusal.now().is_some() && writer.appender.can_roll().is_ok() {
+                    self.refusal.end(&self.topic.name);
+                }
             }
-            false => self.commit(&mut writer, waiting),
+            false => self.commit(&mut writer, waiting, kib),
         }
         if self.stopped.get().is_some() {
             return;
@@ -173,15 +246,17 @@ impl Drive for TopicLog {
 
     fn finish(&self) {
         let mut writer = lock(&self.writer);
-        let waiting = self.queue.take();
-        if !waiting.is_empty() {
-            self.commit(&mut writer, waiting);
+        // A group at a time, with those who wait outside: they came before the close.
+        loop {
+            let (waiting, kib) = self.queue.take(Entrance::take);
+            if waiting.is_empty() {
+                break;
+            }
+            self.commit(&mut writer, waiting, kib);
         }
         if self.stopped.get().is_none() {
-            // A sync group of its own: whatever is bad before it is damage, and not the tail.
-            let mut closed = [Laid::new(0, 0, Kind::Closed)];
-            let (_, failure) = writer.appender.write(&mut closed, self.host.now_ms());
-            if let Some(failure) = failure {
+            // From here on nothing is a tail: whatever is bad or missing before this end is damage.
+            if let Err(failure) = writer.appender.record_close() {
                 tracing::warn!(topic = %self.topic.name, %failure, "the log was not marked as closed");
             }
         }
@@ -198,14 +273,9 @@ impl Drive for TopicLog {
         self.queue.close();
         self.stop(BrokerError::Stopped("its writer ended unexpectedly".to_owned()));
         // Whoever waits is told by the end of its channel.
-        drop(self.queue.take());
-    }
-}
-
-fn answer(callers: Vec<oneshot::Sender<Arc<GroupEnd>>>, end: GroupEnd) {
-    let end = Arc::new(end);
-    for caller in callers {
-        // A caller that went away does not want to know.
-        let _gone = caller.send(Arc::clone(&end));
+        self.queue.change(|entrance| {
+            entrance.clear();
+            false
+        });
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct SegmentIndex {
     pub bytes: u64,
     /// When its newest batch was appended.
     pub newest_ms: u64,
+    /// When its oldest batch was; later than any if there is none.
+    pub oldest_ms: u64,
     /// Where each partition was when the segment began, and where it is at its end.
     pub first: Vec<u64>,
     pub next: Vec<u64>,
@@ -49,6 +51,7 @@ impl SegmentIndex {
             segment,
             bytes: 0,
             newest_ms: 0,
+            oldest_ms: u64::MAX,
             next: first.clone(),
             spans: Vec::new(),
             entries: vec![Vec::new(); first.len()],
@@ -64,7 +67,11 @@ impl SegmentIndex {
             _ => self.spans.push((offset, bytes)),
         }
         self.bytes += bytes;
-        self.newest_ms = self.newest_ms.max(header.appended_ms);
+        // What holds no message has no age: a log that is closed every night must not stay young by it.
+        if header.count > 0 {
+            self.newest_ms = self.newest_ms.max(header.appended_ms);
+            self.oldest_ms = self.oldest_ms.min(header.appended_ms);
+        }
         let span = self.spans.len() as u32 - 1;
         let partition = header.stream as usize;
         if let Some(entries) = self.entries.get_mut(partition)

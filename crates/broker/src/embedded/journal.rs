@@ -86,11 +86,23 @@ pub(crate) fn latest(log: &JournalLog, role: Role) -> Result<Vec<(Vec<u8>, Bytes
             continue;
         }
         for (run, segment) in streams.runs(number, stream.next - 1, 0) {
+            if run.lost {
+                // The journal knows how far a group is; what the broker keeps beside it is written anew.
+                tracing::warn!("what is known of a group was lost, and a repair has skipped it");
+                continue;
+            }
             let last = read_run(&run, &segment)?.pop();
             found.extend(last.map(|(_, record)| (stream.name.clone(), record)));
         }
     }
     Ok(found)
+}
+
+/// All streams of a group and topic that are in a log.
+pub(crate) fn streams_of(log: &JournalLog, group: &str, topic: &str) -> Vec<u32> {
+    let streams = lock(&log.streams);
+    let theirs = |name: &[u8]| parse_name(name).is_some_and(|(_, g, t, _)| (g, t) == (group, topic));
+    streams.iter().filter(|(_, stream)| theirs(&stream.name)).map(|(number, _)| number).collect()
 }
 
 /// A handle to one journal.

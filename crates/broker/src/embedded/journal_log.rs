@@ -9,17 +9,22 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
-use super::appender::{self, Appender, Laid, Sizes};
+use super::appender::{Appender, Laid, Sizes};
+use super::data::Captured;
+use super::entrance::{Entrance, Gather, Ticket};
 use super::failure::Failure;
 use super::lock;
+use super::make;
 use super::options::Host;
 use super::recover::recover;
+use super::refusal::Refusal;
 use super::segment::{BATCH_HEADER, Kind, Table};
 use super::streams::{Run, Streams, put_record, read_run};
 use super::writer::{Drive, Queue, Urgency};
@@ -27,7 +32,7 @@ use crate::contract::{AppendError, BrokerError};
 
 /// A batch of records has at most about this many bytes: what a read gets at once.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// At most so much waits for a group; more callers wait.
+/// At most so much is admitted and not written; more callers wait outside.
 const WAITING_KIB_MAX: usize = 64 << 10;
 /// Emptying a segment copies at most about this much at a time: appends wait meanwhile.
 const COPY_BYTES_MAX: usize = 1 << 20;
@@ -36,23 +41,36 @@ const COPY_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct JournalLog {
     name: &'static str,
     pub host: Host,
-    queue: Queue<Vec<Request>>,
-    room: Semaphore,
+    queue: Queue<Entrance<Vec<Request>>>,
     pub streams: Mutex<Streams>,
     writer: Mutex<Appender>,
     stopped: OnceLock<BrokerError>,
+    refusal: Refusal,
+    /// Backups under way: nothing is cut meanwhile.
+    still: AtomicUsize,
 }
 
+#[derive(Debug)]
 struct Request {
     stream: u32,
     want: Want,
     answer: oneshot::Sender<Result<u64, AppendError>>,
 }
 
+#[derive(Debug)]
 enum Want {
     Append { record: Bytes, expect_end: Option<u64> },
     Replace(Bytes),
     Cut(u64),
+    Forget,
+}
+
+impl Gather for Vec<Request> {
+    type Call = Request;
+
+    fn admit(&mut self, call: Request) {
+        self.push(call);
+    }
 }
 
 /// A group while it is laid out.
@@ -80,7 +98,7 @@ impl JournalLog {
         log: u128,
         sizes: Sizes,
     ) -> Result<JournalLog, Failure> {
-        let appender = appender::create(host, dir, log, sizes, Table::new())?;
+        let appender = make::create(host, dir, log, sizes, Table::new())?;
         let mut streams = Streams::default();
         streams.begin(appender.active());
         Ok(JournalLog::new(name, host, appender, streams))
@@ -104,11 +122,12 @@ impl JournalLog {
         JournalLog {
             name,
             host: host.clone(),
-            queue: Queue::default(),
-            room: Semaphore::new(WAITING_KIB_MAX),
+            queue: Queue::new(Entrance::new(WAITING_KIB_MAX)),
             streams: Mutex::new(streams),
             writer: Mutex::new(appender),
             stopped: OnceLock::new(),
+            refusal: Refusal::default(),
+            still: AtomicUsize::new(0),
         }
     }
 
@@ -136,9 +155,46 @@ impl JournalLog {
         cut.map(|_| ()).map_err(|error| self.why(error))
     }
 
-    /// Why it stopped, if it did (P10).
+    /// Forgets streams, durably and together: nobody may hold a handle to one of them.
+    pub async fn forget(&self, streams: Vec<u32>) -> Result<(), BrokerError> {
+        let (mut answers, mut requests) = (Vec::new(), Vec::new());
+        for stream in streams {
+            let (answer, answered) = oneshot::channel();
+            answers.push(answered);
+            requests.push(Request { stream, want: Want::Forget, answer });
+        }
+        self.queue
+            .add(Urgency::Now, |entrance| {
+                for request in requests {
+                    entrance.enter(0, request, false);
+                }
+            })
+            .ok_or_else(|| self.why(self.gone()))?;
+        for answered in answers {
+            answered.await.unwrap_or_else(|_| Err(self.gone())).map_err(|error| self.why(error))?;
+        }
+        Ok(())
+    }
+
+    /// Begins or ends a time in which nothing is cut.
+    pub fn stand_still(&self, begins: bool) {
+        let _turn = lock(&self.writer);
+        match begins {
+            true => self.still.fetch_add(1, Ordering::SeqCst),
+            false => self.still.fetch_sub(1, Ordering::SeqCst),
+        };
+    }
+
+    /// The log as it is now.
+    pub fn capture(&self) -> Captured {
+        let appender = lock(&self.writer);
+        let segments = lock(&self.streams).segments();
+        Captured { segments, end: appender.reached() }
+    }
+
+    /// Why it stopped (P10), or takes nothing now (BRK-8), if so.
     pub fn health(&self) -> Result<(), BrokerError> {
-        self.stopped.get().map_or(Ok(()), |why| Err(why.clone()))
+        self.stopped.get().cloned().or_else(|| self.refusal.now()).map_or(Ok(()), Err)
     }
 
     /// Takes nothing more; the thread writes what waits, and ends.
@@ -160,22 +216,32 @@ impl JournalLog {
     }
 
     async fn ask(&self, urgency: Urgency, bytes: usize, stream: u32, want: Want) -> Result<u64, AppendError> {
-        let gone = || self.gone();
-        let kib = (bytes / 1024 + 1).min(WAITING_KIB_MAX) as u32;
-        let _room = self.room.acquire_many(kib).await.map_err(|_| gone())?;
         let (answer, answered) = oneshot::channel();
         let request = Request { stream, want, answer };
-        self.queue.add(urgency, |waiting| waiting.push(request)).ok_or_else(gone)?;
-        answered.await.unwrap_or_else(|_| Err(gone()))
+        let overtake = self.host.flaw(|flaws| flaws.overtake_who_waits);
+        let entered = self.queue.add(urgency, |entrance| entrance.enter(bytes, request, overtake));
+        let ticket = entered.ok_or_else(|| self.gone())?;
+        let mut place = TakenPlace { log: self, ticket: Some(ticket) };
+        let answer = answered.await;
+        place.ticket = None;
+        answer.unwrap_or_else(|_| Err(self.gone()))
     }
 
     fn stop(&self, why: BrokerError) {
-        let _first_reason_stays = self.stopped.set(why.clone());
-        self.room.close();
+        // The first reason stays.
+        if self.stopped.set(why.clone()).is_ok() && why != BrokerError::Closed {
+            tracing::error!(log = self.name, %why, "the log has stopped: nothing more is recorded in it");
+        }
         lock(&self.streams).stop(&why);
     }
 
-    fn commit(&self, appender: &mut Appender, requests: Vec<Request>) {
+    /// Writes a group, tells its callers, and gives its room to those who wait outside.
+    fn commit(&self, appender: &mut Appender, requests: Vec<Request>, kib: usize) {
+        self.write_group(appender, requests);
+        self.queue.change(|entrance| entrance.written(kib));
+    }
+
+    fn write_group(&self, appender: &mut Appender, requests: Vec<Request>) {
         if let Some(why) = self.stopped.get() {
             for request in requests {
                 let stopped = AppendError::Stopped(why.to_string());
@@ -186,7 +252,13 @@ impl JournalLog {
         let mut group = Group::default();
         {
             let streams = lock(&self.streams);
+            let still = self.still.load(Ordering::SeqCst) > 0;
             for request in requests {
+                if still && matches!(request.want, Want::Cut(_) | Want::Forget) {
+                    let wait = "a backup is being made, and nothing is cut or forgotten before it is done";
+                    let _gone = request.answer.send(Err(AppendError::Unknown(wait.to_owned())));
+                    continue;
+                }
                 group.add(&streams, request);
             }
         }
@@ -206,7 +278,7 @@ impl JournalLog {
         for answer in group.answers {
             let _gone = answer.caller.send(answer.result);
         }
-        if self.host.acknowledges_before_sync()
+        if self.host.flaw(|flaws| flaws.acknowledge_before_sync)
             && let Err(failure) = appender.sync()
         {
             self.stop(failure.to_broker_error());
@@ -225,9 +297,13 @@ impl JournalLog {
             // The new segment counts from its first moment, also while nothing lies in it.
             streams.begin(appender.active());
         }
-        let Some(failure) = failure else { return Ok(()) };
-        if !failure.is_harmless() {
-            self.stop(failure.to_broker_error());
+        let Some(failure) = failure else {
+            self.refusal.end(self.name);
+            return Ok(());
+        };
+        match failure.is_harmless() {
+            true => self.refusal.begin(self.name, &failure),
+            false => self.stop(failure.to_broker_error()),
         }
         Err((placed.len(), failure))
     }
@@ -253,25 +329,44 @@ impl JournalLog {
         }
         let mut copies = Vec::with_capacity(living.len());
         for (stream, start, run, segment) in living {
-            copies.push(copy_of(stream, start, &run, read_run(&run, &segment)?));
+            let records = if run.lost { Vec::new() } else { read_run(&run, &segment)? };
+            copies.push(copy_of(stream, start, &run, records));
         }
         self.write(appender, &mut copies).map_err(|(_, failure)| failure)?;
         Ok(true)
     }
 }
 
+/// The place of a call that has not been answered.
+struct TakenPlace<'a> {
+    log: &'a JournalLog,
+    ticket: Option<Ticket>,
+}
+
+impl Drop for TakenPlace<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            let forget = self.log.host.flaw(|flaws| flaws.forget_the_cancelled);
+            self.log.queue.change(|entrance| entrance.leave(ticket, forget));
+        }
+    }
+}
+
 impl Drive for JournalLog {
     fn commit_once(&self) {
         let mut appender = lock(&self.writer);
-        let requests = self.queue.take();
+        let (requests, kib) = self.queue.take(Entrance::take);
         if !requests.is_empty() {
-            self.commit(&mut appender, requests);
+            self.commit(&mut appender, requests, kib);
+        } else if self.refusal.now().is_some() && appender.can_roll().is_ok() {
+            // Nobody may come while health says that nothing is taken, so that it is asked here.
+            self.refusal.end(self.name);
         }
         if self.stopped.get().is_some() {
             return;
         }
         match self.tidy(&mut appender) {
-            Ok(true) => self.queue.again(),
+            Ok(true) => self.queue.change(|_| true),
             Ok(false) => {}
             Err(failure) if failure.is_harmless() => {}
             Err(failure) => self.stop(failure.to_broker_error()),
@@ -280,14 +375,17 @@ impl Drive for JournalLog {
 
     fn finish(&self) {
         let mut appender = lock(&self.writer);
-        let requests = self.queue.take();
-        if !requests.is_empty() {
-            self.commit(&mut appender, requests);
+        // A group at a time, with those who wait outside: they came before the close.
+        loop {
+            let (requests, kib) = self.queue.take(Entrance::take);
+            if requests.is_empty() {
+                break;
+            }
+            self.commit(&mut appender, requests, kib);
         }
         if self.stopped.get().is_none() {
-            // A sync group of its own: whatever is bad before it is damage, and not the tail.
-            let (_, failure) = appender.write(&mut [Laid::new(0, 0, Kind::Closed)], self.host.now_ms());
-            if let Some(failure) = failure {
+            // From here on nothing is a tail: whatever is bad or missing before this end is damage.
+            if let Err(failure) = appender.record_close() {
                 tracing::warn!(log = self.name, %failure, "the log was not marked as closed");
             }
         }
@@ -304,7 +402,10 @@ impl Drive for JournalLog {
         self.queue.close();
         self.stop(BrokerError::Stopped("its writer ended unexpectedly".to_owned()));
         // Whoever waits is told by the end of its channel.
-        drop(self.queue.take());
+        self.queue.change(|entrance| {
+            entrance.clear();
+            false
+        });
     }
 }
 
@@ -344,6 +445,7 @@ impl Group {
                 self.open.insert(number, (None, end));
                 (Ok(end), Some(batch))
             }
+            Want::Forget => (Ok(end), Some(self.begin(number, Kind::Gone, 0))),
         };
         self.answers.push(Answer { caller: request.answer, result, batch });
     }
@@ -373,6 +475,12 @@ impl Group {
 
 /// What lives of a run, as a batch for the end of the log.
 fn copy_of(stream: u32, start: u64, run: &Run, records: Vec<(u64, Bytes)>) -> Laid {
+    if run.lost {
+        // That it is lost must not be lost.
+        let mut copy = Laid::new(stream, run.base, Kind::Lost);
+        copy.count = run.count;
+        return copy;
+    }
     let mut copy = Laid::new(stream, run.base.max(start), Kind::Copies);
     for (_, record) in records.iter().filter(|(position, _)| *position >= start) {
         put_record(&mut copy.bytes, record);

@@ -17,6 +17,34 @@ pub(crate) struct Members {
     joined: Mutex<HashSet<(String, String)>>,
 }
 
+impl Members {
+    /// True if somebody is in the group.
+    pub fn has(&self, pair: &(String, String)) -> bool {
+        lock(&self.joined).contains(pair)
+    }
+
+    /// Lets nobody into a group that nobody is in, until the answer is dropped.
+    pub fn keep_out(&self, group: &str, topic: &str) -> Result<KeptOut<'_>, BrokerError> {
+        let name = (group.to_owned(), topic.to_owned());
+        match lock(&self.joined).insert(name.clone()) {
+            true => Ok(KeptOut { members: self, name }),
+            false => Err(BrokerError::Invalid(format!("a pipeline reads topic {topic} in group {group}"))),
+        }
+    }
+}
+
+/// Nobody can join the group.
+pub(crate) struct KeptOut<'a> {
+    members: &'a Members,
+    name: (String, String),
+}
+
+impl Drop for KeptOut<'_> {
+    fn drop(&mut self) {
+        lock(&self.members.joined).remove(&self.name);
+    }
+}
+
 /// A part in a group.
 pub(crate) struct Member {
     members: Arc<Members>,

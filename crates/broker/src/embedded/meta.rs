@@ -13,10 +13,10 @@
 
 use std::path::Path;
 
-use super::appender::sync_dir;
 use super::failure::{Action, Failure};
+use super::make::sync_dir;
 use super::options::Host;
-use crate::contract::{Compression, Topic, TopicSpec};
+use crate::contract::{Compression, Ids, Topic, TopicSpec};
 
 const TOPIC: &str = "keylane topic 1";
 const BROKER: &str = "keylane embedded 1";
@@ -70,6 +70,8 @@ pub(crate) fn read_topic(host: &Host, dir: &Path, name: &str) -> Result<Option<T
                 message_bytes_max: number("message_bytes_max")? as usize,
                 // Messages are kept as they are, so that it is not.
                 compression: Compression::default(),
+                // Each has one, for the same reason.
+                ids: Ids::default(),
             },
         })
     };
@@ -98,7 +100,7 @@ pub(crate) fn read_broker(host: &Host, dir: &Path) -> Result<Option<(u128, u128)
 fn write(host: &Host, dir: &Path, name: &str, text: &str) -> Result<(), Failure> {
     let (new, path) = (dir.join(format!("{name}.new")), dir.join(name));
     let failed = || Failure::io(Action::Write, &new);
-    let text = format!("{text}crc {:08x}\n", crc32c::crc32c(text.as_bytes()));
+    let text = checksummed(text);
     match host.disk.remove(&new) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed()(error)),
         _ => {}
@@ -110,7 +112,13 @@ fn write(host: &Host, dir: &Path, name: &str, text: &str) -> Result<(), Failure>
     sync_dir(host, dir)
 }
 
-fn read(host: &Host, dir: &Path, name: &str, first: &str) -> Result<Option<String>, Failure> {
+/// The text with the line that proves it whole.
+pub(super) fn checksummed(text: &str) -> String {
+    format!("{text}crc {:08x}\n", crc32c::crc32c(text.as_bytes()))
+}
+
+/// Reads such a file, if it is there: its lines without the last. `first` is the line that it must begin with.
+pub(super) fn read(host: &Host, dir: &Path, name: &str, first: &str) -> Result<Option<String>, Failure> {
     let path = dir.join(name);
     let failed = || Failure::io(Action::Read, &path);
     let file = match host.disk.open(&path) {
@@ -134,16 +142,19 @@ fn read(host: &Host, dir: &Path, name: &str, first: &str) -> Result<Option<Strin
     let Some(text) = checked() else {
         return Err(Failure::damaged(&path, 0, "the checksum is wrong"));
     };
-    match text.lines().next() == Some(first) {
-        true => Ok(Some(text)),
-        false => Err(Failure::damaged(
-            &path,
-            0,
-            format!("it does not begin with '{first}': another version wrote it"),
-        )),
+    // The number at the line's end is the version: one that is not known is a later one, since there was none before.
+    let (kind, found) =
+        (|line: &str| line.rsplit_once(' ').map(|(kind, _)| kind.to_owned()), text.lines().next());
+    match found {
+        Some(line) if line == first => Ok(Some(text)),
+        Some(line) if kind(line) == kind(first) => {
+            Err(Failure::newer(&path, format!("it begins with '{line}', and this version knows '{first}'")))
+        }
+        _ => Err(Failure::damaged(&path, 0, format!("it does not begin with '{first}'"))),
     }
 }
 
-fn field<'t>(text: &'t str, key: &str) -> Option<&'t str> {
+/// The value of a line.
+pub(super) fn field<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))
 }

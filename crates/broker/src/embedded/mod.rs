@@ -5,6 +5,7 @@
 //! <data>/broker                identities of the two logs below (meta.rs)
 //! <data>/topics/<name>/topic   partitions, bounds, incarnation (meta.rs)
 //! <data>/topics/<name>/*.seg   the log of a topic, shared by its partitions (segment.rs)
+//! <data>/topics/<name>/end     how far that log reaches (end.rs); the two below have one, too
 //! <data>/journals/*.seg        all journals, commits and known groups
 //! <data>/holds/*.seg           all holds
 //! ```
@@ -16,8 +17,12 @@
 //! Read on in: `topic_log` (a message's way), `segment` (bytes), `scan` (what is the tail and what is damage),
 //! `journal_log` (journals, cuts, rewriting), `retention`.
 
+mod age;
 mod appender;
+pub mod data;
 pub mod disk;
+mod end;
+mod entrance;
 mod failure;
 mod folder;
 mod group_commit;
@@ -25,13 +30,16 @@ mod groups;
 mod index;
 mod journal;
 mod journal_log;
+mod make;
 mod membership;
 mod meta;
 mod options;
 mod reader;
 mod recover;
+mod refusal;
 mod retention;
 mod scan;
+mod scrub;
 mod segment;
 #[cfg(feature = "testing")]
 pub mod sim_disk;
@@ -41,20 +49,24 @@ mod topic_log;
 mod waiting;
 mod writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use futures_util::future::join_all;
 use keylane_core::Frames;
 
 use crate::contract::{
-    Broker, BrokerError, Commit, Ends, Journal, JournalName, LogKind, Membership, ProduceError, Reader,
-    Topic, TopicSpec,
+    Backup, Broker, BrokerError, Commit, Ends, HeldBack, Journal, JournalName, LogKind, Membership,
+    ProduceError, Reader, Scrubbed, Topic, TopicSpec,
 };
 pub use failure::OpenError;
+use failure::{Action, Failure};
 use folder::Folder;
-use journal::{JournalHandle, Role, commit_record, stream_name};
+use groups::Standing;
+use journal::{JournalHandle, Role, commit_record, stream_name, streams_of};
+use journal_log::JournalLog;
 use membership::Member;
 #[cfg(feature = "flaws")]
 pub use options::Flaws;
@@ -62,21 +74,55 @@ pub use options::Options;
 use reader::PartitionReader;
 use writer::Urgency;
 
+use crate::tasks;
+
 /// A broker in a local folder. Closed when it is dropped.
 pub struct Embedded {
     folder: Arc<Folder>,
+    scrubber: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Embedded {
     /// Opens the folder, or makes it. Reads what a crash left, and cuts a torn tail.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Embedded, OpenError> {
         let folder = Arc::new(Folder::open(path.as_ref(), options)?);
-        Ok(Embedded { folder })
+        let scrubber = match folder.options.host.threads {
+            true => {
+                let (scrub, scrubbed) = (Arc::clone(&folder.scrub), Arc::clone(&folder));
+                let started = tasks::thread("log-scrub", move || scrub.run(&scrubbed));
+                Some(started.map_err(Failure::io(Action::StartThread, path.as_ref()))?)
+            }
+            false => None,
+        };
+        Ok(Embedded { folder, scrubber: Mutex::new(scrubber) })
+    }
+
+    /// The same, for a caller who must not wait for the disk. Dropped, it ends in the background, and closes again.
+    pub async fn open_elsewhere(path: PathBuf, options: Options) -> Result<Embedded, OpenError> {
+        match tasks::blocking(move || Embedded::open(path, options)).await {
+            Ok(opened) => opened,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(error) => Err(OpenError::Io {
+                action: "wait for".to_owned(),
+                path: PathBuf::from("a thread"),
+                error: std::io::Error::other(error),
+            }),
+        }
     }
 
     /// Writes what waits, and lets the folder go. Whoever still reads or waits is told that it is closed.
     pub fn close(&self) {
         self.folder.close();
+        if let Some(scrubber) = lock(&self.scrubber).take() {
+            // One that panicked has said so, and has written nothing.
+            let _panicked = scrubber.join();
+        }
+    }
+
+    /// Reads every full segment once, at once: what a thread does slowly otherwise.
+    #[cfg(feature = "testing")]
+    pub fn scrub_once(&self) {
+        self.folder.scrub.round(&self.folder, std::time::Duration::ZERO);
     }
 
     /// Gives a topic that exists other bounds; the number of partitions must be the one it has.
@@ -86,29 +132,27 @@ impl Embedded {
         host.blocking(move || folder.alter_topic(&name, &spec)).await?
     }
 
-    /// Forgets that a group ever read a topic: what it has not settled may be deleted from now on.
-    pub async fn forget_group(&self, group: &str, topic: &str) -> Result<(), BrokerError> {
-        let Some(partitions) = self.folder.groups.forget(group, topic) else {
-            return Ok(());
-        };
-        let journals = &self.folder.journals;
-        let mut names = vec![stream_name(Role::Known, group, topic, 0)?];
-        for partition in partitions {
-            names.push(stream_name(Role::Commit, group, topic, partition)?);
-        }
-        for name in names {
-            let stream = lock(&journals.streams).number(&name);
-            journals.replace(stream, Bytes::new(), Urgency::Now).await?;
-        }
-        Ok(())
+    /// Puts on record how a group stands with a topic.
+    async fn stands(&self, group: &str, topic: &str, standing: Standing) -> Result<(), BrokerError> {
+        let journals = self.folder.journals()?;
+        let name = stream_name(Role::Known, group, topic, 0)?;
+        let stream = lock(&journals.streams).number(&name);
+        journals.replace(stream, standing.record(), Urgency::Now).await
+    }
+
+    /// Copies everything to a folder that is empty or not there, while the broker is used. Not stopped if the caller goes
+    /// away.
+    async fn copy_to(&self, target: &Path) -> Result<Backup, BrokerError> {
+        let (folder, target) = (Arc::clone(&self.folder), target.to_owned());
+        let host = self.folder.options.host.clone();
+        host.blocking(move || data::back_up(&folder, &target)).await?
     }
 
     /// Does for every log, once, what its thread does otherwise: writes, syncs and acknowledges what waits.
     #[cfg(feature = "testing")]
     pub fn commit_once(&self) {
         use writer::Drive;
-        self.folder.journals.commit_once();
-        self.folder.holds.commit_once();
+        [self.folder.journals(), self.folder.holds()].into_iter().flatten().for_each(|log| log.commit_once());
         for log in self.folder.open_topics() {
             log.commit_once();
         }
@@ -118,7 +162,31 @@ impl Embedded {
 impl Drop for Embedded {
     fn drop(&mut self) {
         // Not left to the folder's own end: a call that is still under way holds that a little longer.
-        self.folder.close();
+        self.close();
+    }
+}
+
+impl Embedded {
+    async fn commit_one(
+        &self,
+        group: &str,
+        topic: &str,
+        partition: u32,
+        commit: Commit,
+    ) -> Result<(), BrokerError> {
+        let log = self.folder.partition(topic, partition)?;
+        let name = stream_name(Role::Commit, group, topic, partition)?;
+        let journals = self.folder.journals()?;
+        let stream = lock(&journals.streams).number(&name);
+        // One with our metadata mirrors the journal and may wait for another's sync; an operator's may not.
+        let urgency = match commit.metadata.is_empty() {
+            true => Urgency::Now,
+            false => Urgency::Lazy,
+        };
+        journals.replace(stream, commit_record(&commit), urgency).await?;
+        self.folder.groups.commit(group, topic, partition, commit);
+        log.settled_more();
+        Ok(())
     }
 }
 
@@ -150,6 +218,14 @@ impl Broker for Embedded {
         self.folder.health()
     }
 
+    async fn troubles(&self) -> Vec<BrokerError> {
+        self.folder.troubles()
+    }
+
+    fn scrubbed(&self) -> Scrubbed {
+        self.folder.scrub.figures()
+    }
+
     async fn produce(&self, topic: &str, frames: Frames) -> Vec<Result<u64, ProduceError>> {
         let refused = match self.folder.log(topic) {
             Ok(log) => return log.produce(frames).await,
@@ -169,26 +245,15 @@ impl Broker for Embedded {
         Ok(self.folder.log(topic)?.ends())
     }
 
-    async fn commit(
+    async fn commit_all(
         &self,
         group: &str,
         topic: &str,
-        partition: u32,
-        commit: Commit,
-    ) -> Result<(), BrokerError> {
-        let log = self.folder.partition(topic, partition)?;
-        let name = stream_name(Role::Commit, group, topic, partition)?;
-        let journals = &self.folder.journals;
-        let stream = lock(&journals.streams).number(&name);
-        // One with our metadata mirrors the journal and may wait for another's sync; an operator's may not.
-        let urgency = match commit.metadata.is_empty() {
-            true => Urgency::Now,
-            false => Urgency::Lazy,
-        };
-        journals.replace(stream, commit_record(&commit), urgency).await?;
-        self.folder.groups.commit(group, topic, partition, commit);
-        log.settled_more();
-        Ok(())
+        commits: Vec<(u32, Commit)>,
+    ) -> Vec<Result<(), BrokerError>> {
+        // Together, so that they share a sync.
+        let commits = commits.into_iter();
+        join_all(commits.map(|(partition, commit)| self.commit_one(group, topic, partition, commit))).await
     }
 
     async fn committed(
@@ -198,11 +263,14 @@ impl Broker for Embedded {
         partition: u32,
     ) -> Result<Option<Commit>, BrokerError> {
         self.folder.partition(topic, partition)?;
+        // Without the journals nobody knows: "none" would make whoever asks begin at the start.
+        self.folder.journals()?;
         Ok(self.folder.groups.committed(group, topic, partition))
     }
 
     async fn join(&self, group: &str, topic: &str, _node: &str) -> Result<Box<dyn Membership>, BrokerError> {
         let log = self.folder.log(topic)?;
+        self.folder.journals()?;
         let member = Member::join(
             &self.folder.members,
             group,
@@ -211,26 +279,79 @@ impl Broker for Embedded {
             self.folder.instance,
             self.folder.closed.subscribe(),
         )?;
-        if !self.folder.groups.is_known(group, topic) {
+        let before = self.folder.groups.standing(group, topic);
+        if before != Some(Standing::Configured) {
             // Known at once, and on record before it counts: after a restart, nothing that it has not settled may be
             // deleted before it is back.
-            self.folder.groups.know(group, topic);
-            let name = stream_name(Role::Known, group, topic, 0)?;
-            let journals = &self.folder.journals;
-            let stream = lock(&journals.streams).number(&name);
-            let known = journals.replace(stream, Bytes::from_static(b"known"), Urgency::Now);
-            if let Err(error) = known.await {
-                self.folder.groups.forget(group, topic);
+            self.folder.groups.know(group, topic, Standing::Configured);
+            if let Err(error) = self.stands(group, topic, Standing::Configured).await {
+                match before {
+                    Some(before) => self.folder.groups.know(group, topic, before),
+                    None => self.folder.groups.forget(group, topic),
+                }
                 return Err(error);
             }
         }
         Ok(Box::new(member))
     }
 
+    async fn configured(&self, groups: &[(String, String)]) -> Result<(), BrokerError> {
+        let now_ms = self.folder.options.host.now_ms();
+        for (group, topic) in self.folder.groups.all() {
+            let pair = (group, topic);
+            let stays = groups.contains(&pair) || self.folder.members.has(&pair);
+            let (group, topic) = (&pair.0, &pair.1);
+            let standing = match (self.folder.groups.standing(group, topic), stays) {
+                (Some(Standing::Removed(_)), true) => Standing::Configured,
+                (Some(Standing::Configured), false) => Standing::Removed(now_ms),
+                _ => continue,
+            };
+            if !stays {
+                tracing::warn!(
+                    group,
+                    topic,
+                    "no pipeline is configured for this group any more; what it has not settled is kept for a day, or until `keylane topics forget-group {topic} {group}`"
+                );
+            }
+            self.stands(group, topic, standing).await?;
+            self.folder.groups.know(group, topic, standing);
+        }
+        Ok(())
+    }
+
+    async fn forget_group(&self, group: &str, topic: &str) -> Result<bool, BrokerError> {
+        let (journals, holds) = (self.folder.journals()?, self.folder.holds()?);
+        // Nobody joins while its journals go.
+        let _member = self.folder.members.keep_out(group, topic)?;
+        let of = |log: &JournalLog| streams_of(log, group, topic);
+        if of(journals).is_empty()
+            && of(holds).is_empty()
+            && self.folder.groups.standing(group, topic).is_none()
+        {
+            return Ok(false);
+        }
+        // Bodies first: if that is all that happens before a crash, the group is still known and can be forgotten again.
+        holds.forget(of(holds)).await?;
+        journals.forget(of(journals)).await?;
+        self.folder.groups.forget(group, topic);
+        if let Ok(log) = self.folder.log(topic) {
+            log.settled_more();
+        }
+        Ok(true)
+    }
+
+    async fn backup(&self, target: &Path) -> Result<Backup, BrokerError> {
+        self.copy_to(target).await
+    }
+
+    async fn held_back(&self, topic: &str) -> Result<Vec<HeldBack>, BrokerError> {
+        Ok(self.folder.log(topic)?.held_back())
+    }
+
     async fn journal(&self, name: &JournalName) -> Result<Arc<dyn Journal>, BrokerError> {
         let log = match name.kind {
-            LogKind::Journal => &self.folder.journals,
-            LogKind::Hold => &self.folder.holds,
+            LogKind::Journal => self.folder.journals()?,
+            LogKind::Hold => self.folder.holds()?,
         };
         Ok(Arc::new(JournalHandle::open(log, name)?))
     }

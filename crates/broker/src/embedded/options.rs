@@ -6,8 +6,8 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Mutex, OnceLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::disk::{Disk, RealDisk};
 use super::failure::{Action, Failure};
@@ -34,6 +34,7 @@ impl Default for Options {
             host: Host {
                 disk: Arc::new(RealDisk),
                 clock: Arc::new(system_ms),
+                uptime: Arc::new(uptime_ms),
                 entropy: Arc::new(Entropy::System),
                 threads: true,
                 #[cfg(feature = "flaws")]
@@ -68,9 +69,23 @@ impl Options {
     pub fn on_disk(disk: Arc<dyn Disk>, clock: Arc<dyn Fn() -> u64 + Send + Sync>, seed: u64) -> Options {
         let mut options = Options::default();
         options.host.disk = disk;
+        options.host.uptime = Arc::clone(&clock);
         options.host.clock = clock;
         options.host.entropy = Arc::new(Entropy::Seeded(Mutex::new(seed)));
         options
+    }
+
+    /// With another clock (ms) for how long the process runs: one that nobody sets.
+    #[cfg(feature = "testing")]
+    pub fn with_uptime(mut self, uptime: Arc<dyn Fn() -> u64 + Send + Sync>) -> Options {
+        self.host.uptime = uptime;
+        self
+    }
+
+    /// Bytes of the disk that topics leave free, so that what pipelines settle can be recorded when it is nearly full:
+    /// the journals and the holds can each begin another segment, the journals twice.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        2 * self.journal_segment_bytes + self.segment_bytes
     }
 
     /// Puts known flaws back, to show that the proofs find them.
@@ -81,12 +96,23 @@ impl Options {
     }
 }
 
-/// Known flaws that a test may put back.
-#[cfg(feature = "flaws")]
+/// Known flaws that a test may put back (docs/decisions/0005). Nobody can set one in a build for users.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Flaws {
     /// Acknowledges what was written, and syncs it only then: a power cut in between loses it.
     pub acknowledge_before_sync: bool,
+    /// Believes at the start what the page cache says of the last group, though its sync may have failed.
+    pub trust_the_cache: bool,
+    /// Forgets an old segment before its file is gone: the file stays if that fails, and later ones go.
+    pub forget_before_freeing: bool,
+    /// Takes whatever is left of a log for all of it.
+    pub ignore_the_recorded_end: bool,
+    /// Empties the folder of a log that is to be made, whatever lies there.
+    pub clear_the_folder: bool,
+    /// Lets a call that fits go before those that wait for room.
+    pub overtake_who_waits: bool,
+    /// Gives back the room of a call that was cancelled, though its bytes still wait to be written.
+    pub forget_the_cancelled: bool,
 }
 
 /// What a broker stands on.
@@ -94,6 +120,7 @@ pub struct Flaws {
 pub(crate) struct Host {
     pub disk: Arc<dyn Disk>,
     pub clock: Arc<dyn Fn() -> u64 + Send + Sync>,
+    pub uptime: Arc<dyn Fn() -> u64 + Send + Sync>,
     pub entropy: Arc<Entropy>,
     /// False in a simulation: somebody calls `commit_once`, and reads happen where they are asked for.
     pub threads: bool,
@@ -106,12 +133,17 @@ impl Host {
         (self.clock)()
     }
 
-    /// True if the flaw of that name is put back. Always false in a build for users.
-    pub fn acknowledges_before_sync(&self) -> bool {
+    /// How long the process has run, whatever anybody sets the clock to.
+    pub fn uptime_ms(&self) -> u64 {
+        (self.uptime)()
+    }
+
+    /// True if that flaw is put back. Always false in a build for users.
+    pub fn flaw(&self, which: impl FnOnce(&Flaws) -> bool) -> bool {
         #[cfg(feature = "flaws")]
-        return self.flaws.acknowledge_before_sync;
+        return which(&self.flaws);
         #[cfg(not(feature = "flaws"))]
-        false
+        which(&Flaws::default())
     }
 
     /// Runs what may wait for the disk, away from the caller's thread where there are others.
@@ -162,4 +194,9 @@ impl Entropy {
 
 fn system_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+fn uptime_ms() -> u64 {
+    static BEGUN: OnceLock<Instant> = OnceLock::new();
+    BEGUN.get_or_init(Instant::now).elapsed().as_millis() as u64
 }

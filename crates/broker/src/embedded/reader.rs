@@ -15,12 +15,12 @@ use keylane_core::Batch;
 use tokio::task::JoinHandle;
 
 use super::index::Span;
-use super::stored::Stored;
+use super::stored::{SpanBatches, Stored};
 use super::topic_log::{Found, TopicLog};
 use crate::contract::{BrokerError, Reader};
 use crate::tasks;
 
-type Loaded = Result<Arc<[Stored]>, BrokerError>;
+type Loaded = Result<Arc<SpanBatches>, BrokerError>;
 
 /// A span on its way.
 enum Loading {
@@ -98,17 +98,26 @@ impl PartitionReader {
         }
     }
 
-    fn take_in(&mut self, batches: &[Stored]) -> Result<(), BrokerError> {
-        let from = self.ready.back().map_or(self.position, |last| last.next);
-        let mine = |batch: &&Stored| batch.partition == self.partition && batch.next > from;
-        self.ready.extend(batches.iter().filter(mine).cloned());
-        match self.ready.front() {
-            Some(first) if first.base <= self.position => Ok(()),
-            _ => Err(BrokerError::Damaged(format!(
-                "position {} of {}/{} is not where the index says",
-                self.position, self.log.topic.name, self.partition
-            ))),
+    /// Takes in the partition's batches, up to the first that is missing. An error if that is the one wanted now.
+    fn take_in(&mut self, batches: &SpanBatches) -> Result<(), BrokerError> {
+        let mut from = self.ready.back().map_or(self.position, |last| last.next);
+        for batch in batches.whole.iter().filter(|batch| batch.partition == self.partition) {
+            if batch.base > from {
+                break;
+            }
+            if batch.next > from {
+                from = batch.next;
+                self.ready.push_back(batch.clone());
+            }
         }
+        if !self.ready.is_empty() {
+            return Ok(());
+        }
+        let at = format!("position {} of {}/{}", self.position, self.log.topic.name, self.partition);
+        Err(BrokerError::Damaged(match &batches.damaged {
+            Some(failure) => format!("{at} cannot be read: {failure}"),
+            None => format!("{at} is not where the index says"),
+        }))
     }
 
     fn hand_out(&mut self, bytes_max: usize) -> Option<Batch> {
@@ -145,7 +154,7 @@ impl Reader for PartitionReader {
                     return Poll::Pending;
                 };
                 self.loading = None;
-                self.take_in(&loaded?)?;
+                self.take_in(&*loaded?)?;
                 continue;
             }
             self.behind = false;

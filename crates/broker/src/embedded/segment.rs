@@ -12,7 +12,7 @@
 //! 32  u128 identity of the log            28  u32  payload bytes
 //! 48  u32  streams in the table           32  u32  CRC32C of the payload
 //! 52  u32  header bytes, table included   36  u32  stream: the partition, or a journal's number
-//! 56  u64  zero                           40  u64  base position
+//! 56  u64  capacity: bytes of the file     40  u64  base position
 //! 64  table: u32 stream, u16 name bytes,  48  u64  append time, ms since 1970
 //!     u16 zero, u64 start, u64 next,      56  u32  count of positions
 //!     name, for each stream               60  u16  kind    62  u16  zero
@@ -22,7 +22,9 @@
 //! A recycled segment holds old batches with good checksums: they have another generation. The generation is random
 //! and never handed out, so that no message can contain a batch header that passes for one of its own segment. All
 //! bytes before the place where a batch's sync group begins were synced before the batch was written: that is what
-//! tells damage from a torn tail.
+//! tells damage from a torn tail. A file that is shorter than its header's capacity was cut by somebody: it had that
+//! length, durably, before it got its name. Segments that were made before this field existed have 0
+//! there, and no such check.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,6 +41,8 @@ pub(crate) const ALIGN: usize = 8;
 
 const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"KLS1");
 const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"KLB1");
+/// The letters of a magic without the version's digit.
+const MAGIC_MASK: u32 = 0x00ff_ffff;
 const SEGMENT_FIXED: usize = 64;
 const ENTRY_FIXED: usize = 24;
 
@@ -58,8 +62,12 @@ pub(crate) enum Kind {
     Name = 5,
     /// A record that replaces all before it in its stream.
     Latest = 6,
-    /// The log was closed; nothing was under way.
+    /// The log was closed; nothing was under way. Written by older versions, where the file `end` says it now.
     Closed = 7,
+    /// The positions were damaged, and an operator skipped them. The payload means nothing.
+    Lost = 8,
+    /// The stream was forgotten, name and all.
+    Gone = 9,
 }
 
 impl Kind {
@@ -72,6 +80,8 @@ impl Kind {
             5 => Kind::Name,
             6 => Kind::Latest,
             7 => Kind::Closed,
+            8 => Kind::Lost,
+            9 => Kind::Gone,
             _ => return None,
         })
     }
@@ -135,6 +145,20 @@ impl BatchHeader {
         })
     }
 
+    /// The code and the sync group of a batch whose checksum and generation are good, and whose kind is not known
+    /// here. Only a newer version writes such: it is neither the tail nor damage.
+    pub fn unknown_kind(bytes: &[u8], generation: u64) -> Option<(u16, u64)> {
+        let bytes = bytes.first_chunk::<BATCH_HEADER>()?;
+        let code = u16::from_le_bytes([bytes[60], bytes[61]]);
+        if u64_at(bytes, 8) != generation
+            || u32_at(bytes, 4) != BATCH_MAGIC
+            || Kind::from_code(code).is_some()
+        {
+            return None;
+        }
+        (crc32c::crc32c(&bytes[4..]) == u32_at(bytes, 0)).then(|| (code, u64_at(bytes, 16)))
+    }
+
     /// Bytes the batch takes in its file.
     pub fn stored_bytes(&self) -> usize {
         stored_bytes(self.payload_bytes as usize)
@@ -166,6 +190,10 @@ pub(crate) type Table = BTreeMap<u32, StreamEnds>;
 pub(crate) fn apply(table: &mut Table, header: &BatchHeader, payload: &[u8]) -> Result<(), String> {
     let ends = match header.kind {
         Kind::Closed => return Ok(()),
+        Kind::Gone => {
+            table.remove(&header.stream);
+            return Ok(());
+        }
         Kind::Name => {
             let new = StreamEnds { name: payload.to_vec(), ..StreamEnds::default() };
             return match table.insert(header.stream, new) {
@@ -181,6 +209,11 @@ pub(crate) fn apply(table: &mut Table, header: &BatchHeader, payload: &[u8]) -> 
         Kind::Messages | Kind::Records | Kind::Latest if header.base != ends.next => Err(format!(
             "a batch of stream {} begins at position {}, and {} comes next",
             header.stream, header.base, ends.next
+        )),
+        // Where a mostly dead segment was emptied it may be a copy.
+        Kind::Lost if header.base > ends.next => Err(format!(
+            "stream {} ends at position {}, and a batch speaks of {}",
+            header.stream, ends.next, header.base
         )),
         Kind::Copies | Kind::Cut if header.next() > ends.next => Err(format!(
             "stream {} ends at position {}, and a batch speaks of {}",
@@ -198,7 +231,7 @@ pub(crate) fn apply(table: &mut Table, header: &BatchHeader, payload: &[u8]) -> 
         }
         Kind::Copies => Ok(()),
         _ => {
-            ends.next = header.next();
+            ends.next = ends.next.max(header.next());
             Ok(())
         }
     }
@@ -211,7 +244,20 @@ pub(crate) struct SegmentHeader {
     pub number: u64,
     pub previous_end: u64,
     pub log: u128,
+    /// Bytes of the file; 0 in segments of older versions, which do not say.
+    pub capacity: u64,
     pub table: Table,
+}
+
+/// What the first bytes of a segment's file are.
+#[derive(Debug)]
+pub(crate) enum ReadHeader {
+    /// A header, and how long it is.
+    Good(SegmentHeader, usize),
+    /// Written in a way that this version does not know.
+    Newer,
+    /// Not a header.
+    Bad,
 }
 
 impl SegmentHeader {
@@ -224,6 +270,7 @@ impl SegmentHeader {
         out[24..32].copy_from_slice(&self.previous_end.to_le_bytes());
         out[32..48].copy_from_slice(&self.log.to_le_bytes());
         out[48..52].copy_from_slice(&(self.table.len() as u32).to_le_bytes());
+        out[56..64].copy_from_slice(&self.capacity.to_le_bytes());
         for (stream, ends) in &self.table {
             out.extend_from_slice(&stream.to_le_bytes());
             out.extend_from_slice(&(ends.name.len() as u16).to_le_bytes());
@@ -246,21 +293,30 @@ impl SegmentHeader {
         (SEGMENT_FIXED + table.len() * ENTRY_FIXED + names).next_multiple_of(64)
     }
 
-    /// Reads the header of a file, and how long it is. `Ok(None)`: the bytes are not those of a header.
-    pub fn read(file: &dyn DiskFile) -> std::io::Result<Option<(SegmentHeader, usize)>> {
+    /// Reads the header of a file.
+    pub fn read(file: &dyn DiskFile) -> std::io::Result<ReadHeader> {
         let length = file.len()?;
         let mut fixed = [0; SEGMENT_FIXED];
         if length < SEGMENT_FIXED as u64 {
-            return Ok(None);
+            return Ok(ReadHeader::Bad);
         }
         file.read_at(&mut fixed, 0)?;
         let bytes = u32_at(&fixed, 52) as usize;
-        if u32_at(&fixed, 4) != SEGMENT_MAGIC || bytes < SEGMENT_FIXED || bytes as u64 > length {
-            return Ok(None);
+        let magic = u32_at(&fixed, 4);
+        // Later formats keep the place of checksum, magic and length, so that this can be told.
+        if magic & MAGIC_MASK != SEGMENT_MAGIC & MAGIC_MASK || bytes < SEGMENT_FIXED || bytes as u64 > length
+        {
+            return Ok(ReadHeader::Bad);
         }
         let mut all = vec![0; bytes];
         file.read_at(&mut all, 0)?;
-        Ok(SegmentHeader::decode(&all).map(|header| (header, bytes)))
+        if crc32c::crc32c(&all[4..]) != u32_at(&all, 0) {
+            return Ok(ReadHeader::Bad);
+        }
+        if magic != SEGMENT_MAGIC {
+            return Ok(ReadHeader::Newer);
+        }
+        Ok(SegmentHeader::decode(&all).map_or(ReadHeader::Bad, |header| ReadHeader::Good(header, bytes)))
     }
 
     fn decode(bytes: &[u8]) -> Option<SegmentHeader> {
@@ -284,6 +340,7 @@ impl SegmentHeader {
             number: u64_at(bytes, 16),
             previous_end: u64_at(bytes, 24),
             log: u128::from_le_bytes(log),
+            capacity: u64_at(bytes, 56),
             table,
         })
     }
@@ -295,7 +352,7 @@ pub(crate) struct Segment {
     pub number: u64,
     pub generation: u64,
     pub path: PathBuf,
-    /// Bytes the file has.
+    /// Bytes that the file was made with; what it has now may be less, if somebody cut it.
     pub capacity: u64,
     /// Where batches begin.
     pub first: u64,
@@ -312,6 +369,11 @@ impl Segment {
             Some(file) => Ok(Arc::clone(file)),
             None => self.disk.open(&self.path).map_err(Failure::io(Action::Open, &self.path)),
         }
+    }
+
+    /// It is the newest: its file stays open.
+    pub fn keep_open(&self, file: &Arc<dyn DiskFile>) {
+        *lock(&self.newest) = Some(Arc::clone(file));
     }
 
     /// It is no longer the newest.
@@ -372,6 +434,21 @@ mod tests {
         assert_eq!(BatchHeader::decode(&bytes, 8), None);
     }
 
+    /// BRK-1, P10.
+    #[test]
+    fn a_kind_that_is_not_known_is_told_from_bytes_that_are_no_batch() {
+        let mut bytes = [0; BATCH_HEADER];
+        header().encode(&mut bytes);
+        assert_eq!(BatchHeader::unknown_kind(&bytes, 7), None, "a kind that is known");
+        bytes[60..62].copy_from_slice(&99u16.to_le_bytes());
+        assert_eq!(BatchHeader::unknown_kind(&bytes, 7), None, "a bad checksum");
+        let crc = crc32c::crc32c(&bytes[4..]);
+        bytes[0..4].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(BatchHeader::decode(&bytes, 7), None);
+        assert_eq!(BatchHeader::unknown_kind(&bytes, 7), Some((99, 3)));
+        assert_eq!(BatchHeader::unknown_kind(&bytes, 8), None, "another life of the file");
+    }
+
     /// BRK-1: no bit of a header can change unseen.
     #[test]
     fn every_flipped_bit_of_a_batch_header_is_seen() {
@@ -392,6 +469,7 @@ mod tests {
             number: 2,
             previous_end: 3,
             log: 4,
+            capacity: 4096,
             table: Table::from([(0, ends("")), (7, ends("orders"))]),
         };
         let bytes = header.encode();

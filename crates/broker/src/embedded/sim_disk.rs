@@ -1,9 +1,13 @@
 //! A disk in memory that can lose what was not synced, and fail in the ways disks do.
 //!
 //! What was synced is kept apart from what was written. A power cut keeps any subset of the unsynced 512-byte
-//! sectors, in any order, may tear one at any byte, and keeps any subset of the unsynced changes of names. Syncs can
-//! fail (what was to be synced is then gone, as on Linux, and no later sync says so), space can run out, bits can
-//! flip. All of it comes from a seed, so that a run can be repeated.
+//! sectors, in any order, may tear one at any byte, and keeps any subset of the unsynced changes of names. Every kind
+//! of operation can fail ([`Fault`]); after a failed sync what was to be synced is in the cache alone, as on Linux, and
+//! no later sync says so. Space and descriptors can run out; between two runs files can be changed, cut and lost. All
+//! of it comes from a seed, so that a run can be repeated.
+
+mod fault;
+mod files;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -11,7 +15,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use super::disk::{Disk, DiskFile};
+pub use self::fault::Fault;
+use self::files::{Descriptor, SimDir, SimFile, SimLock};
+use super::disk::{Disk, DiskDir, DiskFile};
 use super::lock;
 
 /// Disks write sectors whole, or not at all, but for the one that the power cut meets.
@@ -31,8 +37,13 @@ struct State {
     running: bool,
     operations: u64,
     stop_at: Option<u64>,
-    failing_syncs: u32,
-    refused_writes: u32,
+    /// How many operations of a kind succeed before some fail, and how many of them do.
+    faults: BTreeMap<Fault, (u32, u32)>,
+    /// Faults that were met.
+    met: u64,
+    descriptors: u64,
+    descriptors_max: Option<u64>,
+    read_only: bool,
     space: Option<u64>,
     used: u64,
     locked: bool,
@@ -67,8 +78,11 @@ impl SimDisk {
             running: true,
             operations: 0,
             stop_at: None,
-            failing_syncs: 0,
-            refused_writes: 0,
+            faults: BTreeMap::new(),
+            met: 0,
+            descriptors: 0,
+            descriptors_max: None,
+            read_only: false,
             space: None,
             used: 0,
             locked: false,
@@ -104,15 +118,41 @@ impl SimDisk {
         state.restart();
     }
 
-    /// The next syncs of files fail, and what they were to make durable is lost.
-    pub fn fail_syncs(&self, count: u32) {
-        lock(&self.state).failing_syncs = count;
+    /// The next `count` operations of this kind fail.
+    pub fn fail(&self, fault: Fault, count: u32) {
+        self.fail_after(fault, 0, count);
     }
 
-    /// The next writes answer that the disk is full, though all their bytes have landed: a file system that copies on
-    /// write may run out of space anywhere.
-    pub fn refuse_writes(&self, count: u32) {
-        lock(&self.state).refused_writes = count;
+    /// After `skipped` more operations of this kind the next `count` fail.
+    pub fn fail_after(&self, fault: Fault, skipped: u32, count: u32) {
+        lock(&self.state).faults.insert(fault, (skipped, count));
+    }
+
+    /// Nothing fails any more that has not failed yet.
+    pub fn heal(&self) {
+        let mut state = lock(&self.state);
+        state.faults.clear();
+        (state.space, state.descriptors_max) = (None, None);
+    }
+
+    /// How many operations have failed because a test wanted it.
+    pub fn faults_met(&self) -> u64 {
+        lock(&self.state).met
+    }
+
+    /// Files and folders that may be open at a time; `None`: as many as they like.
+    pub fn set_descriptors(&self, most: Option<u64>) {
+        lock(&self.state).descriptors_max = most;
+    }
+
+    /// Nothing can be changed any more, or can again.
+    pub fn set_read_only(&self, read_only: bool) {
+        lock(&self.state).read_only = read_only;
+    }
+
+    /// Files and folders that are open.
+    pub fn descriptors(&self) -> u64 {
+        lock(&self.state).descriptors
     }
 
     /// Bytes that all files may have together; `None`: as many as they like.
@@ -144,6 +184,27 @@ impl SimDisk {
         state.files.get(inode).map(|file| file.current.clone())
     }
 
+    /// Removes a file, durably and behind everybody's back.
+    pub fn lose(&self, path: &Path) {
+        let mut state = lock(&self.state);
+        state.settle_names();
+        state.names.remove(path);
+        state.durable_names.remove(path);
+    }
+
+    /// Puts a file there, durably and behind everybody's back.
+    pub fn put_file(&self, path: &Path, bytes: Vec<u8>) {
+        let mut state = lock(&self.state);
+        state.settle_names();
+        let inode = state.next_inode;
+        state.next_inode += 1;
+        state.used += bytes.len() as u64;
+        let file = Contents { durable: bytes.clone(), current: bytes, unsynced: Vec::new() };
+        state.files.insert(inode, file);
+        state.names.insert(path.to_owned(), inode);
+        state.durable_names.insert(path.to_owned(), inode);
+    }
+
     /// Changes what a file holds, durably and behind everybody's back.
     pub fn set_contents(&self, path: &Path, bytes: Vec<u8>) {
         let mut state = lock(&self.state);
@@ -161,8 +222,8 @@ impl State {
         self.life += 1;
         self.running = true;
         self.stop_at = None;
-        self.failing_syncs = 0;
-        self.refused_writes = 0;
+        self.faults.clear();
+        self.descriptors = 0;
         self.locked = false;
     }
 
@@ -172,7 +233,42 @@ impl State {
         if self.stop_at.is_some_and(|at| self.operations > at) {
             self.running = false;
         }
-        self.alive()
+        self.alive()?;
+        self.writable()
+    }
+
+    fn writable(&self) -> io::Result<()> {
+        match self.read_only {
+            false => Ok(()),
+            true => Err(io::ErrorKind::ReadOnlyFilesystem.into()),
+        }
+    }
+
+    /// An error if an operation of this kind is to fail now.
+    fn meet(&mut self, fault: Fault) -> io::Result<()> {
+        let Some((skipped, count)) = self.faults.get_mut(&fault) else {
+            return Ok(());
+        };
+        if *skipped > 0 {
+            *skipped -= 1;
+            return Ok(());
+        }
+        if *count == 0 {
+            return Ok(());
+        }
+        *count -= 1;
+        self.met += 1;
+        Err(fault.error())
+    }
+
+    /// One more is open, if that is allowed.
+    fn descriptor(&mut self) -> io::Result<()> {
+        if self.descriptors_max.is_some_and(|most| self.descriptors >= most) {
+            self.met += 1;
+            return Err(Fault::Open.error());
+        }
+        self.descriptors += 1;
+        Ok(())
     }
 
     fn alive(&self) -> io::Result<()> {
@@ -242,6 +338,13 @@ impl State {
         }
     }
 
+    /// Makes all names durable: whoever changes one behind everybody's back must not be undone by an older change.
+    fn settle_names(&mut self) {
+        for change in std::mem::take(&mut self.unsynced_names) {
+            apply(&mut self.durable_names, &change);
+        }
+    }
+
     fn change_name(&mut self, change: NameChange) {
         apply(&mut self.names, &change);
         self.unsynced_names.push(change);
@@ -296,10 +399,14 @@ impl Disk for SimDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
         state.alive()?;
         let inode = *state.names.get(path).ok_or(io::ErrorKind::NotFound)?;
-        Ok(Arc::new(SimFile { disk: self.clone(), inode, life: state.life }))
+        state.writable()?;
+        state.meet(Fault::Open)?;
+        state.descriptor()?;
+        let descriptor = Descriptor { disk: self.clone(), life: state.life };
+        Ok(Arc::new(SimFile { descriptor, inode }))
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
@@ -308,17 +415,24 @@ impl Disk for SimDisk {
         if state.names.contains_key(path) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
+        state.meet(Fault::Create)?;
+        state.descriptor()?;
         let inode = state.next_inode;
         state.next_inode += 1;
         state.files.insert(inode, Contents::default());
         state.change_name(NameChange { dir: parent(path), from: None, to: Some((path.to_owned(), inode)) });
-        Ok(Arc::new(SimFile { disk: self.clone(), inode, life: state.life }))
+        let descriptor = Descriptor { disk: self.clone(), life: state.life };
+        Ok(Arc::new(SimFile { descriptor, inode }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = lock(&self.state);
         state.operate()?;
         let inode = *state.names.get(from).ok_or(io::ErrorKind::NotFound)?;
+        state.meet(Fault::Rename)?;
+        if let Some(replaced) = state.names.get(to).copied() {
+            state.used -= state.files.get(&replaced).map_or(0, |file| file.current.len() as u64);
+        }
         state.change_name(NameChange {
             dir: parent(to),
             from: Some(from.to_owned()),
@@ -332,117 +446,37 @@ impl Disk for SimDisk {
         state.alive()?;
         let inode = *state.names.get(path).ok_or(io::ErrorKind::NotFound)?;
         state.operate()?;
+        state.meet(Fault::Remove)?;
         state.used -= state.files.get(&inode).map_or(0, |file| file.current.len() as u64);
         state.change_name(NameChange { dir: parent(path), from: Some(path.to_owned()), to: None });
         Ok(())
     }
 
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+    fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn DiskDir>> {
         let mut state = lock(&self.state);
-        state.operate()?;
-        let changes = std::mem::take(&mut state.unsynced_names);
-        let (here, elsewhere): (Vec<_>, Vec<_>) = changes.into_iter().partition(|change| change.dir == dir);
-        state.unsynced_names = elsewhere;
-        here.iter().for_each(|change| apply(&mut state.durable_names, change));
-        Ok(())
+        state.alive()?;
+        if dir != Path::new(".") && !state.names.contains_key(dir) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        state.meet(Fault::Open)?;
+        state.descriptor()?;
+        let descriptor = Descriptor { disk: self.clone(), life: state.life };
+        Ok(Arc::new(SimDir { descriptor, dir: dir.to_owned() }))
+    }
+
+    fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
+        let state = lock(&self.state);
+        state.alive()?;
+        Ok(state.space.map_or(u64::MAX, |space| space.saturating_sub(state.used)))
     }
 
     fn lock(&self, _path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
         let mut state = lock(&self.state);
         state.alive()?;
+        state.writable()?;
         if std::mem::replace(&mut state.locked, true) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         Ok(Box::new(SimLock { disk: self.clone(), life: state.life }))
-    }
-}
-
-struct SimLock {
-    disk: SimDisk,
-    life: u64,
-}
-
-impl Drop for SimLock {
-    fn drop(&mut self) {
-        let mut state = lock(&self.disk.state);
-        if state.life == self.life {
-            state.locked = false;
-        }
-    }
-}
-
-#[derive(Debug)]
-struct SimFile {
-    disk: SimDisk,
-    inode: u64,
-    life: u64,
-}
-
-impl SimFile {
-    fn with<T>(&self, work: impl FnOnce(&mut State) -> io::Result<T>) -> io::Result<T> {
-        let mut state = lock(&self.disk.state);
-        state.alive()?;
-        if state.life != self.life || !state.files.contains_key(&self.inode) {
-            return Err(io::Error::other("opened before the simulated machine went off"));
-        }
-        work(&mut state)
-    }
-}
-
-impl DiskFile for SimFile {
-    fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
-        self.with(|state| {
-            let file = &state.files[&self.inode];
-            let from = offset as usize;
-            let bytes = file.current.get(from..from + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
-            out.copy_from_slice(bytes);
-            Ok(())
-        })
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.with(|state| {
-            // The write that the machine goes off in may have landed as well.
-            let alive = state.operate();
-            let length = state.files[&self.inode].current.len() as u64;
-            let growth = (offset + bytes.len() as u64).saturating_sub(length);
-            let left = state.space.map_or(u64::MAX, |space| space.saturating_sub(state.used));
-            let short = growth.saturating_sub(left) as usize;
-            let landed = &bytes[..bytes.len() - short.min(bytes.len())];
-            if let Some(file) = state.files.get_mut(&self.inode) {
-                put(&mut file.current, offset, landed);
-                file.unsynced.push((offset, landed.to_vec()));
-                state.used += file.current.len() as u64 - length;
-            }
-            alive?;
-            let refused = short > 0 || state.refused_writes > 0;
-            state.refused_writes = state.refused_writes.saturating_sub(1);
-            match refused {
-                false => Ok(()),
-                true => Err(io::ErrorKind::StorageFull.into()),
-            }
-        })
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.with(|state| {
-            state.operate()?;
-            let failing = state.failing_syncs > 0;
-            state.failing_syncs = state.failing_syncs.saturating_sub(1);
-            if let Some(file) = state.files.get_mut(&self.inode) {
-                let unsynced = std::mem::take(&mut file.unsynced);
-                if failing {
-                    return Err(io::Error::other("the simulated sync failed"));
-                }
-                for (offset, bytes) in unsynced {
-                    put(&mut file.durable, offset, &bytes);
-                }
-            }
-            Ok(())
-        })
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        self.with(|state| Ok(state.files[&self.inode].current.len() as u64))
     }
 }

@@ -12,7 +12,7 @@ use keylane_core::Batch;
 use super::failure::{Action, Failure};
 use super::index::Span;
 use super::lock;
-use super::segment::{BATCH_HEADER, BatchHeader, u32_at};
+use super::segment::{ALIGN, BATCH_HEADER, BatchHeader, Kind, u32_at};
 
 /// Spans kept after they were read: enough that readers of all partitions that walk the same stretch share it.
 const SPANS_MAX: usize = 16;
@@ -113,12 +113,20 @@ struct Slot {
 #[derive(Debug)]
 struct Loaded {
     whole: Bytes,
-    batches: Arc<[Stored]>,
+    batches: Arc<SpanBatches>,
+}
+
+/// The batches of a span that are whole, and what is wrong with the first that is not. Whose that one is shows in the
+/// positions that are missing: batches of a partition follow each other without a gap.
+#[derive(Debug)]
+pub(crate) struct SpanBatches {
+    pub whole: Vec<Stored>,
+    pub damaged: Option<Failure>,
 }
 
 impl SpanCache {
     /// The batches of a span, if they are in memory.
-    pub fn peek(&self, span: &Span) -> Option<Arc<[Stored]>> {
+    pub fn peek(&self, span: &Span) -> Option<Arc<SpanBatches>> {
         let slots = lock(&self.slots);
         let slot = slots.iter().find(|slot| slot.holds(span))?;
         let loaded = slot.loaded.try_lock().ok()?;
@@ -126,7 +134,7 @@ impl SpanCache {
     }
 
     /// The batches of a span, from memory or from the disk.
-    pub fn load(&self, span: &Span) -> Result<Arc<[Stored]>, Failure> {
+    pub fn load(&self, span: &Span) -> Result<Arc<SpanBatches>, Failure> {
         let slot = self.slot(span);
         let mut loaded = lock(&slot.loaded);
         if let Some(loaded) = &*loaded {
@@ -134,8 +142,11 @@ impl SpanCache {
         }
         let buffer = lock(&self.buffers).pop().unwrap_or_default();
         let (whole, batches) = read_span(span, buffer)?;
-        let batches: Arc<[Stored]> = batches.into();
-        *loaded = Some(Loaded { whole, batches: Arc::clone(&batches) });
+        let batches = Arc::new(batches);
+        // What is damaged is read anew by whoever asks for it again: the disk may have given it wrong once.
+        if batches.damaged.is_none() {
+            *loaded = Some(Loaded { whole, batches: Arc::clone(&batches) });
+        }
         Ok(batches)
     }
 
@@ -184,24 +195,34 @@ impl Slot {
     }
 }
 
-fn read_span(span: &Span, mut bytes: BytesMut) -> Result<(Bytes, Vec<Stored>), Failure> {
+/// Reads a span. What is damaged in it is passed over: one batch that cannot be read concerns its own partition alone.
+fn read_span(span: &Span, mut bytes: BytesMut) -> Result<(Bytes, SpanBatches), Failure> {
     let segment = &span.segment;
     bytes.resize(span.bytes as usize, 0);
     segment.file()?.read_at(&mut bytes, span.offset).map_err(Failure::io(Action::Read, &segment.path))?;
     let bytes = bytes.freeze();
-    let (mut batches, mut at) = (Vec::new(), 0);
+    let (mut batches, mut at) = (SpanBatches { whole: Vec::new(), damaged: None }, 0);
     while at < bytes.len() {
         let damaged = |what: &str| Failure::damaged(&segment.path, span.offset + at as u64, what);
         let header = BatchHeader::decode(&bytes[at..], segment.generation)
-            .ok_or_else(|| damaged("the header of a batch is damaged"))?;
+            .filter(|header| at + header.stored_bytes() <= bytes.len());
+        let Some(header) = header else {
+            batches.damaged.get_or_insert_with(|| damaged("the header of a batch is damaged"));
+            // Nothing says how long the batch is: the next header does.
+            at += ALIGN;
+            while at < bytes.len() && BatchHeader::decode(&bytes[at..], segment.generation).is_none() {
+                at += ALIGN;
+            }
+            continue;
+        };
         let (first, behind) = (at + BATCH_HEADER, at + BATCH_HEADER + header.payload_bytes as usize);
-        if at + header.stored_bytes() > bytes.len()
-            || crc32c::crc32c(&bytes[first..behind]) != header.payload_crc
-        {
-            return Err(damaged("a batch is damaged"));
-        }
-        if header.count > 0 {
-            batches.push(Stored::new(&header, bytes.slice(first..behind)));
+        if crc32c::crc32c(&bytes[first..behind]) != header.payload_crc {
+            batches.damaged.get_or_insert_with(|| damaged("a batch is damaged"));
+        } else if header.kind == Kind::Lost {
+            // A gap: readers pass over it, since an operator said so.
+            batches.whole.push(Stored::new(&header, Bytes::new()));
+        } else if header.count > 0 {
+            batches.whole.push(Stored::new(&header, bytes.slice(first..behind)));
         }
         at += header.stored_bytes();
     }

@@ -31,6 +31,8 @@ pub(crate) struct Streams {
     by_name: HashMap<Vec<u8>, u32>,
     streams: BTreeMap<u32, Stream>,
     segments: BTreeMap<u64, SegmentUse>,
+    /// The next number: never one that an older segment may still speak of.
+    next: u32,
 }
 
 /// One stream.
@@ -54,6 +56,8 @@ pub(crate) struct Run {
     pub offset: u64,
     /// In its file, header included.
     pub bytes: u32,
+    /// It was damaged, and an operator skipped it: nothing can be read there.
+    pub lost: bool,
 }
 
 impl Run {
@@ -76,7 +80,7 @@ impl Streams {
         if let Some(number) = self.by_name.get(name) {
             return *number;
         }
-        let number = self.streams.last_key_value().map_or(0, |(highest, _)| highest + 1);
+        let number = self.next;
         self.add(number, name.to_vec(), false);
         number
     }
@@ -127,15 +131,17 @@ impl Streams {
             segment: segment.number,
             offset,
             bytes: bytes as u32,
+            lost: header.kind == Kind::Lost,
         };
         match header.kind {
             Kind::Records => self.place(header.stream, run),
-            Kind::Copies => self.place(header.stream, run),
+            Kind::Copies | Kind::Lost => self.place(header.stream, run),
             Kind::Latest => {
                 self.place(header.stream, run);
                 self.cut(header.stream, header.base);
             }
             Kind::Cut => self.cut(header.stream, header.base),
+            Kind::Gone => self.forget(header.stream),
             Kind::Messages | Kind::Name | Kind::Closed => {}
         }
     }
@@ -191,6 +197,29 @@ impl Streams {
         }
     }
 
+    /// All segments, oldest first.
+    pub fn segments(&self) -> Vec<Arc<Segment>> {
+        self.segments.values().map(|used| Arc::clone(&used.segment)).collect()
+    }
+
+    /// Positions that are kept and were not found: stream, first, and the one behind the last.
+    pub fn gaps(&self) -> Vec<(u32, u64, u64)> {
+        let mut gaps = Vec::new();
+        for (number, stream) in &self.streams {
+            let mut covered = stream.start;
+            for run in stream.runs.values().filter(|run| run.next() > stream.start) {
+                if run.base > covered {
+                    gaps.push((*number, covered, run.base));
+                }
+                covered = covered.max(run.next());
+            }
+            if covered < stream.next {
+                gaps.push((*number, covered, stream.next));
+            }
+        }
+        gaps
+    }
+
     /// After opening: every position that is kept must have been found.
     pub fn check(&self) -> Result<(), String> {
         for (number, stream) in &self.streams {
@@ -211,7 +240,17 @@ impl Streams {
         Ok(())
     }
 
+    /// Takes a stream out, with all that lies in it.
+    fn forget(&mut self, number: u32) {
+        let Some(stream) = self.streams.remove(&number) else {
+            return;
+        };
+        self.by_name.remove(&stream.name);
+        stream.runs.values().for_each(|run| give_back(&mut self.segments, run));
+    }
+
     fn add(&mut self, number: u32, name: Vec<u8>, named: bool) {
+        self.next = self.next.max(number + 1);
         self.by_name.insert(name.clone(), number);
         let stream = self.streams.entry(number).or_insert_with(|| Stream {
             name,
@@ -276,6 +315,10 @@ impl Visitor for Streams {
 
     fn segment(&mut self, segment: &Arc<Segment>, table: &Table) {
         self.begin(segment);
+        // Forgotten in a segment that is gone.
+        let gone: Vec<u32> =
+            self.streams.keys().filter(|number| !table.contains_key(number)).copied().collect();
+        gone.into_iter().for_each(|number| self.forget(number));
         for (number, ends) in table {
             self.add(*number, ends.name.clone(), true);
             if let Some(stream) = self.streams.get_mut(number)
@@ -314,6 +357,13 @@ pub(crate) fn put_record(out: &mut Vec<u8>, record: &[u8]) {
 
 /// Reads and checks a run: its records with their positions.
 pub(crate) fn read_run(run: &Run, segment: &Segment) -> Result<Vec<(u64, Bytes)>, Failure> {
+    if run.lost {
+        let (first, last) = (run.base, run.next() - 1);
+        let what = format!(
+            "records {first} to {last} were damaged, and a repair has skipped them; to begin anew without them, forget the group (`keylane topics forget-group`)"
+        );
+        return Err(Failure::damaged(&segment.path, run.offset, what));
+    }
     let mut bytes = vec![0; run.bytes as usize];
     segment.file()?.read_at(&mut bytes, run.offset).map_err(Failure::io(Action::Read, &segment.path))?;
     let bytes = Bytes::from(bytes);

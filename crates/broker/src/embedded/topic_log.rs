@@ -12,20 +12,26 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::task::Waker;
 
 use keylane_core::Frames;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 
-use super::appender::{self, Appender, Sizes};
+use super::age::AgeClock;
+use super::appender::{Appender, Sizes};
+use super::data::Captured;
+use super::entrance::{Entrance, Ticket};
 use super::failure::Failure;
 use super::groups::Groups;
 use super::index::{Index, SegmentIndex, Span};
 use super::lock;
+use super::make;
 use super::options::{Host, Options};
 use super::recover::recover;
+use super::refusal::Refusal;
+use super::retention;
 use super::segment::{StreamEnds, Table};
-use super::stored::{SpanCache, Stored};
-use super::waiting::{GROUP_BYTES_MAX, Waiting};
+use super::stored::{SpanBatches, SpanCache, Stored};
+use super::waiting::{Call, GROUP_KIB_MAX, Waiting};
 use super::writer::{Queue, Urgency};
-use crate::contract::{BrokerError, Ends, ProduceError, Topic, TopicSpec};
+use crate::contract::{BrokerError, Ends, HeldBack, ProduceError, Topic, TopicSpec};
 
 /// The smallest segment: below it, headers and syncs of the folder outweigh the messages.
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
@@ -39,14 +45,15 @@ pub(crate) struct TopicLog {
     spec: RwLock<Arc<TopicSpec>>,
     pub(super) host: Host,
     pub(super) groups: Arc<Groups>,
-    pub(super) queue: Queue<Waiting>,
-    /// Bounds what waits, in KiB: a caller beyond it waits before it adds.
-    room: Semaphore,
+    pub(super) queue: Queue<Entrance<Waiting>>,
+    /// The topic's name, as calls carry it.
+    name: Arc<str>,
     pub(super) tails: Vec<Mutex<Tail>>,
     pub(super) index: RwLock<Index>,
     spans: SpanCache,
     pub(super) writer: Mutex<Writer>,
     pub(super) stopped: OnceLock<BrokerError>,
+    pub(super) refusal: Refusal,
     pub(super) tail_bytes_max: usize,
 }
 
@@ -65,6 +72,8 @@ pub(super) struct Writer {
     /// Partition and bytes of what is in the tails, oldest first.
     pub in_tails: VecDeque<(u32, usize)>,
     pub tail_bytes: usize,
+    /// By which messages grow old.
+    pub age: AgeClock,
 }
 
 /// Where a position is.
@@ -86,7 +95,7 @@ impl TopicLog {
         let table: Table =
             (0..topic.partitions).map(|partition| (partition, StreamEnds::default())).collect();
         let sizes = sizes(&topic, options);
-        let appender = appender::create(&options.host, dir, topic.incarnation, sizes, table)?;
+        let appender = make::create(&options.host, dir, topic.incarnation, sizes, table)?;
         let mut index = Index::default();
         let first = vec![0; topic.partitions as usize];
         index.segments.push_back(SegmentIndex::new(Arc::clone(appender.active()), first));
@@ -119,53 +128,62 @@ impl TopicLog {
             .values()
             .zip(starts)
             .map(|(ends, start)| Mutex::new(Tail { start, end: ends.next, ..Tail::default() }));
+        let name = topic.name.as_str().into();
         TopicLog {
             tails: tails.collect(),
             spec: RwLock::new(Arc::new(topic.spec.clone())),
             topic,
             host: options.host.clone(),
             groups,
-            queue: Queue::default(),
-            room: Semaphore::new(GROUP_BYTES_MAX / 1024),
+            queue: Queue::new(Entrance::new(GROUP_KIB_MAX)),
+            name,
             index: RwLock::new(index),
             spans: SpanCache::default(),
-            writer: Mutex::new(Writer { appender, in_tails: VecDeque::new(), tail_bytes: 0 }),
+            writer: Mutex::new(Writer {
+                appender,
+                in_tails: VecDeque::new(),
+                tail_bytes: 0,
+                age: AgeClock::default(),
+            }),
+            refusal: Refusal::default(),
             stopped: OnceLock::new(),
             tail_bytes_max: options.tail_bytes,
         }
     }
 
-    /// Appends messages; answers when each is durable or refused.
+    /// Appends messages; answers when each is durable or refused. The call's place is taken at the first poll. If the
+    /// future is dropped, what was admitted is still written and counted; what waited outside is not.
     pub async fn produce(&self, frames: Frames) -> Vec<Result<u64, ProduceError>> {
-        let count = frames.len();
-        let refused = |why: String| vec![Err(ProduceError::Unavailable(why)); count];
-        let kib = (frames.bytes() / 1024 + 1).min(GROUP_BYTES_MAX / 1024) as u32;
-        let Ok(_room) = self.room.acquire_many(kib).await else {
-            return refused(BrokerError::Closed.to_string());
-        };
-        if let Some(why) = self.stopped.get() {
-            return refused(why.to_string());
+        let (count, bytes) = (frames.len(), frames.bytes());
+        let refused = || vec![Err(ProduceError::Unavailable(self.why_gone())); count];
+        if self.stopped.get().is_some() {
+            return refused();
         }
-        let (sender, receiver) = oneshot::channel();
-        let bytes_max = self.spec().message_bytes_max;
-        let seats = self.queue.add(Urgency::Now, |waiting| {
-            let seats = waiting.add(&self.topic.name, self.topic.partitions, bytes_max, &frames);
-            waiting.callers.push(sender);
-            seats
-        });
-        drop(frames);
-        let Some(seats) = seats else {
-            return refused(BrokerError::Closed.to_string());
+        let (answer, answered) = oneshot::channel();
+        let (topic, partitions) = (Arc::clone(&self.name), self.topic.partitions);
+        let call = Call { topic, partitions, bytes_max: self.spec().message_bytes_max, frames, answer };
+        let overtake = self.host.flaw(|flaws| flaws.overtake_who_waits);
+        let entered = self.queue.add(Urgency::Now, |entrance| entrance.enter(bytes, call, overtake));
+        let Some(ticket) = entered else {
+            return refused();
         };
-        let Ok(end) = receiver.await else {
-            return refused("its writer ended".to_owned());
-        };
-        seats.results(&end)
+        let mut place = TakenPlace { log: self, ticket: Some(ticket) };
+        let answer = answered.await;
+        place.ticket = None;
+        match answer {
+            Ok((seats, end)) => seats.results(&end),
+            Err(_) => refused(),
+        }
     }
 
-    /// Why it stopped, if it did (P10).
+    /// What a call is told that came too late.
+    fn why_gone(&self) -> String {
+        self.stopped.get().unwrap_or(&BrokerError::Closed).to_string()
+    }
+
+    /// Why it stopped (P10), or takes nothing now (BRK-8), if so.
     pub fn health(&self) -> Result<(), BrokerError> {
-        self.stopped.get().map_or(Ok(()), |why| Err(why.clone()))
+        self.stopped.get().cloned().or_else(|| self.refusal.now()).map_or(Ok(()), Err)
     }
 
     /// The topic as it is now.
@@ -234,13 +252,41 @@ impl TopicLog {
     }
 
     /// Reads a span, from memory or from the disk.
-    pub fn load(&self, span: &Span) -> Result<Arc<[Stored]>, BrokerError> {
+    pub fn load(&self, span: &Span) -> Result<Arc<SpanBatches>, BrokerError> {
         self.spans.load(span).map_err(BrokerError::from)
     }
 
     /// A span that another reader has read already.
-    pub fn loaded(&self, span: &Span) -> Option<Arc<[Stored]>> {
+    pub fn loaded(&self, span: &Span) -> Option<Arc<SpanBatches>> {
         self.spans.peek(span)
+    }
+
+    /// Groups that keep the oldest messages from being deleted, though their time has come or the topic is full.
+    pub fn held_back(&self) -> Vec<HeldBack> {
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        let now_ms = self.host.now_ms();
+        match retention::overdue(index.segments.front(), index.bytes(), &self.spec(), now_ms) {
+            Some(oldest) => self.groups.holding(&self.topic.name, &oldest.next, now_ms),
+            None => Vec::new(),
+        }
+    }
+
+    /// Returns once the group that is being written, if any, is written and old segments are looked after.
+    pub fn end_of_turn(&self) {
+        drop(lock(&self.writer));
+    }
+
+    /// The log as it is now.
+    pub fn capture(&self) -> Captured {
+        let writer = lock(&self.writer);
+        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        let mut segments: Vec<_> = index.segments.iter().map(|index| Arc::clone(&index.segment)).collect();
+        let newest = writer.appender.active();
+        if segments.last().is_none_or(|last| last.number != newest.number) {
+            // It was begun, and nothing lies in it yet.
+            segments.push(Arc::clone(newest));
+        }
+        Captured { segments, end: writer.appender.reached() }
     }
 
     /// A reader is gone.
@@ -250,7 +296,7 @@ impl TopicLog {
 
     /// A group has settled more: something may be freed now.
     pub fn settled_more(&self) {
-        let _closed = self.queue.add(Urgency::Lazy, |_| ());
+        let _closed = self.queue.add(Urgency::Lazy, |_: &mut Entrance<Waiting>| ());
     }
 
     /// Takes nothing more; the thread writes what waits, and ends.
@@ -260,11 +306,33 @@ impl TopicLog {
 
     /// Nothing comes any more, for this reason: readers at the end and producers are told.
     pub fn stop(&self, why: BrokerError) {
-        let _first_reason_stays = self.stopped.set(why);
-        self.room.close();
+        let says = why.to_string();
+        // The first reason stays.
+        if self.stopped.set(why).is_ok() && says != BrokerError::Closed.to_string() {
+            tracing::error!(
+                topic = %self.topic.name,
+                why = says,
+                "the topic's log has stopped: nothing more is taken, and what was acknowledged before can be read"
+            );
+        }
         for tail in &self.tails {
             let waiting = std::mem::take(&mut lock(tail).waiting);
             waiting.into_iter().for_each(|(_, waker)| waker.wake());
+        }
+    }
+}
+
+/// The place of a call that has not been answered.
+struct TakenPlace<'a> {
+    log: &'a TopicLog,
+    ticket: Option<Ticket>,
+}
+
+impl Drop for TakenPlace<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            let forget = self.log.host.flaw(|flaws| flaws.forget_the_cancelled);
+            self.log.queue.change(|entrance| entrance.leave(ticket, forget));
         }
     }
 }
@@ -273,5 +341,5 @@ impl TopicLog {
 fn sizes(topic: &Topic, options: &Options) -> Sizes {
     let bound = topic.spec.retention_bytes.unwrap_or(u64::MAX);
     let max = options.segment_bytes.min((bound / 8).next_multiple_of(4096)).max(SEGMENT_BYTES_MIN);
-    Sizes { first: SEGMENT_BYTES_FIRST.min(max), max }
+    Sizes { first: SEGMENT_BYTES_FIRST.min(max), max, reserve: options.reserve_bytes() }
 }

@@ -1,7 +1,7 @@
 //! Messages that wait for the next group commit, laid out as they come.
 //!
-//! A caller copies its frames behind those that wait already, under a short lock, while the last group is being
-//! synced: so layout costs the writer's thread nothing. Positions are given out only when the group is taken: until
+//! A caller that finds room copies its frames behind those that wait already, under a short lock, while the last group
+//! is being synced: so layout costs the writer's thread nothing. Who finds none waits outside (`entrance`). Positions are given out only when the group is taken: until
 //! then a message knows its partition and its place behind the others of the group.
 
 use std::collections::VecDeque;
@@ -11,6 +11,7 @@ use keylane_core::{Frames, frame::put_frame};
 use tokio::sync::oneshot;
 
 use super::appender::Laid;
+use super::entrance::Gather;
 use super::segment::{BATCH_HEADER, Kind};
 use crate::contract::ProduceError;
 
@@ -18,8 +19,9 @@ use crate::contract::ProduceError;
 const BATCH_BYTES_MAX: usize = 1 << 20;
 /// A batch begins with room for so much: a few messages of usual size.
 const SHARE_BYTES_MIN: usize = 1 << 10;
-/// A group is at most so large; more callers wait. Bounds memory, and how long one group commit can take.
-pub(crate) const GROUP_BYTES_MAX: usize = 64 << 20;
+/// A group is at most so large, and what was admitted and is not written yet is so in all; more callers wait outside.
+/// Bounds memory, and how long one group commit can take.
+pub(crate) const GROUP_KIB_MAX: usize = 64 << 10;
 
 /// What became of a group.
 #[derive(Debug)]
@@ -28,6 +30,44 @@ pub(crate) struct GroupEnd {
     pub placed: Vec<(u64, u64)>,
     /// Why those behind are not.
     pub failure: Option<ProduceError>,
+}
+
+/// What a call is told: where its messages are in their group, and what became of that.
+pub(crate) type Answer = (Seats, Arc<GroupEnd>);
+
+/// A call that wants messages written.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub topic: Arc<str>,
+    pub partitions: u32,
+    /// The largest frame that is taken.
+    pub bytes_max: usize,
+    pub frames: Frames,
+    pub answer: oneshot::Sender<Answer>,
+}
+
+/// A call that is part of a group.
+#[derive(Debug)]
+pub(crate) struct Caller {
+    seats: Seats,
+    answer: oneshot::Sender<Answer>,
+}
+
+impl Caller {
+    /// Tells it what became of its group.
+    pub fn tell(self, end: &Arc<GroupEnd>) {
+        // One that went away does not want to know.
+        let _gone = self.answer.send((self.seats, Arc::clone(end)));
+    }
+}
+
+impl Gather for Waiting {
+    type Call = Call;
+
+    fn admit(&mut self, call: Call) {
+        let seats = self.add(&call.topic, call.partitions, call.bytes_max, &call.frames);
+        self.callers.push(Caller { seats, answer: call.answer });
+    }
 }
 
 /// Where the messages of a call are in their group, in the order given. Small, because there are as many as messages.
@@ -62,7 +102,7 @@ impl Seats {
 pub(crate) struct Waiting {
     partitions: Vec<Queued>,
     touched: Vec<u32>,
-    pub callers: Vec<oneshot::Sender<Arc<GroupEnd>>>,
+    pub callers: Vec<Caller>,
     pub bytes: u64,
 }
 
@@ -79,7 +119,7 @@ impl Waiting {
     }
 
     /// Adds the frames behind what waits.
-    pub fn add(&mut self, topic: &str, partitions: u32, bytes_max: usize, frames: &Frames) -> Seats {
+    fn add(&mut self, topic: &str, partitions: u32, bytes_max: usize, frames: &Frames) -> Seats {
         self.partitions.resize_with(partitions as usize, Queued::default);
         // Grown step by step, a batch would be copied once more than it need be.
         let share = (frames.bytes() / partitions as usize).clamp(SHARE_BYTES_MIN, BATCH_BYTES_MAX);
@@ -117,7 +157,7 @@ impl Waiting {
             batch.bytes.reserve_exact(share + frame.len());
             queued.batches.push(batch);
         }
-        // Fits: a group has at most GROUP_BYTES_MAX bytes and one call more.
+        // Fits: a group has at most GROUP_KIB_MAX, or is one call that is larger.
         let place = queued.count as u32;
         if let Some(batch) = queued.batches.last_mut() {
             put_frame(&mut batch.bytes, frame, batch.count);

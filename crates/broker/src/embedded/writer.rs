@@ -70,13 +70,13 @@ impl Drop for Driven {
 }
 
 /// What waits for a thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State<T> {
     pending: T,
     urgent: bool,
@@ -96,7 +96,21 @@ pub(crate) enum Urgency {
     Lazy,
 }
 
-impl<T: Default> Queue<T> {
+impl<T> Queue<T> {
+    /// A queue into which nothing was put yet.
+    pub fn new(pending: T) -> Queue<T> {
+        let state = State {
+            pending,
+            urgent: false,
+            lazy_until: None,
+            sleeping_until: None,
+            calls: 0,
+            last_calls: 0,
+            closing: false,
+        };
+        Queue { state: Mutex::new(state), changed: Condvar::new() }
+    }
+
     /// Adds to what waits. `None`: the log is closed.
     pub fn add<R>(&self, urgency: Urgency, add: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut state = lock(&self.state);
@@ -127,18 +141,23 @@ impl<T: Default> Queue<T> {
         Some(result)
     }
 
-    /// Takes all that waits.
-    pub fn take(&self) -> T {
+    /// Takes what waits.
+    pub fn take<R>(&self, take: impl FnOnce(&mut T) -> R) -> R {
         let mut state = lock(&self.state);
         state.urgent = false;
         state.lazy_until = None;
         state.last_calls = std::mem::take(&mut state.calls);
-        std::mem::take(&mut state.pending)
+        take(&mut state.pending)
     }
 
-    /// There is more to do at once.
-    pub fn again(&self) {
-        lock(&self.state).urgent = true;
+    /// Changes what waits, also in a log that is closing. If that is true, there is more to do at once.
+    pub fn change(&self, change: impl FnOnce(&mut T) -> bool) {
+        let mut state = lock(&self.state);
+        if change(&mut state.pending) {
+            state.urgent = true;
+            drop(state);
+            self.changed.notify_one();
+        }
     }
 
     /// Waits until there is something to do, or something may have grown old; then up to `gather` for as many calls

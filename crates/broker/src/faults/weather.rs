@@ -4,13 +4,14 @@
 //! whether it was cut. Kept: with the same seed and the same calls in the same order the plans are the same; once calm,
 //! every plan is to carry the call at once.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{FaultCounts, Rates};
+use super::{FaultCounts, Hang, Rates};
 use crate::bell::Bell;
 use crate::contract::BrokerError;
 use crate::dice::Dice;
@@ -61,6 +62,8 @@ struct Sky {
     lines: Bell,
     late: usize,
     landed: Bell,
+    hanging: BTreeSet<Hang>,
+    answers: Bell,
     counts: FaultCounts,
 }
 
@@ -78,6 +81,8 @@ impl Weather {
                 lines: Bell::default(),
                 late: 0,
                 landed: Bell::default(),
+                hanging: BTreeSet::new(),
+                answers: Bell::default(),
                 counts: FaultCounts::default(),
             }),
         }
@@ -133,6 +138,32 @@ impl Weather {
     pub(super) fn set_calm(&self, calm: bool) {
         let mut sky = self.sky();
         (sky.calm, sky.outage_until) = (calm, None);
+        drop(sky);
+        self.set_hanging(&[]);
+    }
+
+    /// Which calls do not answer.
+    pub(super) fn set_hanging(&self, kinds: &[Hang]) {
+        let mut ringing = Vec::new();
+        let mut sky = self.sky();
+        sky.hanging = kinds.iter().copied().collect();
+        sky.answers.ring(&mut ringing);
+        drop(sky);
+        wake(ringing);
+    }
+
+    /// True if such a call hangs; `waker` is woken when that may have changed.
+    pub(super) fn is_hanging(&self, kind: Hang, ticket: u64, waker: &Waker) -> bool {
+        let mut sky = self.sky();
+        let hanging = sky.hanging.contains(&kind);
+        if hanging {
+            sky.answers.listen(ticket, waker);
+        }
+        hanging
+    }
+
+    pub(super) fn forget_hanging(&self, ticket: u64) {
+        self.sky().answers.forget(ticket);
     }
 
     pub(super) fn set_rates(&self, rates: Rates) {

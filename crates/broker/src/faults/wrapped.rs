@@ -15,8 +15,8 @@ use keylane_core::Batch;
 use tokio::time::Instant;
 
 use super::weather::{Line, Weather, disconnected};
-use super::{ask, send};
-use crate::contract::{AppendError, BrokerError, Change, Journal, JournalPage, Membership, Reader};
+use super::{Hang, ask, send};
+use crate::contract::{AppendError, BrokerError, Change, Journal, JournalPage, LogKind, Membership, Reader};
 
 pub(super) struct FaultyReader {
     pub(super) line: Line,
@@ -98,6 +98,7 @@ impl Membership for FaultyMembership {
 
 pub(super) struct FaultyJournal {
     pub(super) weather: Arc<Weather>,
+    pub(super) kind: LogKind,
     pub(super) inner: Arc<dyn Journal>,
     /// The same journal, as the one who carries late appends has it.
     pub(super) carrier: Arc<dyn Journal>,
@@ -111,6 +112,7 @@ impl Journal for FaultyJournal {
             async move { journal.append(record, expect_end).await }
         };
         let lost = |what: &str| Err(AppendError::Unknown(what.to_owned()));
+        self.weather.hangs(Hang::append(self.kind)).await;
         send(&self.weather, || carry(&self.inner), || carry(&self.carrier), lost).await
     }
 
@@ -119,6 +121,7 @@ impl Journal for FaultyJournal {
     }
 
     async fn read(&self, from: u64, bytes_max: usize) -> Result<JournalPage, BrokerError> {
+        self.weather.hangs(Hang::JournalRead).await;
         ask(&self.weather, self.inner.read(from, bytes_max)).await
     }
 
@@ -139,6 +142,7 @@ impl Journal for FaultyJournal {
             async move { journal.cut(below).await }
         };
         let lost = |what: &str| Err(BrokerError::Unavailable(what.to_owned()));
+        self.weather.hangs(Hang::Cut).await;
         send(&self.weather, || carry(&self.inner), || carry(&self.carrier), lost).await
     }
 }

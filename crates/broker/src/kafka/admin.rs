@@ -1,26 +1,24 @@
 //! Topics of a cluster: made, described and changed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rdkafka::admin::{
-    AdminClient, AdminOptions, AlterConfig, ConfigResource, ConfigSource, NewPartitions, NewTopic,
-    ResourceSpecifier, TopicReplication,
-};
+use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, NewPartitions, ResourceSpecifier};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
-use tokio::sync::{Mutex, OwnedMutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard, Semaphore};
 
+use super::clock;
 use super::context::Context;
-use super::describe::{Described, Native, describe};
 use super::errors::{broker_error, broker_error_of, lacking};
+use super::native::{self, Described, Native, Refusal};
 use super::options::KafkaOptions;
 use super::spec::{changes, settings_of, to_topic};
 pub(crate) use super::spec::{check_name, value};
 use super::{lock, read_lock, write_lock};
-use crate::contract::{BrokerError, Topic, TopicSpec};
+use crate::contract::{BrokerError, Ids, Topic, TopicSpec};
 use crate::tasks;
 
 /// How long a question may take before the cluster counts as away.
@@ -42,10 +40,23 @@ pub(crate) struct Admin {
     known: RwLock<HashMap<String, Topic>>,
     /// Topics that calls wait to know, each with a queue.
     unknown: std::sync::Mutex<HashMap<String, Arc<Mutex<()>>>>,
-    /// The largest message of each topic that was declared here.
-    limits: RwLock<HashMap<String, usize>>,
+    /// Topics that keep the last message of each key.
+    compacted: RwLock<HashSet<String>>,
+    /// What the cluster does not keep of topics that were declared here: the largest message, and who gives ids.
+    declared: RwLock<HashMap<String, (usize, Ids)>>,
+    /// What members looked at last.
+    glances: Mutex<Glances>,
     /// Clients that must hear of added partitions before anybody uses those.
     learners: Vec<Arc<dyn Learn>>,
+}
+
+/// Topics that members look at: described together, so that many pipelines ask no more than one.
+#[derive(Default)]
+struct Glances {
+    wanted: BTreeSet<String>,
+    /// When it was asked last, and what.
+    asked: Option<(Instant, BTreeSet<String>)>,
+    seen: HashMap<String, Described>,
 }
 
 /// A client, or several, that by itself would look at its topics again in some minutes.
@@ -84,15 +95,21 @@ impl Admin {
         let client = options.admin().create_with_context(context.clone()).map_err(failed)?;
         // As a reader of topics: they end for us where an open transaction begins. Who waits for more than that waits
         // for somebody else.
-        let asker = options.reader().create_with_context(context.clone()).map_err(failed)?;
+        let asker = options.reader(1 << 20).create_with_context(context.clone()).map_err(failed)?;
+        let (client, asker) =
+            (Arc::<AdminClient<Context>>::new(client), Arc::<BaseConsumer<Context>>::new(asker));
+        context.serve(client.clone());
+        context.serve(asker.clone());
         Ok(Admin {
-            client: Arc::new(client),
-            asker: Arc::new(asker),
+            client,
+            asker,
             context,
             looking: Mutex::default(),
             known: RwLock::default(),
             unknown: std::sync::Mutex::default(),
-            limits: RwLock::default(),
+            declared: RwLock::default(),
+            compacted: RwLock::default(),
+            glances: Mutex::default(),
             learners,
         })
     }
@@ -102,7 +119,13 @@ impl Admin {
         read_lock(&self.known).get(name).cloned()
     }
 
-    /// Remembers a topic as it should be, so that it is not changed again and again by who may not.
+    /// True if a topic takes no message without a key, as far as was seen.
+    pub(crate) fn is_compacted(&self, name: &str) -> bool {
+        read_lock(&self.compacted).contains(name)
+    }
+
+    /// Takes a topic for known, on a cluster that cannot be asked about it.
+    #[cfg(feature = "testing")]
     pub(crate) fn suppose(&self, topic: Topic) {
         write_lock(&self.known).insert(topic.name.clone(), topic);
     }
@@ -207,9 +230,15 @@ impl Admin {
             }
             let mut topic = to_topic(&topic, |name| value(&config, name));
             // The cluster's limit leaves room for a batch; a message's own is kept here.
-            if let Some(limit) = read_lock(&self.limits).get(&topic.name) {
+            if let Some((limit, ids)) = read_lock(&self.declared).get(&topic.name) {
                 topic.spec.message_bytes_max = topic.spec.message_bytes_max.min(*limit);
+                topic.spec.ids = *ids;
             }
+            let policy = value(&config, "cleanup.policy").unwrap_or_default();
+            match policy.split(',').any(|one| one.trim() == "compact") {
+                true => write_lock(&self.compacted).insert(topic.name.clone()),
+                false => write_lock(&self.compacted).remove(&topic.name),
+            };
             write_lock(&self.known).insert(topic.name.clone(), topic.clone());
             topics.push(topic);
         }
@@ -219,10 +248,7 @@ impl Admin {
     /// Topics and all their settings, those of the brokers included where the topic has none of its own; or why they
     /// may not be looked at. What is not there is left out.
     pub(crate) async fn with_settings(&self, names: Vec<String>) -> Result<Vec<Settings>, BrokerError> {
-        let client = Arc::clone(&self.client);
-        let asked = blocking(move || describe(&Native(client.inner().native_ptr()), &names, ASK));
-        let described = self.answer(asked).await?.map_err(|error| self.told(error))?;
-        self.context.reached();
+        let described = self.describe(names).await?;
         let resources: Vec<_> = described.iter().map(|topic| ResourceSpecifier::Topic(&topic.name)).collect();
         if resources.is_empty() {
             return Ok(Vec::new());
@@ -234,6 +260,23 @@ impl Admin {
         Ok(both
             .map(|(topic, config)| (topic.clone(), config.map_err(|code| denied(&topic.name, code))))
             .collect())
+    }
+
+    /// A topic as it was within the last `fresh`, without its settings; none if it is not there.
+    pub(crate) async fn glance(&self, name: &str, fresh: Duration) -> Result<Option<Described>, BrokerError> {
+        let mut glances = self.glances.lock().await;
+        glances.wanted.insert(name.to_owned());
+        let is_fresh =
+            glances.asked.as_ref().is_some_and(|(at, names)| at.elapsed() < fresh && names.contains(name));
+        if !is_fresh {
+            let wanted = glances.wanted.clone();
+            let seen = self.describe(wanted.iter().cloned().collect()).await;
+            // One that we may not look at must not hide the others.
+            let Ok(seen) = seen else { return Ok(self.describe(vec![name.to_owned()]).await?.pop()) };
+            glances.seen = seen.into_iter().map(|topic| (topic.name.clone(), topic)).collect();
+            glances.asked = Some((clock::now(), wanted));
+        }
+        Ok(glances.seen.get(name).cloned())
     }
 
     /// The answer to a question about a topic.
@@ -280,9 +323,9 @@ impl Admin {
     /// Makes a topic, or gives the one that is there the limits of `spec`.
     pub(crate) async fn create(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
         check_name(name)?;
-        write_lock(&self.limits).insert(name.to_owned(), spec.message_bytes_max);
+        write_lock(&self.declared).insert(name.to_owned(), (spec.message_bytes_max, spec.ids));
         if self.topic(name).await?.is_none() {
-            self.make(name, spec, &settings_of(spec)).await?;
+            self.make(name, spec.partitions, spec.replicas, &settings_of(spec)).await?;
         }
         let there = self.existing(name).await?;
         if there.partitions != spec.partitions {
@@ -295,78 +338,72 @@ impl Admin {
         }
     }
 
-    /// Gives a topic these settings; false if it has them. Those that it has of its own and that are not among them
-    /// stay: the call replaces all of a topic's settings, and an operator's must not be lost by it.
-    pub(crate) async fn alter(
-        &self,
-        name: &str,
-        settings: &[(&'static str, String)],
-    ) -> Result<bool, BrokerError> {
+    /// Gives a topic these settings; false if it has them. All others stay as they are.
+    pub(crate) async fn alter(&self, name: &str, settings: &[(String, String)]) -> Result<bool, BrokerError> {
         let there = self.with_settings(vec![name.to_owned()]).await?.pop();
         let (_, config) = there.ok_or_else(|| BrokerError::UnknownTopic(name.to_owned()))?;
         let config = config?;
-        let has = |(setting, wanted): &(&str, String)| value(&config, setting).as_ref() == Some(wanted);
-        if settings.iter().all(has) {
+        let mut changes = settings.to_vec();
+        changes.retain(|(setting, wanted)| value(&config, setting).as_ref() != Some(wanted));
+        if changes.is_empty() {
             return Ok(false);
         }
-        let own = &config.entries;
-        let mut change = AlterConfig::new(ResourceSpecifier::Topic(name));
-        for entry in own.iter().filter(|entry| matches!(entry.source, ConfigSource::DynamicTopic)) {
-            if let (Some(value), false) = (&entry.value, settings.iter().any(|(set, _)| *set == entry.name)) {
-                change = change.set(&entry.name, value);
-            }
+        for (setting, wanted) in &changes {
+            let before = value(&config, setting);
+            tracing::warn!(topic = name, setting, before, wanted, "kafka: a topic gets the config's setting");
         }
-        for (setting, value) in settings {
-            let before =
-                own.iter().find(|entry| entry.name == *setting).and_then(|entry| entry.value.as_deref());
-            if before != Some(value) {
-                tracing::warn!(
-                    topic = name,
-                    setting,
-                    before,
-                    value,
-                    "kafka: a topic gets the config's setting"
-                );
-            }
-            change = change.set(setting, value);
+        let topic = name.to_owned();
+        let changed = self.natively(move |client| native::alter(client, &topic, &changes, ASK)).await?;
+        match changed {
+            Ok(()) => Ok(true),
+            Err(refusal) => Err(lacking(refused(name, refusal), "ALTER_CONFIGS on the topic")),
         }
-        for result in self.asked(self.client.alter_configs([&change], &options()), name).await? {
-            result.map_err(|(_, code)| lacking(broker_error_of(name, code), "ALTER_CONFIGS on the topic"))?;
-        }
-        Ok(true)
     }
 
     /// Makes a topic with these settings. One that is there is left as it is.
     pub(crate) async fn make(
         &self,
         name: &str,
-        spec: &TopicSpec,
-        settings: &[(&'static str, String)],
+        partitions: u32,
+        replicas: u32,
+        settings: &[(String, String)],
     ) -> Result<(), BrokerError> {
-        let replicas = TopicReplication::Fixed(spec.replicas as i32);
-        let topic = settings
-            .iter()
-            .fold(NewTopic::new(name, spec.partitions as i32, replicas), |topic, (name, value)| {
-                topic.set(name, value)
-            });
-        for result in self.asked(self.client.create_topics([&topic], &options()), name).await? {
-            match result {
-                Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
-                Err((_, RDKafkaErrorCode::InvalidReplicationFactor)) => {
-                    let (_, brokers) = self.cluster(ASK).await?;
-                    let topic = name.to_owned();
-                    return Err(BrokerError::Replicas { topic, asked: spec.replicas, brokers });
-                }
-                Err((_, code)) => {
-                    let right = "CREATE on the topic or on the cluster";
-                    return Err(lacking(broker_error_of(name, code), right));
-                }
+        let (topic, settings) = (name.to_owned(), settings.to_vec());
+        let made = self
+            .natively(move |client| native::create(client, &topic, partitions, replicas, &settings, ASK))
+            .await?;
+        match made {
+            Ok(()) | Err(Refusal { code: RDKafkaErrorCode::TopicAlreadyExists, .. }) => {}
+            Err(Refusal { code: RDKafkaErrorCode::InvalidReplicationFactor, .. }) => {
+                let (_, brokers) = self.cluster(ASK).await?;
+                let topic = name.to_owned();
+                return Err(BrokerError::Replicas { topic, asked: replicas, brokers });
+            }
+            Err(refusal) => {
+                return Err(lacking(refused(name, refusal), "CREATE on the topic or on the cluster"));
             }
         }
         // Until each partition has its leader: a first batch that met none could be overtaken by the second, and an
         // idempotent producer would not get over it.
         self.settled(name).await?;
-        self.ends(name, (0..spec.partitions).collect()).await.map(drop)
+        self.ends(name, (0..partitions).collect()).await.map(drop)
+    }
+
+    /// The answer to a question that the Rust wrapper does not ask.
+    async fn natively<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Native) -> Result<T, BrokerError> + Send + 'static,
+    ) -> Result<T, BrokerError> {
+        let client = Arc::clone(&self.client);
+        let asked = async { blocking(move || ask(&Native(client.inner().native_ptr()))).await? };
+        let answer = self.answer(asked).await.map_err(|error| self.told(error))?;
+        self.context.reached();
+        Ok(answer)
+    }
+
+    /// Topics as they are now, without their settings. Those that are not there are left out.
+    pub(crate) async fn describe(&self, names: Vec<String>) -> Result<Vec<Described>, BrokerError> {
+        self.natively(move |client| native::describe(client, &names, ASK)).await
     }
 
     /// Gives a topic more partitions.
@@ -409,6 +446,16 @@ impl Admin {
     }
 }
 
+/// What the cluster said, in its own words where it has a rule of its own.
+fn refused(topic: &str, Refusal { code, why }: Refusal) -> BrokerError {
+    match code {
+        RDKafkaErrorCode::PolicyViolation | RDKafkaErrorCode::InvalidConfig => {
+            BrokerError::Refused { topic: topic.to_owned(), why }
+        }
+        code => broker_error_of(topic, code),
+    }
+}
+
 /// How many partitions the one topic of an answer has.
 pub(crate) fn partitions_of(metadata: &Metadata) -> u32 {
     metadata.topics().first().map_or(0, |topic| topic.partitions().len() as u32)
@@ -418,11 +465,21 @@ pub(super) fn options() -> AdminOptions {
     AdminOptions::new().request_timeout(Some(ASK)).operation_timeout(Some(ASK))
 }
 
-/// Runs a call that waits for the network.
+/// Calls that wait for the network at the same time, at most: each has a thread, and the runtime has 512 for all that
+/// waits. While a cluster is away many calls wait for it, and the disk's must not wait behind them.
+const CALLS_MAX: usize = 128;
+
+static CALLS: Semaphore = Semaphore::const_new(CALLS_MAX);
+
+/// Runs a call that waits for the network. It keeps its place until it ends, though nobody waits for it any more.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, BrokerError> {
-    tasks::blocking(work)
-        .await
-        .map_err(|error| BrokerError::Stopped(format!("a call to Kafka panicked: {error}")))
+    let place = CALLS.acquire().await.map_err(|_| BrokerError::Closed)?;
+    let called = tasks::blocking(move || {
+        let done = work();
+        drop(place);
+        done
+    });
+    called.await.map_err(|error| BrokerError::Stopped(format!("a call to Kafka panicked: {error}")))
 }

@@ -3,7 +3,8 @@
 //! A client reads a partition once; a second reader of the same partition gets the next client. One thread serves what
 //! the clients have to say and ends partitions that are no longer read, which may take a while.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::context::Context;
 use super::errors::broker_error;
 use super::feed::Stopping;
 use super::lock;
+use super::options::KafkaOptions;
 use crate::contract::BrokerError;
 use crate::tasks;
 
@@ -32,6 +34,39 @@ impl Client {
     /// The partition is no longer read, and may be read anew.
     pub(crate) fn free(&self, topic: &str, partition: u32) {
         lock(&self.reading).remove(&(topic.to_owned(), partition));
+    }
+}
+
+/// Clients that read topics: those that may use as much memory for a partition are shared by all pipelines.
+pub(crate) struct Readers {
+    options: KafkaOptions,
+    context: Context,
+    by_ahead: Mutex<BTreeMap<usize, Arc<Clients>>>,
+}
+
+/// The least and the most that is used for what is read ahead of one partition.
+const AHEAD_BYTES: RangeInclusive<usize> = 64 << 10..=4 << 20;
+
+impl Readers {
+    pub(crate) fn new(options: &KafkaOptions, context: Context) -> Arc<Readers> {
+        Arc::new(Readers { options: options.clone(), context, by_ahead: Mutex::default() })
+    }
+
+    /// Those that use at most `ahead_bytes` for a partition, or the least that is possible.
+    pub(crate) fn within(&self, ahead_bytes: usize) -> Arc<Clients> {
+        let bounded = ahead_bytes.clamp(*AHEAD_BYTES.start(), *AHEAD_BYTES.end());
+        // A power of two, so that pipelines of about the same size share clients.
+        let ahead_bytes = 1 << bounded.ilog2();
+        let mut all = lock(&self.by_ahead);
+        let made = || Clients::new(self.options.reader(ahead_bytes), self.context.clone());
+        Arc::clone(all.entry(ahead_bytes).or_insert_with(made))
+    }
+}
+
+impl Learn for Readers {
+    fn learn(&self, topic: &str, timeout: Duration) -> Result<u32, KafkaError> {
+        let all: Vec<Arc<Clients>> = lock(&self.by_ahead).values().cloned().collect();
+        all.iter().try_fold(u32::MAX, |least, clients| Ok(least.min(clients.learn(topic, timeout)?)))
     }
 }
 
@@ -69,6 +104,7 @@ impl Clients {
         let consumer = self.config.create_with_context(self.context.clone());
         let consumer = consumer.map_err(|error| broker_error(topic, &error))?;
         let client = Arc::new(Client { consumer, reading: Mutex::new([wanted].into()) });
+        self.context.serve(client.clone());
         clients.push(Arc::clone(&client));
         drop(clients);
         self.serve()?;

@@ -4,13 +4,15 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::ConsumerContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{ClientContext, Statistics};
 
+use super::figures::Reported;
 use super::lock;
-use crate::contract::BrokerError;
+use super::tokens::{Bearer, TokenKeeper};
+use crate::contract::{BrokerError, ClientFigures};
 
 /// How often it is looked whether a question is still worth waiting for.
 const TICK: Duration = Duration::from_millis(100);
@@ -19,10 +21,15 @@ const TICK: Duration = Duration::from_millis(100);
 const TICKS_MAX: u32 = 30;
 
 /// Shared by the clients of one broker.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Context {
     brokers: String,
     told: Arc<Mutex<Told>>,
+    reported: Arc<Mutex<Reported>>,
+    /// How often each client tells its figures.
+    interval_ms: i64,
+    /// Who fetches tokens to log in with, if that is how it is done.
+    tokens: Option<Arc<TokenKeeper>>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,14 +43,28 @@ struct Told {
 }
 
 impl Context {
-    pub(crate) fn new(brokers: &str) -> Context {
-        Context { brokers: brokers.to_owned(), told: Arc::default() }
+    pub(crate) fn new(brokers: &str, interval_ms: i64, tokens: Option<Arc<TokenKeeper>>) -> Context {
+        Context { brokers: brokers.to_owned(), interval_ms, tokens, ..Context::default() }
+    }
+
+    /// A client of this context that was just made: it may need tokens to log in with.
+    pub(crate) fn serve(&self, client: Arc<dyn Bearer>) {
+        if let Some(tokens) = &self.tokens {
+            tokens.serve(&client);
+        }
+    }
+
+    /// What all clients told of themselves.
+    pub(crate) fn figures(&self) -> ClientFigures {
+        lock(&self.reported).all()
     }
 
     /// What is wrong with the cluster as a whole, as far as clients have told.
     pub(crate) fn trouble(&self) -> Option<BrokerError> {
         let Told { away, refused, .. } = lock(&self.told).clone();
-        refused.map(BrokerError::Credentials).or_else(|| Some(self.unreachable(&away?)))
+        let no_token = || self.tokens.as_ref()?.trouble().map(BrokerError::Unavailable);
+        let refused = refused.map(BrokerError::Credentials).or_else(no_token);
+        refused.or_else(|| Some(self.unreachable(&away?)))
     }
 
     fn unreachable(&self, why: &str) -> BrokerError {
@@ -122,6 +143,10 @@ impl ClientContext for Context {
         }
     }
 
+    fn stats(&self, told: Statistics) {
+        lock(&self.reported).take(&told, self.interval_ms);
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
         let mut told = lock(&self.told);
         let before = told.clone();
@@ -155,7 +180,7 @@ mod tests {
     /// BRK-8: a question ends with what the clients told, not when it times out.
     #[tokio::test(start_paused = true)]
     async fn a_question_is_given_up_when_it_is_known_that_nobody_will_answer() {
-        let context = Context::new("h:1");
+        let context = Context::new("h:1", 1_000, None);
         let never = || std::future::pending::<Result<(), BrokerError>>();
         told(&context, RDKafkaErrorCode::AllBrokersDown);
         let error = context.answer(never()).await.expect_err("nobody answers");

@@ -73,6 +73,22 @@ pub(crate) fn produce_error(topic: &str, code: RDKafkaErrorCode) -> ProduceError
     }
 }
 
+/// True for what says nothing about a message: only that the client's numbers and the cluster's do not match.
+pub(crate) fn is_of_sequence(code: RDKafkaErrorCode) -> bool {
+    matches!(
+        code,
+        RDKafkaErrorCode::OutOfOrderSequenceNumber
+            | RDKafkaErrorCode::DuplicateSequenceNumber
+            | RDKafkaErrorCode::UnknownProducerId
+            | RDKafkaErrorCode::InvalidProducerEpoch
+            | RDKafkaErrorCode::InvalidProducerIdMapping
+            | RDKafkaErrorCode::GaplessGuarantee
+            | RDKafkaErrorCode::Inconsistent
+            | RDKafkaErrorCode::Fenced
+            | RDKafkaErrorCode::State
+    )
+}
+
 /// Why messages were not taken, if their topic could not be looked up.
 pub(crate) fn not_produced(error: BrokerError) -> ProduceError {
     match error {

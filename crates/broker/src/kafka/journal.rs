@@ -12,54 +12,38 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::admin::{Admin, check_name};
-use super::clients::Clients;
+use super::admin::Admin;
 use super::feed::{Feed, Item};
+use super::journals::Journals;
 use super::lock;
-use super::produce::KafkaProducer;
-use super::wire::AROUND;
+use super::options::BATCH_BYTES;
 use crate::contract::{
-    AppendError, BrokerError, Journal, JournalName, JournalPage, LogKind, NO_POSITION, ProduceError, Topic,
-    TopicSpec,
+    AppendError, BrokerError, Journal, JournalName, JournalPage, LogKind, NO_POSITION, ProduceError,
 };
 
 /// Bytes read ahead of who reads a journal.
-const AHEAD_BYTES: usize = 4 << 20;
+const AHEAD_BYTES: usize = 1 << 20;
 
-/// How much larger a record may be than the message in it.
-const BODY: usize = 2;
-
-/// How long a record that is there may take to be read.
+/// How long a record that is there may take to be read, the first time. Each time that it was too long, the next may take
+/// twice as long: a quota makes a cluster wait for a minute and more before it gives out anything, and who begins
+/// anew would never get to the end.
 const READ: Duration = Duration::from_secs(10);
+/// How often that doubles.
+const SLOW_MAX: u32 = 4;
 
 /// How often a journal may be cut while a page of it is read.
 const CUTS_MAX: u32 = 10;
 
-/// A journal's topic.
-pub(crate) fn topic_of(name: &JournalName) -> Result<String, BrokerError> {
-    let kind = match name.kind {
-        LogKind::Journal => "journal",
-        LogKind::Hold => "hold",
-    };
-    let topic = format!("_keylane.{kind}.{}.{}", name.group, name.topic);
-    check_name(&topic)?;
-    Ok(topic)
-}
-
-/// The topics of a group's holds and journals.
-pub(crate) fn topics_of(group: &str, topic: &str) -> Result<[String; 2], BrokerError> {
-    let name = |kind| JournalName { group: group.to_owned(), topic: topic.to_owned(), partition: 0, kind };
-    Ok([topic_of(&name(LogKind::Hold))?, topic_of(&name(LogKind::Journal))?])
-}
-
 /// One partition's journal.
 pub(crate) struct KafkaJournal {
-    pub(crate) admin: Arc<Admin>,
-    pub(crate) producer: Arc<KafkaProducer>,
-    pub(crate) clients: Arc<Clients>,
-    pub(crate) name: JournalName,
-    pub(crate) topic: String,
-    pub(crate) ahead: Mutex<Ahead>,
+    journals: Arc<Journals>,
+    name: JournalName,
+    topic: String,
+    ahead: Mutex<Ahead>,
+    /// Where it began when that was asked last; it may begin later by now, which is then found by reading.
+    start: Mutex<Option<u64>>,
+    /// Held while a record is under way to a topic that takes less than a batch: two would go in one.
+    alone: tokio::sync::Mutex<()>,
 }
 
 /// What was read ahead.
@@ -82,7 +66,8 @@ impl Ahead {
             return Ok(());
         }
         *self = Ahead::default();
-        self.feed = Some(Feed::start(&journal.clients, &journal.topic, journal.name.partition, from)?);
+        self.feed =
+            Some(Feed::start(&journal.journals.clients, &journal.topic, journal.name.partition, from)?);
         self.next = from;
         Ok(())
     }
@@ -125,13 +110,37 @@ impl Ahead {
 }
 
 impl KafkaJournal {
-    /// Where it begins and ends; nothing, if it was never written.
+    pub(crate) fn new(journals: &Arc<Journals>, name: JournalName, topic: String) -> KafkaJournal {
+        let (journals, alone) = (Arc::clone(journals), tokio::sync::Mutex::default());
+        KafkaJournal { journals, name, topic, ahead: Mutex::default(), start: Mutex::default(), alone }
+    }
+
+    fn admin(&self) -> &Admin {
+        &self.journals.admin
+    }
+
+    /// Where it begins and ends; nothing, if it was never written. One question less if it is known where it begins.
     async fn ends(&self) -> Result<Option<(u64, u64)>, BrokerError> {
-        if self.admin.known(&self.topic).is_none() && self.admin.topic(&self.topic).await?.is_none() {
+        if self.admin().known(&self.topic).is_none() && self.admin().topic(&self.topic).await?.is_none() {
             return Ok(None);
         }
-        match self.admin.ends(&self.topic, vec![self.name.partition]).await {
-            Ok(ends) => Ok(ends.first().map(|ends| (ends.start, ends.end))),
+        let known = *lock(&self.start);
+        let partition = vec![self.name.partition];
+        let asked = match known {
+            Some(start) => {
+                let ends = self.admin().tails(&self.topic, partition).await;
+                ends.map(|ends| ends.first().map(|end| (start, *end)))
+            }
+            None => {
+                let ends = self.admin().ends(&self.topic, partition).await;
+                ends.map(|ends| ends.first().map(|ends| (ends.start, ends.end)))
+            }
+        };
+        match asked {
+            Ok(ends) => {
+                *lock(&self.start) = ends.map(|(start, _)| start);
+                Ok(ends)
+            }
             // It was there: not one that was never written.
             Err(BrokerError::UnknownTopic(topic)) => Err(BrokerError::Unavailable(format!(
                 "the journal {topic} is not there any more, or not yet again"
@@ -145,10 +154,10 @@ impl KafkaJournal {
     /// is asked.
     pub(crate) async fn check_partition(&self) -> Result<(), BrokerError> {
         // What is known may be from before somebody accepted more partitions.
-        let there = match self.admin.known(&self.topic) {
+        let there = match self.admin().known(&self.topic) {
             Some(there) if self.name.partition < there.partitions => Some(there),
             None if self.name.kind == LogKind::Hold => None,
-            _ => self.admin.topic(&self.topic).await?,
+            _ => self.admin().topic(&self.topic).await?,
         };
         match there {
             Some(there) if self.name.partition >= there.partitions => Err(BrokerError::Invalid(format!(
@@ -160,46 +169,9 @@ impl KafkaJournal {
         }
     }
 
-    /// Makes its topic, with as many partitions and copies as the source has.
-    async fn make(&self) -> Result<(), BrokerError> {
-        if self.admin.known(&self.topic).is_none() {
-            let source = self.admin.existing(&self.name.topic).await?;
-            let spec = TopicSpec { partitions: source.partitions, ..source.spec };
-            self.admin.make(&self.topic, &spec, &settings_of(&spec)).await?;
-        }
-        // Also one that another made before.
-        match self.admin.known(&self.topic) {
-            Some(there) => self.follow(&there).await,
-            None => Ok(()),
-        }
-    }
-
-    /// One that is there is kept as safe as its source has become since, and takes messages as large: whoever went from
-    /// one broker to a cluster, or raised a limit, did so by config. Not above the copies that there are, or nothing
-    /// could be appended any more.
-    async fn follow(&self, there: &Topic) -> Result<(), BrokerError> {
-        let Some(source) = self.admin.known(&self.name.topic) else {
-            return Ok(());
-        };
-        let has = &there.spec;
-        let copies = source.spec.min_insync.min(has.replicas).max(has.min_insync);
-        let bytes = (BODY * source.spec.message_bytes_max).max(has.message_bytes_max);
-        if (has.min_insync, has.message_bytes_max) == (copies, bytes) {
-            return Ok(());
-        }
-        let spec = TopicSpec { min_insync: copies, message_bytes_max: bytes / BODY, ..source.spec };
-        match self.admin.alter(&self.topic, &settings_of(&spec)).await {
-            Ok(_) => tracing::info!(topic = self.topic, copies, "a journal follows its topic's limits"),
-            // What it has served until now; whoever may not change it is not stopped by that.
-            Err(error @ BrokerError::Denied { .. }) => {
-                tracing::warn!(topic = self.topic, %error, "a journal does not follow its topic's limits");
-                let spec = TopicSpec { min_insync: copies, message_bytes_max: bytes, ..there.spec.clone() };
-                self.admin.suppose(Topic { spec, ..there.clone() });
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        }
-        self.admin.topic(&self.topic).await.map(drop)
+    /// Makes its topic, or has it follow its source.
+    pub(crate) async fn make(&self) -> Result<(), BrokerError> {
+        self.journals.make(&self.topic, &self.name.topic).await
     }
 
     /// One try at a page.
@@ -230,7 +202,9 @@ impl KafkaJournal {
                     }
                 }
             });
-            let read = tokio::time::timeout(READ, next).await.unwrap_or_else(|_| {
+            let slow = self.journals.slow(&self.topic, self.name.partition);
+            let read = tokio::time::timeout(READ * 2u32.pow(slow), next).await.unwrap_or_else(|_| {
+                self.journals.set_slow(&self.topic, self.name.partition, (slow + 1).min(SLOW_MAX));
                 // Its leader may be gone, and the client wait for it.
                 *lock(&self.ahead) = Ahead::default();
                 let text = format!("{}/{} was not read in time", self.topic, self.name.partition);
@@ -240,22 +214,9 @@ impl KafkaJournal {
             bytes += record.len();
             page.records.push((position, record));
         }
+        self.journals.set_slow(&self.topic, self.name.partition, 0);
         Ok(page)
     }
-}
-
-/// Settings of a journal beside a topic like this.
-fn settings_of(spec: &TopicSpec) -> [(&'static str, String); 7] {
-    let forever = || "-1".to_owned();
-    [
-        ("cleanup.policy", "delete".to_owned()),
-        ("retention.ms", forever()),
-        ("retention.bytes", forever()),
-        ("segment.bytes", (16 << 20).to_string()),
-        ("min.insync.replicas", spec.min_insync.to_string()),
-        ("max.message.bytes", (BODY * spec.message_bytes_max + AROUND).to_string()),
-        ("message.timestamp.type", "LogAppendTime".to_owned()),
-    ]
 }
 
 #[async_trait]
@@ -277,7 +238,18 @@ impl Journal for KafkaJournal {
             }
             Err(error) => return Err(AppendError::Stopped(error.to_string())),
         }
-        let answer = self.producer.append(&self.topic, self.name.partition, &record).await;
+        let (bytes, bytes_max) = (record.len(), self.bytes_max());
+        if bytes > bytes_max {
+            return Err(AppendError::Stopped(format!(
+                "a record of {bytes} bytes does not fit into topic {}, which takes {bytes_max}; raise max.message.bytes on it",
+                self.topic
+            )));
+        }
+        let _alone = match bytes_max < BATCH_BYTES {
+            true => Some(self.alone.lock().await),
+            false => None,
+        };
+        let answer = self.journals.producer.append(&self.topic, self.name.partition, &record).await;
         match answer.ok().and_then(|mut results| results.pop()) {
             // It is there, and where is found by reading.
             Some(Ok(NO_POSITION)) => Err(unknown("the record's place was not told".to_owned())),
@@ -294,14 +266,51 @@ impl Journal for KafkaJournal {
         false
     }
 
+    fn bytes_max(&self) -> usize {
+        self.journals.bytes_max(&self.topic, &self.name.topic)
+    }
+
     async fn read(&self, from: u64, bytes_max: usize) -> Result<JournalPage, BrokerError> {
         let mut tries = 0;
         loop {
             match self.page(from, bytes_max).await {
                 // Whoever owns it by now has cut it while it was read: what is left tells all.
-                Err(BrokerError::OutOfRange { .. }) if tries < CUTS_MAX => tries += 1,
+                Err(BrokerError::OutOfRange { .. }) if tries < CUTS_MAX => {
+                    *lock(&self.start) = None;
+                    tries += 1;
+                }
                 other => return other,
             }
+        }
+    }
+
+    async fn read_landed(&self, from: u64, bytes_max: usize) -> Result<JournalPage, BrokerError> {
+        let mut page = JournalPage { start: from, end: from, records: Vec::new() };
+        let mut bytes = 0;
+        let at_hand = poll_fn(|cx| {
+            let mut ahead = lock(&self.ahead);
+            let mut more = ahead.seek(self, from);
+            while more.is_ok() && bytes < bytes_max {
+                if let Some((position, record)) = ahead.pop() {
+                    bytes += record.len();
+                    page.end = position + 1;
+                    page.records.push((position, record));
+                    continue;
+                }
+                match ahead.poll_more(cx) {
+                    Poll::Pending => break,
+                    Poll::Ready(read) => more = read,
+                }
+            }
+            Poll::Ready(more)
+        });
+        match at_hand.await {
+            // Also if reading went wrong behind them: who reads on is told.
+            _ if !page.records.is_empty() => Ok(page),
+            Ok(()) => Ok(page),
+            // It was cut, and only its end says what that leaves.
+            Err(BrokerError::OutOfRange { .. }) => self.read(from, bytes_max).await,
+            Err(error) => Err(error),
         }
     }
 
@@ -350,9 +359,10 @@ impl Journal for KafkaJournal {
         let Some((start, end)) = self.ends().await? else {
             return Ok(());
         };
+        *lock(&self.start) = None;
         match below.min(end) {
             below if below <= start => Ok(()),
-            below => self.admin.cut(&self.topic, self.name.partition, below).await,
+            below => self.admin().cut(&self.topic, self.name.partition, below).await,
         }
     }
 }

@@ -20,11 +20,26 @@ const LEADER_ASK: Duration = Duration::from_secs(3);
 
 impl Admin {
     /// Where partitions of a topic begin and end.
-    #[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
     pub(crate) async fn ends(&self, topic: &str, partitions: Vec<u32>) -> Result<Vec<Ends>, BrokerError> {
+        self.patiently(topic, partitions, true).await
+    }
+
+    /// Where partitions of a topic end.
+    pub(crate) async fn tails(&self, topic: &str, partitions: Vec<u32>) -> Result<Vec<u64>, BrokerError> {
+        let ends = self.patiently(topic, partitions, false).await?;
+        Ok(ends.iter().map(|ends| ends.end).collect())
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
+    async fn patiently(
+        &self,
+        topic: &str,
+        partitions: Vec<u32>,
+        with_starts: bool,
+    ) -> Result<Vec<Ends>, BrokerError> {
         let patiently = async {
             loop {
-                match self.ends_now(topic, partitions.clone()).await {
+                match self.ends_now(topic, &partitions, with_starts).await {
                     // A partition that was just made, or whose leader has just changed, has no leader for a moment.
                     Err(BrokerError::Unavailable(_)) => {}
                     // The client may have forgotten it with the broker that led it.
@@ -43,7 +58,7 @@ impl Admin {
     pub(crate) async fn takes(&self, topic: &str, partition: u32) -> Result<(), BrokerError> {
         // Who led it before may be gone, and would be waited for.
         self.find_leaders(topic).await?;
-        self.ends_now(topic, vec![partition]).await.map(drop)
+        self.ask(&self.asker, topic, vec![partition], Offset::End).await.map(drop)
     }
 
     /// Has the client ask who leads a topic's partitions now: by itself it would ask again in some minutes.
@@ -57,44 +72,50 @@ impl Admin {
         Ok(())
     }
 
-    async fn ends_now(&self, topic: &str, partitions: Vec<u32>) -> Result<Vec<Ends>, BrokerError> {
-        self.ends_by(Arc::clone(&self.asker), topic, partitions).await
+    /// Without starts, these are 0.
+    async fn ends_now(
+        &self,
+        topic: &str,
+        partitions: &[u32],
+        with_starts: bool,
+    ) -> Result<Vec<Ends>, BrokerError> {
+        let starts = match with_starts {
+            true => self.ask(&self.asker, topic, partitions.to_vec(), Offset::Beginning).await?,
+            false => vec![0; partitions.len()],
+        };
+        let ends = self.ask(&self.asker, topic, partitions.to_vec(), Offset::End).await?;
+        Ok(starts.into_iter().zip(ends).map(|(start, end)| Ends { start, end }).collect())
     }
 
-    /// Where partitions begin and end as this client sees it, asked once.
-    pub(super) async fn ends_by(
+    /// Where partitions begin or end as this client sees it, asked once.
+    pub(super) async fn ask(
         &self,
-        asker: Arc<BaseConsumer<Context>>,
+        asker: &Arc<BaseConsumer<Context>>,
         topic: &str,
         partitions: Vec<u32>,
-    ) -> Result<Vec<Ends>, BrokerError> {
-        let name = topic.to_owned();
+        offset: Offset,
+    ) -> Result<Vec<u64>, BrokerError> {
+        let (asker, name) = (Arc::clone(asker), topic.to_owned());
         let asked = blocking(move || {
-            let ask = |offset: Offset| {
-                let mut list = TopicPartitionList::with_capacity(partitions.len());
-                for partition in &partitions {
-                    list.add_partition_offset(&name, *partition as i32, offset)?;
-                }
-                asker.offsets_for_times(list, LEADER_ASK)
-            };
             // It never reads; what it has to say is its log lines.
             while asker.poll(Duration::ZERO).is_some() {}
-            let (starts, ends) = (ask(Offset::Beginning)?, ask(Offset::End)?);
-            let at = |list: &TopicPartitionList, partition: u32| -> Result<u64, KafkaError> {
-                let element = list.find_partition(&name, partition as i32);
+            let mut list = TopicPartitionList::with_capacity(partitions.len());
+            for partition in &partitions {
+                list.add_partition_offset(&name, *partition as i32, offset)?;
+            }
+            let told = asker.offsets_for_times(list, LEADER_ASK)?;
+            let at = |partition: &u32| -> Result<u64, KafkaError> {
+                let element = told.find_partition(&name, *partition as i32);
                 let element = element.ok_or(KafkaError::OffsetFetch(RDKafkaErrorCode::UnknownPartition))?;
                 element.error()?;
                 Ok(element.offset().to_raw().and_then(|raw| u64::try_from(raw).ok()).unwrap_or(0))
             };
-            let ends = partitions
-                .iter()
-                .map(|partition| Ok(Ends { start: at(&starts, *partition)?, end: at(&ends, *partition)? }));
-            ends.collect::<Result<Vec<Ends>, KafkaError>>()
+            partitions.iter().map(at).collect::<Result<Vec<u64>, KafkaError>>()
         });
-        let ends = self.context.answer(asked).await?;
-        let ends = ends.map_err(|error| self.told(broker_error(topic, &error)))?;
+        let told = self.context.answer(asked).await?;
+        let told = told.map_err(|error| self.told(broker_error(topic, &error)))?;
         self.context.reached();
-        Ok(ends)
+        Ok(told)
     }
 
     /// Forgets everything of a partition below an offset.

@@ -15,7 +15,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::types::RDKafkaRespErr;
-use rdkafka::{ClientContext, Offset, TopicPartitionList};
+use rdkafka::{ClientContext, Offset, Statistics, TopicPartitionList};
 use tokio::sync::Notify;
 
 use super::admin::{Admin, blocking};
@@ -47,7 +47,7 @@ struct Told {
 
 /// A member, as its polling thread and its owner share it.
 pub(crate) struct Member {
-    consumer: BaseConsumer<Rebalance>,
+    pub(super) consumer: BaseConsumer<Rebalance>,
     topic: String,
     /// Polls that ended.
     polls: AtomicU64,
@@ -56,7 +56,7 @@ pub(crate) struct Member {
 }
 
 /// Hears of assignments.
-struct Rebalance {
+pub(super) struct Rebalance {
     context: Context,
     topic: String,
     told: Arc<Mutex<Told>>,
@@ -95,6 +95,10 @@ impl Rebalance {
 }
 
 impl ClientContext for Rebalance {
+    fn stats(&self, told: Statistics) {
+        self.context.stats(told);
+    }
+
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         self.context.log(level, facility, message);
     }
@@ -141,23 +145,38 @@ impl ConsumerContext for Rebalance {
 }
 
 impl Member {
-    /// Commits a partition's position. What Kafka keeps is a mirror; the journal is the truth.
-    pub(crate) async fn commit(self: &Arc<Self>, partition: u32, commit: Commit) -> Result<(), BrokerError> {
+    /// Commits positions of partitions, in one call. What Kafka keeps is a mirror; the journal is the truth.
+    pub(crate) async fn commit_all(self: &Arc<Self>, commits: Vec<(u32, Commit)>) -> Result<(), BrokerError> {
         let member = Arc::clone(self);
-        let done = blocking(move || {
-            member.consumer.commit(&one(&member.topic, partition, &commit)?, CommitMode::Sync)
-        });
+        let done =
+            blocking(move || member.consumer.commit(&positions(&member.topic, &commits)?, CommitMode::Sync));
         // Not patiently: whoever commits as an owner tries again itself, with what is newer by then.
         done.await?.map_err(|error| broker_error(&self.topic, &error))
     }
 }
 
-/// One partition's position.
-fn one(topic: &str, partition: u32, commit: &Commit) -> Result<TopicPartitionList, KafkaError> {
-    let mut list = TopicPartitionList::new();
-    let mut element = list.add_partition(topic, partition as i32);
-    element.set_offset(Offset::Offset(commit.position as i64))?;
-    element.set_metadata(String::from_utf8_lossy(&commit.metadata));
+impl Member {
+    /// The group's last commit of a partition.
+    pub(crate) async fn committed(self: &Arc<Self>, partition: u32) -> Result<Option<Commit>, BrokerError> {
+        let member = Arc::clone(self);
+        let asked = patiently(&self.topic, move || committed_now(&member.consumer, &member.topic, partition));
+        // A group that does not let us in says so to its member, beside the call, which only times out.
+        let refused = || lock(&self.consumer.client().context().told).failed.clone();
+        asked.await.map_err(|error| match (error, refused()) {
+            (BrokerError::Unavailable(_), Some(refused)) => refused,
+            (error, _) => error,
+        })
+    }
+}
+
+/// Positions of partitions.
+fn positions(topic: &str, commits: &[(u32, Commit)]) -> Result<TopicPartitionList, KafkaError> {
+    let mut list = TopicPartitionList::with_capacity(commits.len());
+    for (partition, commit) in commits {
+        let mut element = list.add_partition(topic, *partition as i32);
+        element.set_offset(Offset::Offset(commit.position as i64))?;
+        element.set_metadata(String::from_utf8_lossy(&commit.metadata));
+    }
     Ok(list)
 }
 
@@ -183,15 +202,14 @@ async fn patiently<T: Send + 'static>(
     }
 }
 
-/// Commits a partition's position for a group that nobody here is a member of.
+/// Commits positions for a group that nobody here is a member of.
 pub(crate) async fn commit_alone<C: ConsumerContext + 'static>(
     consumer: Arc<BaseConsumer<C>>,
     topic: &str,
-    partition: u32,
-    commit: Commit,
+    commits: Vec<(u32, Commit)>,
 ) -> Result<(), BrokerError> {
-    let name = topic.to_owned();
-    patiently(topic, move || consumer.commit(&one(&name, partition, &commit)?, CommitMode::Sync)).await
+    let (name, commits) = (topic.to_owned(), Arc::new(commits));
+    patiently(topic, move || consumer.commit(&positions(&name, &commits)?, CommitMode::Sync)).await
 }
 
 /// A group's last commit of a partition.
@@ -251,6 +269,7 @@ pub(crate) fn join(
         leaving: AtomicBool::new(false),
         left: Notify::new(),
     });
+    context.serve(member.clone());
     let polled = Arc::clone(&member);
     tasks::thread("kafka-member", move || poll(&polled))
         .map_err(|error| BrokerError::Unavailable(error.to_string()))?;
@@ -295,8 +314,14 @@ pub(crate) struct KafkaMembership {
 #[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
 async fn look(admin: Arc<Admin>, joined: Topic) -> Result<(), BrokerError> {
     tokio::time::sleep(LOOK).await;
-    match admin.topic(&joined.name).await {
-        Ok(Some(there)) => joined.same(&there),
+    match admin.glance(&joined.name, LOOK / 2).await {
+        Ok(Some(there)) if (there.id, there.partitions) != (joined.incarnation, joined.partitions) => {
+            // Looked at once more by itself, so that all clients hear of what was added.
+            match admin.topic(&joined.name).await {
+                Ok(Some(there)) => joined.same(&there),
+                _ => Ok(()),
+            }
+        }
         _ => Ok(()),
     }
 }

@@ -7,17 +7,21 @@
 
 mod admin;
 mod clients;
+mod clock;
 mod context;
-mod describe;
 mod errors;
 mod feed;
+mod figures;
 mod journal;
+mod journals;
 mod leaders;
 mod member;
+mod native;
 mod options;
 mod produce;
 mod read;
 mod spec;
+mod tokens;
 mod weak;
 mod wire;
 
@@ -27,28 +31,36 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use keylane_core::Frames;
+use rdkafka::Offset;
 use rdkafka::consumer::BaseConsumer;
 
-use self::admin::{Admin, Learn, blocking, check_name};
-use self::clients::Clients;
+use self::admin::{Admin, Learn, check_name};
+use self::clients::{Clients, Readers};
 use self::context::Context;
 use self::errors::{broker_error, not_produced};
-use self::journal::{Ahead, KafkaJournal, topic_of, topics_of};
+use self::journal::KafkaJournal;
+use self::journals::Journals;
 use self::member::{Member, commit_alone, committed, join};
-use self::produce::KafkaProducer;
+use self::produce::{KafkaProducer, Rules};
 use self::read::KafkaReader;
+use self::tokens::{Endpoint, Tokens};
 use crate::contract::{
-    Broker, BrokerError, Commit, Ends, Journal, JournalName, Membership, ProduceError, Reader, Topic,
-    TopicSpec, Warning,
+    Broker, BrokerError, ClientFigures, Commit, Ends, Journal, JournalName, LogKind, Membership,
+    ProduceError, Reader, Topic, TopicSpec, Warning,
 };
 
-pub use self::options::KafkaOptions;
+use crate::tasks;
+
+pub use self::options::{KafkaJournals, KafkaOptions};
 
 /// How long a cluster that was away has to answer whether it is there again.
 const PROBE: Duration = Duration::from_secs(1);
 
 /// How long a cluster has to answer the first question of all.
 const FIRST: Duration = Duration::from_secs(10);
+
+/// What a reader may use that looks at a few messages.
+const GLANCE_BYTES: usize = 256 << 10;
 
 /// A Kafka cluster.
 pub struct Kafka {
@@ -58,9 +70,8 @@ pub struct Kafka {
     instance: u128,
     admin: Arc<Admin>,
     producer: Arc<KafkaProducer>,
-    journal_producer: Arc<KafkaProducer>,
-    readers: Arc<Clients>,
-    journal_readers: Arc<Clients>,
+    readers: Arc<Readers>,
+    journals: Arc<Journals>,
     members: Mutex<HashMap<(String, String), Weak<Member>>>,
     /// Clients of groups that nobody here is a member of.
     groups: Mutex<HashMap<String, Arc<BaseConsumer<Context>>>>,
@@ -70,22 +81,23 @@ impl Kafka {
     /// Connects to a cluster. It need not be there yet.
     pub fn open(options: KafkaOptions) -> Result<Kafka, BrokerError> {
         options.check()?;
-        let context = Context::new(&options.brokers);
+        let tokens = Endpoint::of(&options.settings)?.map(Tokens::start).transpose()?;
+        let context = Context::new(&options.brokers, options.interval_ms(), tokens);
         let mut instance = [0; 16];
         getrandom::fill(&mut instance).map_err(|error| BrokerError::Unavailable(error.to_string()))?;
         let producer = Arc::new(KafkaProducer::new(&options.producer(), context.clone())?);
         let journal_producer = Arc::new(KafkaProducer::new(&options.journal_producer(), context.clone())?);
-        let readers = Clients::new(options.reader(), context.clone());
+        let readers = Readers::new(&options, context.clone());
         let journal_readers = Clients::new(options.journal_reader(), context.clone());
         let learners: Vec<Arc<dyn Learn>> =
             vec![producer.clone(), journal_producer.clone(), readers.clone(), journal_readers.clone()];
+        let admin = Arc::new(Admin::new(&options, context.clone(), learners)?);
         Ok(Kafka {
             instance: u128::from_le_bytes(instance),
-            admin: Arc::new(Admin::new(&options, context.clone(), learners)?),
+            journals: Journals::new(&admin, &journal_producer, &journal_readers, &options.journals),
+            admin,
             producer,
-            journal_producer,
             readers,
-            journal_readers,
             members: Mutex::default(),
             groups: Mutex::default(),
             context,
@@ -102,7 +114,8 @@ impl Kafka {
             return Ok(Arc::clone(there));
         }
         let made = self.options.member(group).create_with_context(self.context.clone());
-        let made = Arc::new(made.map_err(|error| broker_error(group, &error))?);
+        let made: Arc<BaseConsumer<Context>> = Arc::new(made.map_err(|error| broker_error(group, &error))?);
+        self.context.serve(made.clone());
         Ok(Arc::clone(lock(&self.groups).entry(group.to_owned()).or_insert(made)))
     }
 
@@ -115,10 +128,36 @@ impl Kafka {
         self.admin.create(topic, &there.spec).await
     }
 
+    /// Takes a topic for known, on a cluster that cannot be asked about it.
+    #[cfg(feature = "testing")]
+    pub fn suppose(&self, topic: Topic) {
+        self.admin.suppose(topic);
+    }
+
+    /// Appends a record to a topic, whatever it is.
+    #[cfg(feature = "testing")]
+    pub async fn append_raw(&self, topic: &str, partition: u32, record: bytes::Bytes) -> bool {
+        let answer = self.journals.producer.append(topic, partition, &record).await;
+        answer.is_ok_and(|mut results| results.pop().is_some_and(|result| result.is_ok()))
+    }
+
     /// Deletes messages below a position, as retention does.
     #[cfg(feature = "testing")]
     pub async fn delete_below(&self, topic: &str, partition: u32, position: u64) -> Result<(), BrokerError> {
         self.admin.cut(topic, partition, position).await
+    }
+}
+
+impl Kafka {
+    /// Commits for a group that nobody here is a member of.
+    async fn commit_alone(
+        &self,
+        group: &str,
+        topic: &str,
+        commits: Vec<(u32, Commit)>,
+    ) -> Result<(), BrokerError> {
+        self.admin.existing(topic).await?;
+        commit_alone(self.group(group)?, topic, commits).await
     }
 }
 
@@ -154,7 +193,7 @@ impl Broker for Kafka {
         self.admin.topics().await
     }
 
-    async fn produce(&self, topic: &str, mut frames: Frames) -> Vec<Result<u64, ProduceError>> {
+    async fn produce(&self, topic: &str, frames: Frames) -> Vec<Result<u64, ProduceError>> {
         let count = frames.len();
         if count == 0 {
             return Vec::new();
@@ -165,17 +204,24 @@ impl Broker for Kafka {
             Ok(found) => found,
             Err(error) => return vec![Err(not_produced(error)); count],
         };
-        frames.share();
-        let answer = self.producer.produce(&found, &frames, recalls);
-        drop((frames, turn));
+        let rules = Rules { compacted: self.admin.is_compacted(topic) };
+        let answer = self.producer.produce(&found, rules, frames, recalls);
+        drop(turn);
         let ended = || ProduceError::Unavailable(BrokerError::Closed.to_string());
         answer.await.unwrap_or_else(|_| vec![Err(ended()); count])
     }
 
     async fn recall(&self) {
-        let producer = Arc::clone(&self.producer);
-        // The client's threads are waited for, and one of them may be looking up a name.
-        let _panicked = blocking(move || producer.recall()).await;
+        self.producer.recall();
+    }
+
+    async fn silence(&self, topic: &str, partitions: &[u32]) -> Vec<Option<Duration>> {
+        let (producer, name) = (Arc::clone(&self.producer), topic.to_owned());
+        let needed = self.admin.known(topic).map_or(1, |known| known.spec.min_insync);
+        let asked = partitions.to_vec();
+        // Not behind calls that wait for the same cluster.
+        let silence = tasks::blocking(move || producer.silence(&name, &asked, needed, PROBE)).await;
+        silence.unwrap_or_else(|_| vec![None; partitions.len()])
     }
 
     async fn takes(&self, topic: &str, partition: u32) -> Result<(), BrokerError> {
@@ -183,6 +229,20 @@ impl Broker for Kafka {
     }
 
     async fn reader(&self, topic: &str, partition: u32, from: u64) -> Result<Box<dyn Reader>, BrokerError> {
+        self.reader_ahead(topic, partition, from, GLANCE_BYTES).await
+    }
+
+    fn reads_ahead(&self) -> bool {
+        true
+    }
+
+    async fn reader_ahead(
+        &self,
+        topic: &str,
+        partition: u32,
+        from: u64,
+        ahead_bytes: usize,
+    ) -> Result<Box<dyn Reader>, BrokerError> {
         // Not asked for anew: one broker that does not answer would keep the partitions of all others from starting.
         let found = match self.admin.known(topic) {
             Some(known) if partition < known.partitions => known,
@@ -197,7 +257,12 @@ impl Broker for Kafka {
             let topic = topic.to_owned();
             return Err(BrokerError::OutOfRange { topic, partition, position: from, start, end });
         }
-        Ok(Box::new(KafkaReader::start(&self.admin, &self.readers, topic, partition, from)?))
+        let clients = self.readers.within(ahead_bytes);
+        Ok(Box::new(KafkaReader::start(&self.admin, &clients, topic, partition, from)?))
+    }
+
+    fn client_figures(&self) -> Option<ClientFigures> {
+        Some(self.context.figures())
     }
 
     async fn ends(&self, topic: &str) -> Result<Vec<Ends>, BrokerError> {
@@ -208,23 +273,24 @@ impl Broker for Kafka {
     async fn tails(&self, topic: &str) -> Result<Vec<u64>, BrokerError> {
         let found = self.admin.existing(topic).await?;
         let asker = self.options.journal_reader().create_with_context(self.context.clone());
-        let asker = Arc::new(asker.map_err(|error| broker_error(topic, &error))?);
-        let ends = self.admin.ends_by(asker, topic, (0..found.partitions).collect()).await?;
-        Ok(ends.iter().map(|ends| ends.end).collect())
+        let asker: Arc<BaseConsumer<Context>> = Arc::new(asker.map_err(|error| broker_error(topic, &error))?);
+        self.context.serve(asker.clone());
+        self.admin.ask(&asker, topic, (0..found.partitions).collect(), Offset::End).await
     }
 
-    async fn commit(
+    async fn commit_all(
         &self,
         group: &str,
         topic: &str,
-        partition: u32,
-        commit: Commit,
-    ) -> Result<(), BrokerError> {
-        if let Some(member) = self.member(group, topic) {
-            return member.commit(partition, commit).await;
-        }
-        self.admin.existing(topic).await?;
-        commit_alone(self.group(group)?, topic, partition, commit).await
+        commits: Vec<(u32, Commit)>,
+    ) -> Vec<Result<(), BrokerError>> {
+        let count = commits.len();
+        // One call for all; the client says of one error only whose it is not, so that all have it, and are tried again.
+        let made = match self.member(group, topic) {
+            Some(member) => member.commit_all(commits).await,
+            None => self.commit_alone(group, topic, commits).await,
+        };
+        vec![made; count]
     }
 
     async fn committed(
@@ -233,6 +299,9 @@ impl Broker for Kafka {
         topic: &str,
         partition: u32,
     ) -> Result<Option<Commit>, BrokerError> {
+        if let Some(member) = self.member(group, topic) {
+            return self.context.answer(member.committed(partition)).await;
+        }
         let consumer = self.group(group)?;
         let asked = committed(Arc::clone(&consumer), topic, partition);
         let found = self.context.answer(asked).await;
@@ -250,7 +319,7 @@ impl Broker for Kafka {
     async fn join(&self, group: &str, topic: &str, _node: &str) -> Result<Box<dyn Membership>, BrokerError> {
         check_name(group)?;
         let joined = self.admin.existing(topic).await?;
-        weak::kept_whole(&self.admin, group, topic).await?;
+        weak::kept_whole(&self.journals, group, topic).await?;
         let (member, membership) =
             join(&self.options, &self.context, &self.admin, group, joined, self.instance)?;
         lock(&self.members).insert((group.to_owned(), topic.to_owned()), Arc::downgrade(&member));
@@ -258,21 +327,24 @@ impl Broker for Kafka {
     }
 
     async fn journal(&self, name: &JournalName) -> Result<Arc<dyn Journal>, BrokerError> {
-        let journal = KafkaJournal {
-            admin: Arc::clone(&self.admin),
-            producer: Arc::clone(&self.journal_producer),
-            clients: Arc::clone(&self.journal_readers),
-            topic: topic_of(name)?,
-            name: name.clone(),
-            ahead: Mutex::new(Ahead::default()),
-        };
+        let topic = self.journals.topic_of(name).await?;
+        let journal = KafkaJournal::new(&self.journals, name.clone(), topic);
+        if name.kind == LogKind::Journal {
+            // Here, where the error keeps its code. What may pass is met, and waited for, by who appends.
+            match journal.make().await {
+                Err(
+                    BrokerError::Unavailable(_) | BrokerError::UnknownTopic(_) | BrokerError::Replicas { .. },
+                ) => {}
+                made => made?,
+            }
+        }
         journal.check_partition().await?;
         Ok(Arc::new(journal))
     }
 
     async fn journals(&self, group: &str, topic: &str) -> Result<Option<u32>, BrokerError> {
         let mut made = None;
-        for name in topics_of(group, topic)? {
+        for name in self.journals.topics_of(group, topic).await? {
             let there = self.admin.topic(&name).await?.map(|there| there.partitions);
             made = there.map(|there| made.map_or(there, |made: u32| made.min(there))).or(made);
         }
@@ -281,7 +353,7 @@ impl Broker for Kafka {
 
     async fn grow_journals(&self, group: &str, topic: &str, partitions: u32) -> Result<(), BrokerError> {
         // The journal last: it is what tells whether the group goes on.
-        for name in topics_of(group, topic)? {
+        for name in self.journals.topics_of(group, topic).await? {
             if self.admin.topic(&name).await?.is_some_and(|there| there.partitions < partitions) {
                 self.admin.grow(&name, partitions).await?;
             }

@@ -10,10 +10,13 @@ use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 
 use super::errors::not_made;
-use crate::contract::BrokerError;
+use super::journals::topic_name;
+use super::spec::check_name;
+use super::tokens;
+use crate::contract::{BrokerError, LogKind};
 
 /// Settings that a promise rests on, and why they cannot be changed.
-const FIXED: [(&str, &str); 13] = [
+const FIXED: [(&str, &str); 14] = [
     ("bootstrap.servers", "it is broker.kafka.brokers"),
     ("metadata.broker.list", "it is broker.kafka.brokers"),
     ("group.id", "it is the pipeline's group"),
@@ -26,8 +29,19 @@ const FIXED: [(&str, &str); 13] = [
     ("delivery.timeout.ms", "a message that timed out would be overtaken by the next"),
     ("retries", "a message that was given up would be overtaken by the next"),
     ("message.send.max.retries", "a message that was given up would be overtaken by the next"),
+    ("enable.gapless.guarantee", "a message that was given up would be overtaken by the next"),
     ("partition.assignment.strategy", "partitions that stay must not stop for those that move"),
 ];
+
+/// How often clients tell their figures.
+const INTERVAL: &str = "statistics.interval.ms";
+const INTERVAL_MS: i64 = 15_000;
+
+/// What a journal's reader may use for each partition: most have nothing to read, and a take-over reads one snapshot.
+const JOURNAL_AHEAD_BYTES: usize = 1 << 20;
+
+/// Settings that say whose certificates are trusted.
+const AUTHORITIES: [&str; 2] = ["ssl.ca.location", "ssl.ca.pem"];
 
 /// The largest batch that is sent, but for one of a single larger message.
 pub(crate) const BATCH_BYTES: usize = 256 << 10;
@@ -39,12 +53,77 @@ pub struct KafkaOptions {
     pub brokers: String,
     /// Any setting of librdkafka, such as `security.protocol`.
     pub settings: BTreeMap<String, String>,
+    /// Topics that keep Keylane's own state.
+    pub journals: KafkaJournals,
+    /// The name of this process, which the cluster's logs and quotas show; may be empty.
+    pub node: String,
+}
+
+/// Topics that keep Keylane's own state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KafkaJournals {
+    /// What their names begin with.
+    pub prefix: String,
+    /// Whether Keylane makes them.
+    pub create: bool,
+    /// Settings that they are made with, beside or instead of Keylane's own.
+    pub settings: BTreeMap<String, String>,
+}
+
+impl Default for KafkaJournals {
+    fn default() -> KafkaJournals {
+        KafkaJournals { prefix: "_keylane".to_owned(), create: true, settings: BTreeMap::new() }
+    }
+}
+
+/// Settings of such topics without which they would lose records: they may only be what they are.
+const KEPT_WHOLE: [(&str, &str); 3] =
+    [("cleanup.policy", "delete"), ("retention.ms", "-1"), ("retention.bytes", "-1")];
+
+/// The largest prefix: names of groups and topics stand behind it.
+const PREFIX_BYTES_MAX: usize = 64;
+
+/// What a record of a journal may need, whatever the size of messages: the largest facts, and a report.
+const JOURNAL_BYTES_MIN: usize = 256 << 10;
+
+impl KafkaJournals {
+    /// The longest name of those that stand beside a topic.
+    pub fn topic_name(&self, group: &str, topic: &str) -> String {
+        topic_name(&self.prefix, LogKind::Journal, group, topic)
+    }
+
+    fn check(&self) -> Result<(), BrokerError> {
+        let invalid = |text: String| Err(BrokerError::Invalid(text));
+        if check_name(&self.prefix).is_err()
+            || self.prefix.starts_with("__")
+            || self.prefix.len() > PREFIX_BYTES_MAX
+        {
+            return invalid(format!(
+                "broker.kafka.journals.prefix is {:?}; it takes letters, digits, `.`, `_` and `-`, at most {PREFIX_BYTES_MAX} of them, and does not begin with `__`, which is Kafka's own",
+                self.prefix
+            ));
+        }
+        for (name, wanted) in KEPT_WHOLE {
+            if self.settings.get(name).is_some_and(|set| set != wanted) {
+                return invalid(format!(
+                    "broker.kafka.journals.settings.{name} can only be {wanted}: a journal that forgets by itself loses what Keylane knows; take it out"
+                ));
+            }
+        }
+        let bytes = self.settings.get("max.message.bytes");
+        if bytes.is_some_and(|set| !set.parse().is_ok_and(|bytes: usize| bytes >= JOURNAL_BYTES_MIN)) {
+            return invalid(format!(
+                "broker.kafka.journals.settings.max.message.bytes must be {JOURNAL_BYTES_MIN} or more, and at least twice the largest max_message of your topics"
+            ));
+        }
+        Ok(())
+    }
 }
 
 impl KafkaOptions {
     /// A cluster, with nothing else set.
     pub fn new(brokers: impl Into<String>) -> KafkaOptions {
-        KafkaOptions { brokers: brokers.into(), settings: BTreeMap::new() }
+        KafkaOptions { brokers: brokers.into(), ..KafkaOptions::default() }
     }
 
     /// Refuses what cannot be set.
@@ -59,6 +138,8 @@ impl KafkaOptions {
                 return Err(BrokerError::Invalid(text));
             }
         }
+        self.journals.check()?;
+        tokens::Endpoint::of(&self.settings)?;
         // Names and values are looked at by the client itself, without connecting anywhere.
         for client in [self.producer(), self.member("group")] {
             client.create_native_config().map_err(|error| BrokerError::Invalid(not_made(&error)))?;
@@ -83,6 +164,8 @@ impl KafkaOptions {
         ])
         .fixed(&[
             ("enable.idempotence", "true"),
+            // The client stops at what it does not get over, so that nothing overtakes it, and is replaced.
+            ("enable.gapless.guarantee", "true"),
             ("acks", "all"),
             ("message.timeout.ms", "0"),
             ("retries", "2147483647"),
@@ -95,32 +178,50 @@ impl KafkaOptions {
     pub(crate) fn journal_producer(&self) -> ClientConfig {
         let mut config = self.producer();
         config.set("linger.ms", "2").set("compression.type", "none");
+        // One record that fails is no reason to give up those of other journals: who appends reads back what counts.
+        config.set("enable.gapless.guarantee", "false");
         config
     }
 
-    /// A client that reads topics.
-    pub fn reader(&self) -> ClientConfig {
+    /// A client that reads topics, and may use `ahead_bytes` of memory for each partition that it reads.
+    ///
+    /// A quarter of them is what waits in a partition's queue, and another what one more answer may bring before its
+    /// fetching stops. The rest is what the client needs around messages: some 350 bytes each.
+    pub fn reader(&self, ahead_bytes: usize) -> ClientConfig {
+        let share = (ahead_bytes / 4).max(1 << 10);
         self.client(&[
-            ("fetch.min.bytes", "1024"),
-            ("fetch.wait.max.ms", "500"),
+            // From the first byte on, or a lone message would wait; and not for long, since a client has one request
+            // under way to a broker, and an empty partition would have a full one wait.
+            ("fetch.min.bytes", "1"),
+            ("fetch.wait.max.ms", "100"),
             ("isolation.level", "read_committed"),
-            // By partition, on top of what pipelines have buffered: what is not read here waits at the broker.
-            ("queued.max.messages.kbytes", "1024"),
-            ("queued.min.messages", "1000"),
+            // By partition: what is not read here waits at the broker. Bytes are the bound, not messages.
+            ("queued.max.messages.kbytes", &(share >> 10).to_string()),
+            ("queued.min.messages", "100000"),
             // How long a partition whose queue was full is not asked for: by default a second, in which so little
             // as is queued here is used up many times.
             ("fetch.queue.backoff.ms", "10"),
-            ("fetch.message.max.bytes", "1048576"),
+            ("fetch.message.max.bytes", &share.to_string()),
+            // Of all partitions in one answer, which is in memory as a whole.
+            ("fetch.max.bytes", &(4 * ahead_bytes).clamp(1 << 20, 16 << 20).to_string()),
         ])
         .fixed(&READING)
         .0
     }
 
-    /// A client that reads journals: what was appended is wanted at once.
+    /// A client that reads journals: what was appended is wanted at once, and whoever begins to read one waits until
+    /// the request that is under way ends.
     pub(crate) fn journal_reader(&self) -> ClientConfig {
-        let mut config = self.reader();
-        config.set("fetch.min.bytes", "1").set("isolation.level", "read_uncommitted");
+        let mut config = self.reader(JOURNAL_AHEAD_BYTES);
+        config.set("fetch.min.bytes", "1").set("fetch.wait.max.ms", "50");
+        config.set("isolation.level", "read_uncommitted");
         config
+    }
+
+    /// How often clients tell their figures, in ms.
+    pub(crate) fn interval_ms(&self) -> i64 {
+        let set = self.settings.get(INTERVAL).and_then(|set| set.parse().ok());
+        set.unwrap_or(INTERVAL_MS)
     }
 
     /// A member of a group that reads `topic`, under a name of its own if the process has one: a process may have a
@@ -150,9 +251,21 @@ impl KafkaOptions {
         self.client(&[("request.timeout.ms", "30000")]).0
     }
 
+    /// How the cluster's logs and quotas name this process.
+    fn client_id(&self) -> String {
+        let fine = |letter: char| {
+            if letter.is_ascii_alphanumeric() || "._-".contains(letter) { letter } else { '-' }
+        };
+        match self.node.is_empty() {
+            true => "keylane".to_owned(),
+            false => format!("keylane-{}", self.node.chars().map(fine).collect::<String>()),
+        }
+    }
+
     fn client(&self, defaults: &[(&str, &str)]) -> Config {
         let mut config = ClientConfig::new();
-        config.set("client.id", "keylane");
+        config.set("client.id", self.client_id());
+        config.set(INTERVAL, INTERVAL_MS.to_string());
         config.set("reconnect.backoff.ms", "100").set("reconnect.backoff.max.ms", "2000");
         config.set("retry.backoff.ms", "100");
         // Who does not answer by then is away; the default would leave an operator in the dark for half a minute.
@@ -160,8 +273,13 @@ impl KafkaOptions {
         for (name, value) in defaults {
             config.set(*name, *value);
         }
-        for (name, value) in &self.settings {
+        for (name, value) in self.settings.iter().filter(|(name, _)| !tokens::OURS.contains(&name.as_str())) {
             config.set(name, value);
+        }
+        // The client brings its own TLS library, which by itself looks for authorities where no system has any.
+        let tls = self.settings.get("security.protocol").is_some_and(|it| it.to_lowercase().contains("ssl"));
+        if tls && !AUTHORITIES.iter().any(|name| self.settings.contains_key(*name)) {
+            config.set("ssl.ca.location", "probe");
         }
         config.set("bootstrap.servers", &self.brokers);
         config.set_log_level(RDKafkaLogLevel::Warning);
@@ -239,13 +357,62 @@ mod tests {
         }
     }
 
+    /// BRK-2: authorities of the system are found, unless others are named.
+    #[test]
+    fn authorities_of_the_system_are_looked_for_where_none_are_named() {
+        let location = |settings: &[(&str, &str)]| {
+            let mut options = KafkaOptions::new("localhost:9092");
+            let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            options.settings.extend(settings);
+            let member = options.member("g").get("ssl.ca.location").map(str::to_owned);
+            for client in [options.producer(), options.reader(1 << 20), options.admin()] {
+                assert_eq!(client.get("ssl.ca.location").map(str::to_owned), member);
+            }
+            member
+        };
+        let probe = Some("probe".to_owned());
+        assert_eq!(location(&[("security.protocol", "SASL_SSL")]), probe);
+        assert_eq!(location(&[("security.protocol", "ssl")]), probe);
+        assert_eq!(location(&[("security.protocol", "PLAINTEXT")]), None);
+        assert_eq!(location(&[]), None);
+        let own = [("security.protocol", "SSL"), ("ssl.ca.location", "/ca.pem")];
+        assert_eq!(location(&own), Some("/ca.pem".to_owned()));
+        assert_eq!(location(&[("security.protocol", "SSL"), ("ssl.ca.pem", "PEM")]), None);
+    }
+
+    /// BRK-2, BRK-6.
+    #[test]
+    fn journals_that_would_forget_are_refused_before_anything_is_made() {
+        let with = |prefix: &str, name: &str, value: &str| {
+            let mut options = KafkaOptions::new("localhost:9092");
+            options.journals.prefix = prefix.to_owned();
+            options.journals.settings.insert(name.to_owned(), value.to_owned());
+            options.check()
+        };
+        assert_eq!(with("team.keylane", "segment.bytes", "52428800"), Ok(()));
+        assert_eq!(with("team.keylane", "cleanup.policy", "delete"), Ok(()));
+        for (prefix, name, value) in [
+            ("_keylane", "cleanup.policy", "compact"),
+            ("_keylane", "retention.ms", "86400000"),
+            ("_keylane", "retention.bytes", "1000"),
+            ("_keylane", "max.message.bytes", "1000"),
+            ("_keylane", "max.message.bytes", "large"),
+            ("", "segment.bytes", "52428800"),
+            ("__kafka", "segment.bytes", "52428800"),
+            ("a/b", "segment.bytes", "52428800"),
+        ] {
+            let refused = with(prefix, name, value).expect_err("it is wrong").to_string();
+            assert!(refused.contains("broker.kafka.journals"), "{refused}");
+        }
+    }
+
     /// BRK-2: what a user sets is passed on, and replaces a default.
     #[test]
     fn other_settings_reach_every_client() {
         let mut options = KafkaOptions::new("localhost:9092");
         options.settings.insert("security.protocol".to_owned(), "SASL_SSL".to_owned());
         options.settings.insert("session.timeout.ms".to_owned(), "6000".to_owned());
-        for config in [options.producer(), options.reader(), options.member("g"), options.admin()] {
+        for config in [options.producer(), options.reader(1 << 20), options.member("g"), options.admin()] {
             assert_eq!(config.get("security.protocol"), Some("SASL_SSL"));
         }
         assert_eq!(options.member("g").get("session.timeout.ms"), Some("6000"));

@@ -1,79 +1,118 @@
 //! Producing to Kafka: each message with a result, in the order of the calls.
 //!
-//! The client batches, retries and keeps the order of each partition by itself, for as long as it takes; nothing is
-//! given up here unless it is called back. A call's messages are with the client when its future is first polled, so
-//! that no later call can overtake it. What the client reports comes on a thread of its own, and is counted into the
-//! call that it belongs to. A client that cannot go on is replaced when what it had was called back.
+//! The client batches and retries by itself, for as long as it takes; nothing is given up here unless it is called back.
+//! A call's messages are with the client when its future is first polled, so that no later call can overtake it.
+//!
+//! What the client does not get over would let later messages of a partition overtake (a record that the cluster
+//! refuses, an error that it calls permanent). So it is told to stop there (`enable.gapless.guarantee`), and is
+//! replaced: `mend.rs` takes back what it had, and hands it to a new one in the same order. Who is to blame for a refused batch
+//! is found on the way, and alone hears of it. `under_way.rs` has the calls, `client.rs` the client, `leaders.rs` who
+//! answers and who throttles.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod client;
+mod leaders;
+mod mend;
+mod send;
+mod under_way;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use keylane_core::{Delivery, Frames};
-use rdkafka::config::RDKafkaLogLevel;
+use keylane_core::Frames;
+use rdkafka::ClientConfig;
+use rdkafka::bindings::rd_kafka_t;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::DeliveryResult;
-use rdkafka::producer::{BaseRecord, Producer, ProducerContext, PurgeConfig, ThreadedProducer};
-use rdkafka::{ClientConfig, ClientContext, Message};
 use tokio::sync::{oneshot, watch};
 
+use self::client::{Native, Outgoing, Told};
+use self::leaders::Leaders;
+use self::under_way::{Answer, Open, UnderWay, number};
 use super::admin::{Learn, partitions_of};
 use super::context::Context;
 use super::errors::{broker_error, produce_error};
-use super::wire::{headers_of, reserved};
+use super::tokens::Bearer;
 use super::{lock, read_lock, write_lock};
-use crate::contract::{BrokerError, NO_POSITION, ProduceError, Topic};
-
-/// How long the reports of a client that is replaced are waited for.
-const FLUSH: Duration = Duration::from_secs(10);
-/// Bits of a report's number that say which message of its call it is about.
-const INDEX_BITS: u32 = 24;
+use crate::contract::{BrokerError, ProduceError, Topic};
+use crate::tasks;
 
 /// A result for each message of a call.
 pub(crate) type Results = Vec<Result<u64, ProduceError>>;
 
 /// The client that produces.
-pub(crate) struct KafkaProducer {
+pub(crate) struct KafkaProducer(Arc<Shared>);
+
+struct Shared {
     config: ClientConfig,
     context: Context,
-    /// Held for reading while messages are handed over, so that calling back leaves out none.
-    client: RwLock<Arc<ThreadedProducer<Reports>>>,
+    leaders: Arc<Leaders>,
+    /// Held for reading while messages are handed over, so that calling back and mending leave out none. Nothing
+    /// waits for the network while it is held.
+    client: RwLock<Arc<Running>>,
     calls: AtomicU64,
     /// How often everything was called back.
     recalls: watch::Sender<u64>,
+    /// Never held while something is waited for.
+    under_way: Mutex<UnderWay>,
+}
+
+/// A client, with a thread of its own that takes its reports.
+struct Running {
+    native: Native,
+    /// It gets nothing more, and is replaced once all that it has is back.
+    is_over: AtomicBool,
+    /// What it has on its way is not waited for.
+    called_back: AtomicBool,
+}
+
+/// What a topic does not take, as far as is known before it is asked.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Rules {
+    /// It keeps the last message of each key, and takes none without one.
+    pub(crate) compacted: bool,
 }
 
 impl KafkaProducer {
     pub(crate) fn new(config: &ClientConfig, context: Context) -> Result<KafkaProducer, BrokerError> {
-        let client = RwLock::new(Arc::new(client(config, &context)?));
-        let (config, calls) = (config.clone(), AtomicU64::new(1));
-        Ok(KafkaProducer { config, context, client, calls, recalls: watch::Sender::new(0) })
+        let leaders = Arc::<Leaders>::default();
+        let client = Running::new(config, &context, &leaders)?;
+        let shared = Arc::new(Shared {
+            config: config.clone(),
+            context,
+            leaders,
+            client: RwLock::new(Arc::clone(&client)),
+            calls: AtomicU64::new(1),
+            recalls: watch::Sender::new(0),
+            under_way: Mutex::default(),
+        });
+        Shared::serve(&shared, client)?;
+        Ok(KafkaProducer(shared))
     }
 
     /// How often everything was called back.
     pub(crate) fn recalls(&self) -> u64 {
-        *self.recalls.borrow()
+        *self.0.recalls.borrow()
     }
 
     /// Hands messages to the client. The answer comes once each is durable or refused. Nothing is sent if everything
     /// was called back since the call began.
-    pub(crate) fn produce(&self, topic: &Topic, frames: &Frames, recalls: u64) -> oneshot::Receiver<Results> {
+    pub(crate) fn produce(
+        &self,
+        topic: &Topic,
+        rules: Rules,
+        mut frames: Frames,
+        recalls: u64,
+    ) -> oneshot::Receiver<Results> {
         let (done, answer) = oneshot::channel();
-        let client = read_lock(&self.client);
+        frames.share();
+        let client = read_lock(&self.0.client);
         if self.recalls() != recalls {
             let _nobody_waits = done.send(vec![Err(called_back()); frames.len()]);
             return answer;
         }
-        let call = self.begin(&client, frames.len(), &topic.name, done);
-        for (index, message) in frames.messages().enumerate() {
-            let number = call << INDEX_BITS | index as u64;
-            let message = message.map_err(|error| ProduceError::Invalid(error.to_string()));
-            if let Err(error) = message.and_then(|message| hand_over(&client, topic, &message, number)) {
-                client.client().context().ended(call, index, Err(error));
-            }
-        }
+        let call = self.0.calls.fetch_add(1, Ordering::Relaxed);
+        self.0.hand_over(&client, topic, rules, call, &frames, done);
         answer
     }
 
@@ -82,7 +121,7 @@ impl KafkaProducer {
         &self,
         work: impl Future<Output = Result<T, BrokerError>>,
     ) -> Result<T, BrokerError> {
-        let mut recalls = self.recalls.subscribe();
+        let mut recalls = self.0.recalls.subscribe();
         tokio::select! {
             biased;
             _ = recalls.changed() => Err(BrokerError::Unavailable(called_back().to_string())),
@@ -90,179 +129,109 @@ impl KafkaProducer {
         }
     }
 
-    /// Gives up all that was not acknowledged: its calls end soon.
+    /// Gives up all that was not acknowledged: its calls end soon. Waits for nobody: one of the client's threads may be
+    /// looking up a name for as long as it likes.
     pub(crate) fn recall(&self) {
-        let mut client = write_lock(&self.client);
-        self.recalls.send_modify(|recalls| *recalls += 1);
-        client.purge(PurgeConfig::default().queue().inflight());
-        self.renew(&mut client);
+        let client = write_lock(&self.0.client);
+        self.0.recalls.send_modify(|recalls| *recalls += 1);
+        let answers = lock(&self.0.under_way).call_back();
+        client.called_back.store(true, Ordering::SeqCst);
+        client.is_over.store(true, Ordering::SeqCst);
+        client.native.purge(true);
+        drop(client);
+        answers.into_iter().for_each(Answer::give);
     }
 
-    /// Replaces a client that has failed for good.
-    fn renew(&self, there: &mut Arc<ThreadedProducer<Reports>>) {
-        let Some((code, why)) = there.client().fatal_error() else { return };
-        tracing::error!(%code, why, "kafka: a producer cannot go on and is made anew");
-        match client(&self.config, &self.context) {
-            Err(error) => tracing::error!(%error, "kafka: a producer could not be made"),
-            Ok(made) => {
-                let gone = std::mem::replace(there, Arc::new(made));
-                // Its reports are still to come, and ending it waits for them.
-                drop(crate::tasks::blocking(move || {
-                    let _ = gone.flush(FLUSH);
-                }));
-            }
-        }
-    }
-
-    /// Appends one record, without a key or headers.
+    /// Appends one record, without a key or headers. Whoever appends to a journal reads back what counts, so that it
+    /// is not sent again.
     pub(crate) fn append(&self, topic: &str, partition: u32, record: &Bytes) -> oneshot::Receiver<Results> {
         let (done, answer) = oneshot::channel();
-        let failed = read_lock(&self.client).client().fatal_error().is_some();
-        if failed {
-            // Who appends to a journal reads back what counts, so that nothing has to be called back first.
-            self.renew(&mut write_lock(&self.client));
-        }
-        let client = read_lock(&self.client);
-        let call = self.begin(&client, 1, topic, done);
-        let record = BaseRecord::<(), [u8], usize>::with_opaque_to(topic, (call << INDEX_BITS) as usize)
-            .partition(partition as i32)
-            .payload(&record[..]);
-        if let Err((error, _)) = client.send(record) {
-            client.client().context().ended(call, 0, Err(refused(topic, &error)));
+        let (topic, client): (Arc<str>, _) = (topic.into(), read_lock(&self.0.client));
+        let number = number(self.0.calls.fetch_add(1, Ordering::Relaxed), 0);
+        lock(&self.0.under_way)
+            .begin(number >> under_way::INDEX_BITS, Open::new(Arc::clone(&topic), None, 1, done));
+        let outgoing = Outgoing { partition, key: None, payload: Some(record), number };
+        let sent = match client.is_over.load(Ordering::SeqCst) {
+            true => Err(RDKafkaErrorCode::Fatal),
+            false => client.native.send(&topic, &outgoing, std::iter::empty()),
+        };
+        if let Err(code) = sent {
+            let ended = lock(&self.0.under_way).refuse(number, produce_error(&topic, code));
+            ended.into_iter().for_each(Answer::give);
         }
         answer
     }
 
-    fn begin(
+    /// For how long the leaders of partitions have acknowledged nothing at all, the time apart for which they throttled
+    /// us; none for one that was never heard of, or has fewer replicas in sync than are `needed`: it refuses
+    /// everything, however much it takes for others. Waits for the network, a little, to learn who leads.
+    pub(crate) fn silence(
         &self,
-        client: &ThreadedProducer<Reports>,
-        messages: usize,
         topic: &str,
-        done: oneshot::Sender<Results>,
-    ) -> u64 {
-        let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        let unknown = Err(ProduceError::Unavailable("it was not reported".to_owned()));
-        let open = Open {
-            topic: topic.to_owned(),
-            results: vec![unknown; messages],
-            left: messages,
-            done: Some(done),
+        partitions: &[u32],
+        needed: u32,
+        wait: Duration,
+    ) -> Vec<Option<Duration>> {
+        let client = Arc::clone(&read_lock(&self.0.client));
+        let mut lacking = Vec::new();
+        // While it throttles us, the only broker there is does not answer this either.
+        if let Ok(metadata) = client.native.client().fetch_metadata(Some(topic), wait) {
+            let found = metadata.topics().iter().flat_map(|topic| topic.partitions());
+            let mut leaders = Vec::new();
+            for partition in found {
+                let id = partition.id().max(0) as u32;
+                leaders.push((id, partition.leader()));
+                if partition.leader() < 0 || partition.isr().len() < needed as usize {
+                    lacking.push(id);
+                }
+            }
+            self.0.leaders.looked(&topic.into(), leaders.into_iter());
+        }
+        let silence = |partition: &u32| match lacking.contains(partition) {
+            true => None,
+            false => self.0.leaders.silence(topic, *partition),
         };
-        lock(&client.client().context().calls).insert(call, open);
-        call
+        partitions.iter().map(silence).collect()
+    }
+}
+
+impl Running {
+    fn new(
+        config: &ClientConfig,
+        context: &Context,
+        leaders: &Arc<Leaders>,
+    ) -> Result<Arc<Running>, BrokerError> {
+        let told = Told { context: context.clone(), leaders: Arc::clone(leaders) };
+        let native = Native::new(config, told).map_err(|error| broker_error("the cluster", &error))?;
+        let (is_over, called_back) = (AtomicBool::new(false), AtomicBool::new(false));
+        let running = Arc::new(Running { native, is_over, called_back });
+        context.serve(running.clone());
+        Ok(running)
+    }
+}
+
+impl Bearer for Running {
+    fn native(&self) -> *mut rd_kafka_t {
+        self.native.client().native_ptr()
+    }
+}
+
+impl Shared {
+    /// Starts the thread that takes a client's reports, and mends it.
+    fn serve(shared: &Arc<Shared>, client: Arc<Running>) -> Result<(), BrokerError> {
+        let shared = Arc::downgrade(shared);
+        let started = tasks::thread("kafka-producer", move || mend::serve(&shared, &client));
+        started.map(drop).map_err(|error| BrokerError::Unavailable(error.to_string()))
     }
 }
 
 impl Learn for KafkaProducer {
     fn learn(&self, topic: &str, timeout: Duration) -> Result<u32, KafkaError> {
-        let client = Arc::clone(&read_lock(&self.client));
-        Ok(partitions_of(&client.client().fetch_metadata(Some(topic), timeout)?))
+        let client = Arc::clone(&read_lock(&self.0.client));
+        Ok(partitions_of(&client.native.client().fetch_metadata(Some(topic), timeout)?))
     }
-}
-
-fn client(config: &ClientConfig, context: &Context) -> Result<ThreadedProducer<Reports>, BrokerError> {
-    let reports = Reports { context: context.clone(), calls: Mutex::default() };
-    config.create_with_context(reports).map_err(|error| broker_error("the cluster", &error))
-}
-
-fn hand_over(
-    client: &ThreadedProducer<Reports>,
-    topic: &Topic,
-    message: &Delivery,
-    number: u64,
-) -> Result<(), ProduceError> {
-    let (name, partition, bytes) = (&topic.name, message.partition(), message.size());
-    if partition >= topic.partitions {
-        return Err(ProduceError::UnknownTopic(format!("{name}/{partition}")));
-    }
-    let bytes_max = topic.spec.message_bytes_max;
-    if bytes > bytes_max {
-        return Err(ProduceError::TooLarge { topic: name.clone(), bytes, bytes_max });
-    }
-    if let Some(header) = reserved(message) {
-        return Err(ProduceError::Invalid(format!(
-            "the header {header:?} cannot be used: names that begin with keylane- are taken"
-        )));
-    }
-    let mut record = BaseRecord::<[u8], [u8], usize>::with_opaque_to(name, number as usize)
-        .partition(partition as i32)
-        .headers(headers_of(message));
-    record.key = message.key();
-    record.payload = message.payload();
-    client.send(record).map_err(|(error, _)| match error.rdkafka_error_code() {
-        // It is there: the client has not heard of it.
-        Some(RDKafkaErrorCode::UnknownPartition) => {
-            ProduceError::Unavailable(format!("the client does not know {name}/{partition} yet"))
-        }
-        _ => refused(name, &error),
-    })
 }
 
 fn called_back() -> ProduceError {
     ProduceError::Unavailable("it was called back before it was sent".to_owned())
-}
-
-fn refused(topic: &str, error: &KafkaError) -> ProduceError {
-    produce_error(topic, error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail))
-}
-
-/// A call whose messages are not all reported.
-struct Open {
-    topic: String,
-    results: Results,
-    left: usize,
-    done: Option<oneshot::Sender<Results>>,
-}
-
-/// Counts what the client reports.
-pub(crate) struct Reports {
-    context: Context,
-    calls: Mutex<HashMap<u64, Open>>,
-}
-
-impl Reports {
-    fn ended(&self, call: u64, index: usize, result: Result<u64, ProduceError>) {
-        let mut calls = lock(&self.calls);
-        let Some(open) = calls.get_mut(&call) else {
-            return;
-        };
-        open.results[index] = result;
-        open.left -= 1;
-        if open.left == 0
-            && let Some(Open { results, done: Some(done), .. }) = calls.remove(&call)
-        {
-            drop(calls);
-            let _nobody_waits = done.send(results);
-        }
-    }
-}
-
-impl ClientContext for Reports {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
-        self.context.log(level, facility, message);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        self.context.error(error, reason);
-    }
-}
-
-impl ProducerContext for Reports {
-    type DeliveryOpaque = usize;
-
-    fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
-        let (call, index) = (number as u64 >> INDEX_BITS, number & ((1 << INDEX_BITS) - 1));
-        let result = match result {
-            Ok(message) => {
-                self.context.reached();
-                // One that was acknowledged by an answer to a later one has none.
-                Ok(u64::try_from(message.offset()).unwrap_or(NO_POSITION))
-            }
-            Err((error, _)) => {
-                let topic = lock(&self.calls).get(&call).map(|open| open.topic.clone());
-                Err(refused(&topic.unwrap_or_default(), error))
-            }
-        };
-        self.ended(call, index, result);
-    }
 }

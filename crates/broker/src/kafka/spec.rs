@@ -2,10 +2,10 @@
 
 use rdkafka::admin::ConfigResource;
 
-use super::describe::Described;
+use super::native::Described;
 use super::options::BATCH_BYTES;
 use super::wire::AROUND;
-use crate::contract::{BrokerError, Compression, Topic, TopicSpec};
+use crate::contract::{BrokerError, Compression, Ids, Topic, TopicSpec};
 
 /// A setting's value.
 pub(crate) fn value(config: &ConfigResource, name: &str) -> Option<String> {
@@ -13,11 +13,11 @@ pub(crate) fn value(config: &ConfigResource, name: &str) -> Option<String> {
 }
 
 /// A topic's settings on Kafka.
-pub(crate) fn settings_of(spec: &TopicSpec) -> Vec<(&'static str, String)> {
+pub(crate) fn settings_of(spec: &TopicSpec) -> Vec<(String, String)> {
     let bound = |bound: Option<u64>| bound.map_or("-1".to_owned(), |bound| bound.to_string());
     // Kafka's bound is of one partition.
     let bytes = spec.retention_bytes.map(|bytes| bytes / u64::from(spec.partitions.max(1)));
-    vec![
+    let mut settings = vec![
         ("min.insync.replicas", spec.min_insync.to_string()),
         ("retention.ms", bound(spec.retention_ms)),
         ("retention.bytes", bound(bytes)),
@@ -25,35 +25,31 @@ pub(crate) fn settings_of(spec: &TopicSpec) -> Vec<(&'static str, String)> {
         ("max.message.bytes", (spec.message_bytes_max.max(BATCH_BYTES) + AROUND).to_string()),
         ("message.timestamp.type", "LogAppendTime".to_owned()),
         ("cleanup.policy", "delete".to_owned()),
-        (
-            "compression.type",
-            CODECS
-                .iter()
-                .find(|(one, _)| *one == spec.compression)
-                .map_or("producer", |(_, name)| name)
-                .to_owned(),
-        ),
-    ]
+    ];
+    // Only where somebody asked for one: managed clusters refuse it, and what our producer sends is lz4 anyway.
+    if let Some((_, codec)) = CODECS.iter().find(|(one, _)| *one == spec.compression) {
+        settings.push(("compression.type", (*codec).to_owned()));
+    }
+    settings.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// Settings that give a topic that is there other limits. What says no limit stays as it is: a topic that somebody
 /// made may be compacted, or carry its producers' times.
-pub(crate) fn changes(there: &TopicSpec, wanted: &TopicSpec) -> Vec<(&'static str, String)> {
+pub(crate) fn changes(there: &TopicSpec, wanted: &TopicSpec) -> Vec<(String, String)> {
     let larger = wanted.message_bytes_max > there.message_bytes_max;
-    let changed = settings_of(wanted).into_iter().zip(settings_of(there));
-    let changed = changed.filter(|(new, old)| new != old || (larger && new.0 == "max.message.bytes"));
-    changed.map(|(new, _)| new).collect()
+    let old = settings_of(there);
+    let changed = |new: &(String, String)| !old.contains(new) || (larger && new.0 == "max.message.bytes");
+    settings_of(wanted).into_iter().filter(changed).collect()
 }
 
 /// The topic's own setting: it holds for every producer, and Kafka's tools show it. Our producer sends lz4, which a
 /// topic of lz4 keeps as it came; for another codec the cluster compresses anew.
-const CODECS: [(Compression, &str); 6] = [
+const CODECS: [(Compression, &str); 5] = [
     (Compression::Lz4, "lz4"),
     (Compression::None, "uncompressed"),
     (Compression::Snappy, "snappy"),
     (Compression::Zstd, "zstd"),
     (Compression::Gzip, "gzip"),
-    (Compression::AsProduced, "producer"),
 ];
 
 /// A topic as it was described, and its settings.
@@ -74,6 +70,7 @@ pub(crate) fn to_topic(topic: &Described, setting: impl Fn(&str) -> Option<Strin
             compression: setting("compression.type")
                 .and_then(|there| CODECS.iter().find(|(_, name)| *name == there))
                 .map_or(Compression::AsProduced, |(codec, _)| *codec),
+            ids: Ids::default(),
         },
     }
 }

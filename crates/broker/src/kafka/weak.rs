@@ -1,9 +1,11 @@
 //! Settings of a cluster's topics that weaken a promise (BRK-9), and those under which our own state would be lost.
 
+use std::sync::Arc;
+
 use super::admin::{Admin, value};
-use super::describe::Described;
-use super::journal::topic_of;
-use crate::contract::{BrokerError, JournalName, LogKind, Warning, Weakness};
+use super::journals::Journals;
+use super::native::Described;
+use crate::contract::{BrokerError, Warning, Weakness};
 
 /// A pipeline may be away for this long, over a night or a failed deployment, without losing what waits for it.
 const KEPT_MS_MIN: i64 = 24 * 3600 * 1000;
@@ -76,13 +78,13 @@ fn found(topic: &Described, setting: impl Fn(&str) -> Option<String>) -> Vec<War
 
 /// An error if one of the topics that keep a group's state would forget any of it: what was not cut by us is needed
 /// (`keylane_core::state`). Those that are not there yet are made as they should be.
-pub(crate) async fn kept_whole(admin: &Admin, group: &str, topic: &str) -> Result<(), BrokerError> {
-    let mut names = Vec::new();
-    for kind in [LogKind::Journal, LogKind::Hold] {
-        let (group, topic) = (group.to_owned(), topic.to_owned());
-        names.push(topic_of(&JournalName { group, topic, partition: 0, kind })?);
-    }
-    for (topic, config) in admin.with_settings(names).await? {
+pub(crate) async fn kept_whole(
+    journals: &Arc<Journals>,
+    group: &str,
+    topic: &str,
+) -> Result<(), BrokerError> {
+    let names = journals.topics_of(group, topic).await?;
+    for (topic, config) in journals.admin.with_settings(names.to_vec()).await? {
         let config = config?;
         for (name, wanted) in
             [("cleanup.policy", "delete"), ("retention.ms", "-1"), ("retention.bytes", "-1")]

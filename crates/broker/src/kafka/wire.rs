@@ -1,13 +1,14 @@
 //! A message on Kafka's wire, and back.
 //!
 //! Key, payload and headers stand where every Kafka client has them, a null payload apart from an empty one. What Kafka
-//! has no place for goes into headers of ours, as text, so that any client can read them. A record of somebody else's
-//! has none of them: its id is then where it lies (MSG-1), and it was produced when it was appended.
+//! has no place for goes into headers of ours, as text, so that any client can read them; nearly always that is the id
+//! alone, since headers cost more than all the rest of a record. A record without an id is called by where it lies
+//! (MSG-1). It was produced when its id says so, if that is a UUIDv7, else at the record's time; only where that would
+//! be wrong by more than a second has it a header for it.
 
 use bytes::BytesMut;
-use keylane_core::frame::ID_BYTES_MAX;
+use keylane_core::frame::{DELIVER_AT_HEADER, ID_BYTES_MAX, PRIORITIES, PRIORITY_HEADER, TTL_HEADER};
 use keylane_core::{Delivery, Draft, FrameError};
-use rdkafka::message::{Header, OwnedHeaders};
 
 /// The message's id.
 const ID: &str = "keylane-id";
@@ -90,6 +91,7 @@ pub(crate) fn put_record<'a>(
     delta: u32,
 ) -> Result<(), FrameError> {
     let (mut id, mut version, mut produced_ms, mut appended_ms) = (None, None, None, record.appended_ms);
+    let (mut deliver_at_ms, mut priority, mut ttl_ms) = (None, None, None);
     let mut others: Vec<(&str, &[u8])> = Vec::new();
     for (name, value) in headers {
         let is = |ours: &str| name == ours.as_bytes();
@@ -102,24 +104,33 @@ pub(crate) fn put_record<'a>(
             version = number(value);
         } else if is(APPENDED_AT) {
             appended_ms = number(value).unwrap_or(appended_ms);
+        } else if is(DELIVER_AT_HEADER) {
+            deliver_at_ms = number(value);
+        } else if is(PRIORITY_HEADER) {
+            priority =
+                number(value).and_then(|one| u8::try_from(one).ok()).filter(|one| PRIORITIES.contains(one));
+        } else if is(TTL_HEADER) {
+            ttl_ms = number(value).filter(|ttl_ms| *ttl_ms > 0);
         } else {
             // One whose name is not UTF-8 is left out: it cannot be told apart from another.
             others.extend(std::str::from_utf8(name).map(|name| (name, value)));
         }
     }
-    let id = match id {
-        Some(id) => id,
-        None => place.at(record.offset),
-    };
     let at = frames.len();
     let draft = Draft {
-        id,
+        id: match id {
+            Some(id) => id,
+            None => place.at(record.offset),
+        },
         key: record.key,
         payload: record.payload,
         headers: &others,
         version,
-        produced_ms: produced_ms.unwrap_or(record.appended_ms),
+        produced_ms: produced_ms.or_else(|| id.and_then(made_ms)).unwrap_or(record.appended_ms),
         appended_ms: (appended_ms != batch_ms).then_some(appended_ms),
+        deliver_at_ms,
+        priority,
+        ttl_ms,
     };
     draft.encode(frames)?;
     frames[at + 4..at + 8].copy_from_slice(&delta.to_le_bytes());
@@ -152,23 +163,80 @@ fn eight_digits(text: [u8; 8]) -> Option<u64> {
     Some((fours.wrapping_mul(10_000) + (fours >> 32)) & 0xffff_ffff)
 }
 
-/// The headers of a message that is produced. It was parsed with 0 as its append time, unless it carries one.
-pub(crate) fn headers_of(message: &Delivery) -> OwnedHeaders {
-    let produced = message.produced_ms().to_string();
-    let mut headers = OwnedHeaders::new_with_capacity(3)
-        .insert(Header { key: ID, value: Some(message.id()) })
-        .insert(Header { key: PRODUCED_AT, value: Some(&produced) });
-    if let Some(version) = message.version() {
-        headers = headers.insert(Header { key: VERSION, value: Some(&version.to_string()) });
+/// How far the time in an id, or a record's own, may be from when a message was produced to stand for it.
+const NEAR_MS: u64 = 1_000;
+
+/// When an id was made, in ms since 1970, if it is a UUIDv7 as text: its first 48 bits.
+fn made_ms(id: &str) -> Option<u64> {
+    let id = id.as_bytes();
+    if id.len() != 36 || (id[8], id[13], id[14], id[18], id[23]) != (b'-', b'-', b'7', b'-', b'-') {
+        return None;
     }
-    if message.appended_ms() != 0 {
-        headers =
-            headers.insert(Header { key: APPENDED_AT, value: Some(&message.appended_ms().to_string()) });
+    let digits = id[..8].iter().chain(&id[9..13]);
+    digits
+        .into_iter()
+        .try_fold(0, |made, digit| char::from(*digit).to_digit(16).map(|digit| made << 4 | u64::from(digit)))
+}
+
+/// Digits of a header.
+struct Digits {
+    room: [u8; DIGITS_MAX],
+    bytes: usize,
+}
+
+impl Digits {
+    fn of(number: u64) -> Digits {
+        let mut room = [0; DIGITS_MAX];
+        let bytes = digits(&mut room, number).len();
+        Digits { room, bytes }
     }
-    for (name, value) in message.headers() {
-        headers = headers.insert(Header { key: name, value: Some(value) });
+
+    fn text(&self) -> &[u8] {
+        &self.room[DIGITS_MAX - self.bytes..]
     }
-    headers
+}
+
+/// The headers of a message that is produced.
+pub(crate) struct Headers<'a> {
+    message: &'a Delivery,
+    id: Option<&'a str>,
+    produced: Option<Digits>,
+    /// Names and values of others that few messages have.
+    rare: [(&'static str, Option<Digits>); 5],
+}
+
+impl<'a> Headers<'a> {
+    /// `has_id`: the id was chosen by somebody, and goes with it. `now_ms` is what the record is stamped with. The message
+    /// was parsed with 0 as its append time, unless it carries one.
+    pub(crate) fn of(message: &'a Delivery, has_id: bool, now_ms: u64) -> Headers<'a> {
+        let id = has_id.then(|| message.id());
+        let produced_ms = message.produced_ms();
+        // What a reader would take it for.
+        let told_ms = id.and_then(made_ms).unwrap_or(now_ms);
+        Headers {
+            message,
+            id,
+            produced: (told_ms.abs_diff(produced_ms) > NEAR_MS).then(|| Digits::of(produced_ms)),
+            rare: [
+                (VERSION, message.version().map(Digits::of)),
+                (APPENDED_AT, (message.appended_ms() != 0).then(|| Digits::of(message.appended_ms()))),
+                (DELIVER_AT_HEADER, message.deliver_at_ms().map(Digits::of)),
+                (PRIORITY_HEADER, message.priority().map(|priority| Digits::of(priority.into()))),
+                (TTL_HEADER, message.ttl_ms().map(Digits::of)),
+            ],
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let id = self.id.map(|id| (ID, id.as_bytes()));
+        let produced = self.produced.as_ref().map(|digits| (PRODUCED_AT, digits.text()));
+        let rare = self.rare.iter().filter_map(|(name, digits)| Some((*name, digits.as_ref()?.text())));
+        id.into_iter().chain(produced).chain(rare).chain(self.message.headers())
+    }
 }
 
 /// The name of a header that a caller cannot use, if there is one: it would be taken for ours.
@@ -181,7 +249,7 @@ pub(crate) fn reserved(message: &Delivery) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keylane_core::Batch;
+    use keylane_core::{Batch, Frames};
 
     fn read(frames: BytesMut) -> Delivery {
         let batch =
@@ -242,6 +310,56 @@ mod tests {
         assert_eq!((read.id(), read.version(), read.produced_ms()), ("a-1", Some(7), 5));
         assert_eq!((read.key(), read.payload(), read.appended_ms()), (Some(&b""[..]), Some(&b""[..]), 9));
         assert_eq!(read.headers().collect::<Vec<_>>(), [("h", &b""[..]), ("h", b"2")]);
+    }
+
+    /// MSG-1, BRK-2: without a header the time is the id's, if it is a UUIDv7, else the record's. Records that have the header,
+    /// as all did once, read as ever.
+    #[test]
+    fn when_a_message_was_produced_is_told_by_its_id_or_its_record() {
+        let id = "0192f3a1-b2c3-7000-8000-0123456789ab";
+        for (headers, expected) in [
+            (vec![(ID, id.as_bytes())], 0x0192_f3a1_b2c3),
+            (vec![(ID, &b"0192f3a1-b2c3-4000-8000-0123456789ab"[..])], 9),
+            (vec![(ID, b"0192f3a1-b2c3-7000-8000-0123456789a")], 9),
+            (vec![(ID, "\u{e9}192f3a1-b2c3-7000-8000-0123456789a".as_bytes())], 9),
+            (vec![(ID, b"own")], 9),
+            (vec![], 9),
+            (vec![(ID, id.as_bytes()), (PRODUCED_AT, b"5")], 5),
+        ] {
+            let (mut frames, shown) = (BytesMut::new(), format!("{headers:?}"));
+            let headers = headers.into_iter().map(|(name, value)| (name.as_bytes(), value));
+            put_record(&mut frames, &record(None, None), &mut place(), headers, 9, 3).expect("fits");
+            assert_eq!(read(frames).produced_ms(), expected, "{shown}");
+        }
+    }
+
+    /// MSG-1, MSG-7: what a message has beyond key and payload comes back from the headers that it is sent with.
+    #[test]
+    fn all_that_a_message_can_have_goes_there_and_back() {
+        let headers = [("h", &b"1"[..])];
+        let draft = Draft {
+            id: "own",
+            key: Some(b"k"),
+            headers: &headers,
+            version: Some(7),
+            produced_ms: 5,
+            deliver_at_ms: Some(11),
+            priority: Some(9),
+            ttl_ms: Some(12),
+            ..Draft::default()
+        };
+        let mut sent = Frames::default();
+        sent.push(2, &draft).expect("fits");
+        let sent = sent.message(0).expect("one").expect("well formed");
+        let written = Headers::of(&sent, true, 1_000_000);
+        let mut frames = BytesMut::new();
+        let headers = written.iter().map(|(name, value)| (name.as_bytes(), value));
+        put_record(&mut frames, &record(Some(b"k"), None), &mut place(), headers, 9, 3).expect("fits");
+        let read = read(frames);
+        assert_eq!((read.id(), read.version(), read.produced_ms()), ("own", Some(7), 5));
+        assert_eq!((read.deliver_at_ms(), read.priority(), read.ttl_ms()), (Some(11), Some(9), Some(12)));
+        assert_eq!(read.headers().collect::<Vec<_>>(), [("h", &b"1"[..])]);
+        assert!(Headers::of(&sent, true, 5).iter().all(|(name, _)| name != PRODUCED_AT), "it is near");
     }
 
     /// MSG-1: what was moved here from elsewhere keeps the time of its first append.

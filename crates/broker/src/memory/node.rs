@@ -120,23 +120,26 @@ impl Broker for Node {
         .await?
     }
 
-    async fn commit(
+    async fn commit_all(
         &self,
         group: &str,
         topic: &str,
-        partition: u32,
-        mut commit: Commit,
-    ) -> Result<(), BrokerError> {
-        self.call(|state, _| {
-            state.partition(topic, partition)?;
-            if !state.keeps_metadata {
-                commit.metadata = Bytes::new();
-            }
-            // Taken from anyone: a commit is no fence on any broker, and the journal is the truth.
-            state.commit(group, topic, partition, commit);
-            Ok(())
-        })
-        .await?
+        commits: Vec<(u32, Commit)>,
+    ) -> Vec<Result<(), BrokerError>> {
+        let count = commits.len();
+        let taken = self.call(|state, _| {
+            let one = |(partition, mut commit): (u32, Commit)| {
+                state.partition(topic, partition)?;
+                if !state.keeps_metadata {
+                    commit.metadata = Bytes::new();
+                }
+                // Taken from anyone: a commit is no fence on any broker, and the journal is the truth.
+                state.commit(group, topic, partition, commit);
+                Ok(())
+            };
+            commits.into_iter().map(one).collect()
+        });
+        taken.await.unwrap_or_else(|error| vec![Err(error); count])
     }
 
     async fn committed(
@@ -164,9 +167,10 @@ impl Broker for Node {
             let name = process.name.clone();
             let (group, ringing) = state.group_and_bells(&key);
             group.join(id, self.instance, &name, ringing);
-            let partitions = state.topic(topic)?.spec.partitions;
-            joined =
-                Some(MemoryMembership { node: self.clone(), key: key.clone(), id, partitions, left: false });
+            let there = state.topic(topic)?;
+            let (partitions, incarnation) = (there.spec.partitions, there.incarnation);
+            let (node, key) = (self.clone(), key.clone());
+            joined = Some(MemoryMembership { node, key, id, partitions, incarnation, left: false });
             Ok::<(), BrokerError>(())
         })
         .await??;
@@ -265,6 +269,7 @@ struct MemoryMembership {
     id: u64,
     /// As many as there were when it joined.
     partitions: u32,
+    incarnation: u128,
     left: bool,
 }
 
@@ -275,7 +280,9 @@ impl MemoryMembership {
             if admitted == Err(BrokerError::Closed) {
                 return Poll::Ready(Err(BrokerError::Closed));
             }
-            let there = state.topics.get(&self.key.1).map(|topic| topic.spec.partitions);
+            let there = state.topics.get(&self.key.1);
+            let is_another = there.is_some_and(|there| there.incarnation != self.incarnation);
+            let there = there.map(|topic| topic.spec.partitions);
             if let (Ok(()), Some(there)) = (&admitted, there.filter(|there| *there != self.partitions)) {
                 let (topic, asked) = (self.key.1.clone(), self.partitions);
                 return Poll::Ready(Err(BrokerError::Partitions { topic, there, asked }));
@@ -285,10 +292,14 @@ impl MemoryMembership {
                 return Poll::Ready(Err(BrokerError::Closed));
             };
             // Who is cut off hears nothing: it goes on believing what it believed.
-            if admitted.is_ok()
-                && let Some(change) = member.changes.pop_front()
-            {
-                return Poll::Ready(Ok(change));
+            if admitted.is_ok() {
+                match member.changes.pop_front() {
+                    // What it had is lost; of the topic that has the name now it has nothing (BRK-10).
+                    Some(change @ Change::Lost(_)) => return Poll::Ready(Ok(change)),
+                    _ if is_another => return Poll::Ready(Err(BrokerError::Recreated(self.key.1.clone()))),
+                    Some(change) => return Poll::Ready(Ok(change)),
+                    None => {}
+                }
             }
             member.bell.listen(self.id, cx.waker());
             Poll::Pending

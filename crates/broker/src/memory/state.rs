@@ -442,6 +442,14 @@ impl PartitionState {
 }
 
 impl JournalState {
+    /// Everything is gone.
+    pub(super) fn lose(&mut self, keeps_end: bool) {
+        self.start = if keeps_end { self.end() } else { 0 };
+        self.records.clear();
+    }
+}
+
+impl JournalState {
     pub(super) fn end(&self) -> u64 {
         self.start + self.records.len() as u64
     }

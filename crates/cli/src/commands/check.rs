@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use keylane::TopicSpec;
+use keylane::{Compression, TopicSpec};
 use keylane_server::Config;
 use keylane_server::config::{BrokerConfig, HandlerConfig};
 use reqwest::Url;
@@ -166,7 +166,11 @@ impl PlannedTopic {
             partitions: spec.partitions,
             replicas: spec.replicas,
             min_insync: spec.min_insync,
-            compression: format!("{:?}", spec.compression).to_lowercase(),
+            compression: match spec.compression {
+                // What Keylane's producer sends.
+                Compression::AsProduced => "lz4".to_owned(),
+                codec => format!("{codec:?}").to_lowercase(),
+            },
             retention_seconds: spec.retention_ms.map(|ms| ms / 1_000),
             retention_bytes: spec.retention_bytes,
             message_bytes_max: spec.message_bytes_max as u64,

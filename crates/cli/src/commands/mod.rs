@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod check;
 pub mod completions;
+pub mod data;
 pub mod demo;
 pub mod lanes;
 pub mod pipelines;

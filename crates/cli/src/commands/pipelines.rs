@@ -33,7 +33,15 @@ struct Pipeline {
     handled: u64,
     failed: u64,
     dead: u64,
+    #[serde(default)]
+    blocking: Blocking,
     partitions: Vec<Partition>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Blocking {
+    waiting: u64,
+    max: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -95,8 +103,17 @@ fn row(pipeline: &Pipeline) -> Vec<Cell> {
     ]
 }
 
-/// A partition that does not run says why; a table has no room for a sentence.
+/// A pipeline or partition that does not run says why; a table has no room for a sentence.
 fn explain(pipeline: &Pipeline) -> Result<(), Failure> {
+    if pipeline.blocking.waiting > 0 {
+        let Blocking { waiting, max } = pipeline.blocking;
+        let text = format!(
+            "{}: handlers block all {max} threads that they may block, and {waiting} messages wait for one. Use async \
+             calls in the handler, or raise `blocking` (KL-1320)",
+            pipeline.name
+        );
+        show::line(&show::harmless(&text))?;
+    }
     for partition in &pipeline.partitions {
         if let Some(why) = &partition.why {
             let text = format!("{}/{} is {}: {why}", pipeline.name, partition.partition, partition.state);

@@ -1,4 +1,5 @@
-//! `keylane topics`: the topics there are, with what they keep; and going on with one that got more partitions.
+//! `keylane topics`: the topics there are, with what they keep; going on with one that got more partitions; and raising
+//! the format of one's journals.
 
 use std::time::Duration;
 
@@ -13,6 +14,9 @@ use crate::show::{self, Cell};
 /// The server waits until producers know the new partitions, and for handlers that run.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(600);
 
+/// The server reads the journals of all partitions, one after another.
+const UPGRADE_TIMEOUT: Duration = Duration::from_secs(600);
+
 /// Arguments of `topics`.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -26,11 +30,27 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Goes on with a topic that got more partitions: what is newer is read once all that stood before is settled
-    Accept(Accept),
+    Accept(Named),
+    /// Forgets the position and the journals of a group that no pipeline uses any more, so that messages which only it
+    /// has not settled can be deleted
+    ForgetGroup(ForgetGroup),
+    /// Raise the format of a topic's journals. Run it once every node has the new version: older ones cannot handle the
+    /// topic afterwards
+    Upgrade(Named),
 }
 
 #[derive(Debug, clap::Args)]
-struct Accept {
+struct ForgetGroup {
+    /// The topic
+    topic: String,
+    /// The group
+    group: String,
+    #[command(flatten)]
+    asked: Asked,
+}
+
+#[derive(Debug, clap::Args)]
+struct Named {
     /// The topic
     topic: String,
     #[command(flatten)]
@@ -60,6 +80,21 @@ struct Accepted {
     to: u32,
 }
 
+/// `POST /admin/topics/{topic}/upgrade`.
+#[derive(Debug, Deserialize)]
+struct AllUpgraded {
+    upgraded: Vec<Upgraded>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Upgraded {
+    pipeline: String,
+    group: String,
+    from: u8,
+    to: u8,
+    partitions: u32,
+}
+
 /// `GET /admin/topics`.
 #[derive(Debug, Deserialize)]
 pub struct Topics {
@@ -78,6 +113,15 @@ pub struct Topic {
     ends: Vec<Ends>,
     #[serde(default)]
     warnings: Vec<Warning>,
+    #[serde(default)]
+    held_back_by: Vec<HeldBackBy>,
+}
+
+#[derive(Debug, Deserialize)]
+struct HeldBackBy {
+    group: String,
+    configured: bool,
+    until: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -98,11 +142,13 @@ struct Ends {
 pub async fn run(args: Args) -> Result<(), Failure> {
     match args.command {
         Some(Command::Accept(args)) => accept(args).await,
+        Some(Command::ForgetGroup(args)) => forget_group(args).await,
+        Some(Command::Upgrade(args)) => upgrade(args).await,
         None => list(args.asked).await,
     }
 }
 
-async fn accept(args: Accept) -> Result<(), Failure> {
+async fn accept(args: Named) -> Result<(), Failure> {
     let client = Client::new(&args.asked.server)?;
     let answer: Box<RawValue> =
         client.order_within(&["admin", "topics", &args.topic, "accept"], ACCEPT_TIMEOUT).await?;
@@ -127,6 +173,40 @@ async fn accept(args: Accept) -> Result<(), Failure> {
     }
 }
 
+async fn forget_group(args: ForgetGroup) -> Result<(), Failure> {
+    let client = Client::new(&args.asked.server)?;
+    let path = ["admin", "topics", &args.topic, "forget-group"];
+    let answer: Box<RawValue> = client.order_with(&path, &[("group", args.group.clone())]).await?;
+    if args.asked.json {
+        return show::raw_json(&answer);
+    }
+    let said = format!(
+        "group {} of topic {} is forgotten; a pipeline that uses it later begins with the oldest message kept",
+        args.group, args.topic
+    );
+    show::line(&show::harmless(&said))
+}
+
+async fn upgrade(args: Named) -> Result<(), Failure> {
+    let client = Client::new(&args.asked.server)?;
+    let answer: Box<RawValue> =
+        client.order_within(&["admin", "topics", &args.topic, "upgrade"], UPGRADE_TIMEOUT).await?;
+    if args.asked.json {
+        return show::raw_json(&answer);
+    }
+    let answer: AllUpgraded = client.read(&answer)?;
+    for Upgraded { pipeline, group, from, to, partitions } in &answer.upgraded {
+        let said = format!(
+            "pipeline {pipeline}, group {group}: journals use format {to} instead of {from} ({partitions} partitions)"
+        );
+        show::line(&show::harmless(&said))?;
+    }
+    if answer.upgraded.is_empty() {
+        return show::line("nothing to upgrade: its journals use the newest format that the server knows");
+    }
+    Ok(())
+}
+
 async fn list(args: Asked) -> Result<(), Failure> {
     let client = Client::new(&args.server)?;
     let answer: Box<RawValue> = client.get(&["admin", "topics"], &[]).await?;
@@ -140,11 +220,27 @@ async fn list(args: Asked) -> Result<(), Failure> {
         rows,
         "no topics yet: the first message makes one, unless the config declares them",
     )?;
+    for topic in &answer.topics {
+        for held in &topic.held_back_by {
+            show::line(&show::harmless(&held_back(&topic.name, held)))?;
+        }
+    }
     for warning in answer.topics.iter().flat_map(|topic| &topic.warnings) {
         let said = format!("{}: {}; {}", warning.code, warning.what, warning.remedy);
         show::line(&show::harmless(&said))?;
     }
     Ok(())
+}
+
+fn held_back(topic: &str, HeldBackBy { group, configured, until }: &HeldBackBy) -> String {
+    let end = match (configured, until) {
+        (false, Some(until)) => format!(
+            "no pipeline is configured for it, and it does so until {}, or until `keylane topics forget-group {topic} {group}`",
+            show::time(*until)
+        ),
+        _ => "its pipeline has not settled them".to_owned(),
+    };
+    format!("topic {topic}: old messages are held back by group {group}: {end}")
 }
 
 fn row(topic: &Topic) -> Vec<Cell> {

@@ -295,3 +295,32 @@ fn a_reader_that_has_enough_is_no_failure() {
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(text(&output.stderr), "");
 }
+
+/// BRK-6: what was raised is told group by group; nothing to do and a refusal are told too.
+#[test]
+fn an_upgrade_tells_what_was_raised() {
+    let one = r#"{"pipeline":"p","group":"g","from":2,"to":3,"partitions":4}"#;
+    let refused = r#"{"type":"/errors/KL-1313","title":"the journals cannot be upgraded","status":409,"detail":"node a owns it","code":"KL-1313"}"#;
+    for (status, answer, exit, said) in [
+        (
+            "200 OK",
+            format!(r#"{{"upgraded":[{one}]}}"#),
+            0,
+            "pipeline p, group g: journals use format 3 instead of 2 (4 partitions)\n",
+        ),
+        (
+            "200 OK",
+            r#"{"upgraded":[]}"#.to_owned(),
+            0,
+            "nothing to upgrade: its journals use the newest format that the server knows\n",
+        ),
+        ("409 Conflict", refused.to_owned(), 1, "node a owns it (KL-1313)"),
+    ] {
+        let server = Canned::new(&[(status, &answer)]);
+        let output = keylane(&["topics", "upgrade", "a/b", "--url", &server.url], b"");
+        assert_eq!(output.status.code(), Some(exit));
+        let told = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        assert!(told.contains(said), "{told}");
+        assert_eq!(server.requests()[0].line, "POST /admin/topics/a%2Fb/upgrade HTTP/1.1");
+    }
+}

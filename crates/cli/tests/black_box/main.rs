@@ -4,6 +4,7 @@ mod bench;
 mod binary;
 mod canned;
 mod clients;
+mod data;
 mod demo;
 mod local;
 mod serve;

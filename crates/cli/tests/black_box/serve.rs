@@ -10,14 +10,14 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// A running server; killed when dropped, so that a failed test leaves none behind.
-struct Running {
-    child: Child,
+pub struct Running {
+    pub child: Child,
     stdout: BufReader<ChildStdout>,
     url: String,
 }
 
 impl Running {
-    fn start(config: &Path) -> Running {
+    pub fn start(config: &Path) -> Running {
         Running::start_with(config, Stdio::null())
     }
 
@@ -34,14 +34,14 @@ impl Running {
         Running { child, stdout, url }
     }
 
-    fn exit_code(&mut self) -> Option<i32> {
+    pub fn exit_code(&mut self) -> Option<i32> {
         let code = self.child.wait().expect("it ends").code();
         let mut rest = String::new();
         self.stdout.read_line(&mut rest).expect("its output ends");
         code
     }
 
-    fn run(&self, arguments: &[&str], input: &[u8]) -> Output {
+    pub fn run(&self, arguments: &[&str], input: &[u8]) -> Output {
         keylane(&[arguments, &["--url", &self.url]].concat(), input)
     }
 }
@@ -55,7 +55,7 @@ impl Drop for Running {
 }
 
 /// A folder with a config that listens on `listen` and adds `more`.
-fn config(listen: &str, more: &str) -> TempDir {
+pub fn config(listen: &str, more: &str) -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
     let text = format!("server:\n  listen: {listen}\ndata: {}\n{more}", data.display());

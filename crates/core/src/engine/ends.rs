@@ -33,7 +33,7 @@ impl Engine {
         now: u64,
     ) -> Option<Retry> {
         let lane = self.in_state(id, LaneState::Busy)?;
-        if lane.draining {
+        if lane.draining() {
             self.go_on(id, now);
             return None;
         }

@@ -11,22 +11,10 @@ use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 
 use super::Engine;
-use crate::lane::{LANES_CAP, Lane, LaneHash, LaneId, LaneState, Queue};
-use crate::slab::NONE;
+use crate::lane::{LANES_CAP, Lane, LaneHash, LaneId, LaneState};
 
 /// Lists no longer than this are not worth giving back.
-const LIST_KEPT: usize = 1024;
-
-/// What a partition took with it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Left {
-    /// Messages that were queued or waited for a retry, and are now the next owner's.
-    pub messages: usize,
-    /// Their bytes.
-    pub bytes: usize,
-    /// Lanes with an attempt under way, or a dead letter not yet on record.
-    pub running: usize,
-}
+pub(super) const LIST_KEPT: usize = 1024;
 
 enum Look {
     Gone,
@@ -53,59 +41,6 @@ impl Engine {
         gone
     }
 
-    /// Forgets everything of a partition that was lost: lanes, what they queue, and what runs in them. Ids of its lanes
-    /// name nothing from here on.
-    pub fn drop_partition(&mut self, partition: u32) -> Left {
-        self.leave(partition, false)
-    }
-
-    /// Starts nothing more of a partition that is given up (ORD-9): what is queued or waits is forgotten, what runs may
-    /// end. A failure there is not retried.
-    pub fn drain_partition(&mut self, partition: u32) -> Left {
-        self.leave(partition, true)
-    }
-
-    fn leave(&mut self, partition: u32, running_stay: bool) -> Left {
-        let numbers: Vec<u32> = self
-            .lanes
-            .iter()
-            .filter(|(_, lane)| lane.partition == partition)
-            .map(|(number, _)| number)
-            .collect();
-        let mut left = Left::default();
-        for number in numbers {
-            let lane = self.lanes.get_mut(number).expect("just listed");
-            let (messages, bytes) = self.queues.clear(&mut lane.queue);
-            left.messages += messages;
-            left.bytes += bytes;
-            let runs = matches!(lane.state, LaneState::Busy | LaneState::Burying);
-            left.running += usize::from(runs);
-            if runs && running_stay {
-                lane.draining = true;
-            } else {
-                self.remove(number);
-            }
-        }
-        for _ in 0..self.keyless.depth {
-            let delivery = self.queues.pop_front(&mut self.keyless).expect("counted");
-            if delivery.partition() == partition {
-                left.messages += 1;
-                left.bytes += delivery.size();
-            } else {
-                self.queues.push_back(&mut self.keyless, delivery);
-            }
-        }
-        let lanes = &self.lanes;
-        let live = |id: &LaneId| lanes.get(id.number()).is_some();
-        self.ready.retain(live);
-        self.keyless_ready.retain(live);
-        self.hot = self.hot.filter(live);
-        self.due.retain(|Reverse((_, id))| live(id));
-        self.idle.retain(|Reverse((_, number))| lanes.get(*number).is_some());
-        self.give_back_memory();
-        left
-    }
-
     /// The number of the lane with that hash, made if need be; for keyless messages always a new one.
     #[inline]
     pub(super) fn lane_for(&mut self, hash: Option<LaneHash>, partition: u32, now: u64) -> u32 {
@@ -128,18 +63,9 @@ impl Engine {
         }
         let number = self.lanes.next_index();
         self.born += 1;
-        self.lanes.insert(Lane {
-            id: LaneId::new(self.born, number),
-            hash: hash.map_or(0, |hash| hash.hash),
-            since: now,
-            partition,
-            queue: Queue::EMPTY,
-            failure: NONE,
-            state: LaneState::Idle,
-            keyed: hash.is_some(),
-            listed: false,
-            draining: false,
-        });
+        let id = LaneId::new(self.born, number);
+        self.lanes.insert(Lane::new(id, hash.map_or(0, |hash| hash.hash), partition, hash.is_some(), now));
+        self.link(number, partition);
         self.tally[LaneState::Idle as usize] += 1;
         if let Some(hash) = hash {
             self.table.insert(hash.hash, number);
@@ -151,17 +77,22 @@ impl Engine {
         let Some(mut entry) = self.idle.peek_mut() else {
             return Look::Nothing;
         };
-        let Reverse((since, number)) = *entry;
+        let Reverse((since, id)) = *entry;
         if since > until {
             return Look::Nothing;
         }
-        let lane = self.lanes.get_mut(number).expect("the idle are live");
-        let gone = lane.state == LaneState::Idle && lane.since <= since;
+        let number = id.number();
+        let Some(lane) = self.lanes.get_mut(number).filter(|lane| lane.is(id)) else {
+            PeekMut::pop(entry);
+            self.stale -= 1;
+            return Look::Corrected;
+        };
+        let gone = lane.state() == LaneState::Idle && lane.since() <= since;
         #[cfg(feature = "flaws")]
         let gone = gone
             || (self.flaws.idle_drops_queue
-                && matches!(lane.state, LaneState::Ready | LaneState::Waiting)
-                && lane.since <= until);
+                && matches!(lane.state(), LaneState::Ready | LaneState::Waiting)
+                && lane.since() <= until);
         if gone {
             PeekMut::pop(entry);
             #[cfg(feature = "flaws")]
@@ -169,10 +100,10 @@ impl Engine {
             self.remove(number);
             return Look::Gone;
         }
-        if lane.state == LaneState::Idle {
-            entry.0.0 = lane.since;
+        if lane.state() == LaneState::Idle {
+            entry.0.0 = lane.since();
         } else {
-            lane.listed = false;
+            lane.set_listed(false);
             PeekMut::pop(entry);
         }
         Look::Corrected
@@ -181,28 +112,29 @@ impl Engine {
     #[cfg(feature = "flaws")]
     fn forget_queue_of(&mut self, number: u32) {
         let lane = self.lanes.get_mut(number).expect("found by the caller");
-        let id = lane.id;
+        let id = lane.id(number);
         self.queues.clear(&mut lane.queue);
         self.ready.retain(|ready| *ready != id);
         self.hot = self.hot.filter(|hot| *hot != id);
         self.due.retain(|Reverse((_, due))| *due != id);
     }
 
-    /// Takes a lane out. Its queue is empty, and its entries in lists are the caller's to take out.
+    /// Takes a lane out. Its queue is empty, and its entries in lists are counted by the caller.
     pub(super) fn remove(&mut self, number: u32) {
         self.forget_failure(number);
+        self.unlink(number);
         let lane = self.lanes.remove(number);
         debug_assert_eq!(lane.queue.depth, 0, "a lane that goes has nothing queued");
-        self.tally[lane.state as usize] -= 1;
-        if lane.keyed {
+        self.tally[lane.state() as usize] -= 1;
+        if lane.keyed() {
             self.table.remove(lane.hash, number);
         } else {
-            self.keyless_running -= usize::from(lane.state == LaneState::Busy);
+            self.keyless_running -= usize::from(lane.state() == LaneState::Busy);
         }
     }
 
     /// Removing frees nothing by itself (PRF-5).
-    fn give_back_memory(&mut self) {
+    pub(super) fn give_back_memory(&mut self) {
         self.table.shrink();
         if mostly_empty(self.idle.len(), self.idle.capacity()) {
             self.idle.shrink_to(LIST_KEPT);

@@ -31,7 +31,7 @@ impl Engine {
 
     #[inline]
     pub(super) fn in_state(&self, id: LaneId, state: LaneState) -> Option<&Lane> {
-        self.lanes.get(id.number()).filter(|lane| lane.id == id && lane.state == state)
+        self.lanes.get(id.number()).filter(|lane| lane.is(id) && lane.state() == state)
     }
 
     #[inline]
@@ -49,19 +49,20 @@ impl Engine {
     #[inline]
     pub(super) fn enter(&mut self, number: u32, state: LaneState, now: u64) -> LaneId {
         let lane = self.lanes.get_mut(number).expect("only live lanes move");
-        self.tally[lane.state as usize] -= 1;
+        let before = lane.state();
+        self.tally[before as usize] -= 1;
         self.tally[state as usize] += 1;
-        if !lane.keyed {
+        if !lane.keyed() {
             self.keyless_running += usize::from(state == LaneState::Busy);
-            self.keyless_running -= usize::from(lane.state == LaneState::Busy);
+            self.keyless_running -= usize::from(before == LaneState::Busy);
         }
-        lane.state = state;
-        lane.since = now;
-        if state == LaneState::Idle && !lane.listed {
-            lane.listed = true;
-            self.idle.push(Reverse((now, number)));
+        lane.enter(state, now);
+        let id = lane.id(number);
+        if state == LaneState::Idle && !lane.listed() {
+            lane.set_listed(true);
+            self.idle.push(Reverse((now, id)));
         }
-        lane.id
+        id
     }
 
     /// The head of a lane is decided: the next one's turn, or rest.
@@ -70,8 +71,8 @@ impl Engine {
         let number = id.number();
         self.forget_failure(number);
         let lane = self.lanes.get_mut(number).expect("found by the caller");
-        lane.draining = false;
-        if !lane.keyed {
+        lane.set_draining(false);
+        if !lane.keyed() {
             self.remove(number);
         } else if lane.queue.depth == 0 {
             self.enter(number, LaneState::Idle, now);

@@ -3,7 +3,7 @@
 use crate::retry::RetryPolicy;
 
 /// In what order messages run (ORD-3).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Order {
     /// Messages of one key, one after another.
     #[default]

@@ -12,42 +12,60 @@ impl Engine {
     /// Takes the head of a free lane, if there is any; the lane is then busy with it.
     #[inline]
     pub fn next_ready(&mut self, now: u64) -> Option<Ready> {
-        self.keyless_turn = !self.keyless_turn && (self.keyless.depth > 0 || !self.keyless_ready.is_empty());
+        let keyless_wait = !self.keyless_turns.is_empty() || !self.keyless_ready.is_empty();
+        self.keyless_turn = !self.keyless_turn && keyless_wait;
         if self.keyless_turn
             && let Some(ready) = self.next_keyless(now)
         {
             return Some(ready);
         }
-        let id = match self.hot.take() {
-            Some(hot) => hot,
-            None => {
-                self.burst = 0;
-                match self.ready.pop_front() {
-                    Some(id) => id,
-                    None => return self.next_keyless(now),
+        loop {
+            let id = match self.hot.take() {
+                Some(hot) => hot,
+                None => {
+                    self.burst = 0;
+                    match self.ready.pop_front() {
+                        Some(id) => id,
+                        None => return self.next_keyless(now),
+                    }
                 }
+            };
+            if self.may_start(id) {
+                return Some(self.start(id, now));
             }
-        };
-        Some(self.start(id, now))
+        }
     }
 
     fn next_keyless(&mut self, now: u64) -> Option<Ready> {
         if self.keyless_running >= self.settings.keyless_max {
             return None;
         }
-        if let Some(id) = self.keyless_ready.pop_front() {
-            return Some(self.start(id, now));
+        while let Some(id) = self.keyless_ready.pop_front() {
+            if self.may_start(id) {
+                return Some(self.start(id, now));
+            }
         }
         if self.anonymous() >= LANES_CAP {
             return None;
         }
-        let delivery = self.queues.pop_front(&mut self.keyless)?;
+        let delivery = self.unqueue_keyless()?;
         let lane = self.began(None, delivery.partition(), now);
         Some(Ready { lane, delivery, attempt: 1 })
     }
 
+    /// True if the head of that lane, taken from a list, may start now. One that is held is set aside; one that is
+    /// gone is forgotten.
+    #[inline]
+    fn may_start(&mut self, id: LaneId) -> bool {
+        let Some(lane) = self.lanes.get(id.number()).filter(|lane| lane.is(id)) else {
+            self.stale -= 1;
+            return false;
+        };
+        self.held == 0 || !self.set_aside_if_held(lane.partition, id)
+    }
+
     fn start(&mut self, id: LaneId, now: u64) -> Ready {
-        let lane = self.lanes.get_mut(id.number()).expect("lists name live lanes only");
+        let lane = self.lanes.get_mut(id.number()).expect("seen by the caller");
         let delivery = self.queues.pop_front(&mut lane.queue).expect("a ready lane has a head");
         let attempt = self.failures.get(lane.failure).map_or(0, |failure| failure.failures) + 1;
         self.enter(id.number(), LaneState::Busy, now);
@@ -61,9 +79,10 @@ impl Engine {
             let Some(Reverse((_, id))) = self.due.pop() else {
                 break;
             };
+            self.forget_stale_due();
             self.enter(id.number(), LaneState::Ready, now);
-            let lane = self.lanes.get(id.number()).expect("lists name live lanes only");
-            if lane.keyed {
+            let lane = self.lanes.get(id.number()).expect("the first of the due is live");
+            if lane.keyed() {
                 self.ready.push_back(id);
             } else {
                 self.keyless_ready.push_back(id);

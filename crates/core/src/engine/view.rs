@@ -72,7 +72,7 @@ impl Engine {
             stuck: self.stuck,
             burying: in_state(LaneState::Burying),
             keyless: self.keyless_running,
-            keyless_queued: self.keyless.depth as usize,
+            keyless_queued: self.keyless_queued,
         }
     }
 
@@ -84,20 +84,21 @@ impl Engine {
             + self.table.memory_bytes()
             + self.queues.memory_bytes()
             + self.failures.memory_bytes()
+            + self.sides.capacity() * size_of::<super::Side>()
             + lists
             + heaps
     }
 
     /// Lanes that are not idle, in no order. Walks all lanes: for people, not for the message's way.
     pub fn views(&self) -> impl Iterator<Item = LaneView<'_>> {
-        self.lanes.iter().filter(|(_, lane)| lane.state != LaneState::Idle).map(|(_, lane)| {
+        self.lanes.iter().filter(|(_, lane)| lane.state() != LaneState::Idle).map(|(number, lane)| {
             let head = self.queues.head(&lane.queue);
             let failure = self.failures.get(lane.failure);
             LaneView {
-                lane: lane.id,
+                lane: lane.id(number),
                 partition: lane.partition,
-                state: lane.state,
-                since_ms: lane.since,
+                state: lane.state(),
+                since_ms: lane.since(),
                 depth: lane.queue.depth,
                 key: head.and_then(|delivery| delivery.key()),
                 position: head.map(|delivery| delivery.position()),

@@ -6,25 +6,38 @@
 use bytes::Bytes;
 
 use super::{
-    COMMANDS, Claim, Command, DeadEffect, DeadEntry, Facts, Fence, Held, Moved, REASONS, Record, RecordError,
-    Snapshot, SnapshotBody, Source,
+    COMMANDS, Claim, Command, DeadEffect, DeadEntry, FORMAT, FORMAT_FIRST, Facts, Fence, Held, Moved,
+    REASONS, Record, RecordError, Snapshot, SnapshotBody, Source,
 };
 use crate::encoding::{
     FieldReader, Fields, Malformed, list, put_option, put_varint, take_byte, take_flag, take_id, take_option,
-    take_u32, take_varint, whole,
+    take_u8, take_u32, take_varint, whole,
 };
+use crate::engine::Order;
 use crate::growth::Acceptance;
 use crate::ranges::Ranges;
 use crate::rice::{put_ranges, read_ranges};
 use crate::state::State;
 
-/// The format that this version writes, and the only one there is.
-const FORMAT: u8 = 1;
+/// The field of a claim that says which formats its writer reads: it may be skipped by design.
+const CLAIM_FORMAT: u8 = 128;
+/// A field that no version knows. Under test, a writer that is ahead of this version puts it into its records.
+#[cfg(feature = "flaws")]
+const AHEAD: u8 = 200;
 
 impl Record {
-    /// The record's bytes.
+    /// The record's bytes in the newest format that this version writes.
     pub fn encode(&self) -> Bytes {
-        let mut out = vec![FORMAT, self.kind()];
+        self.encode_as(FORMAT)
+    }
+
+    /// The record's bytes where `format` is in use.
+    pub fn encode_as(&self, format: u8) -> Bytes {
+        let format = match self {
+            Record::Facts(_) | Record::Snapshot(_) => format,
+            _ => FORMAT_FIRST,
+        };
+        let mut out = vec![format, self.kind()];
         let mut fields = Fields::new(&mut out);
         match self {
             Record::Identity { journal } => fields.id(1, *journal),
@@ -32,6 +45,7 @@ impl Record {
                 fields.id(1, claim.id);
                 fields.id(2, claim.instance);
                 fields.text(3, &claim.node);
+                fields.number_if(CLAIM_FORMAT, numbered(claim.format));
             }
             Record::Fence(fence) => {
                 fields.id(1, fence.claim);
@@ -39,26 +53,42 @@ impl Record {
                 fields.id(3, fence.journal);
                 fields.id(4, fence.source.incarnation);
                 fields.number(5, u64::from(fence.source.partitions));
+                fields.number_if(6, fence.format.map(u64::from));
+                fields.number_if(7, fence.order.map(order_code));
             }
             Record::Facts(facts) => facts.put(&mut fields),
             Record::Snapshot(snapshot) => snapshot.put(&mut fields),
             Record::Command(command) => command.put(&mut fields),
         }
+        #[cfg(feature = "flaws")]
+        if format > FORMAT || matches!(self, Record::Claim(claim) if claim.format > FORMAT) {
+            fields.number(AHEAD, 1);
+        }
         out.into()
     }
 
-    /// Reads a record. Never panics, whatever the bytes are.
+    /// Reads a record of any format that this version reads. Never panics, whatever the bytes are.
     pub fn decode(bytes: &[u8]) -> Result<Record, RecordError> {
+        Record::decode_up_to(FORMAT, bytes)
+    }
+
+    /// Reads a record of any format up to `newest`. It is [`FORMAT`] but under test, where a node may be ahead.
+    pub fn decode_up_to(newest: u8, bytes: &[u8]) -> Result<Record, RecordError> {
         let mut rest = bytes;
         let format = take_byte(&mut rest)?;
-        if format != FORMAT {
+        if !(FORMAT_FIRST..=newest).contains(&format) {
             return Err(RecordError::Version(format));
         }
         let kind = take_byte(&mut rest)?;
         let mut fields = FieldReader::new(rest)?;
         let record = match kind {
             1 => Record::Identity { journal: fields.id(1)? },
-            2 => Record::Claim(Claim { id: fields.id(1)?, instance: fields.id(2)?, node: fields.text(3)? }),
+            2 => Record::Claim(Claim {
+                id: fields.id(1)?,
+                instance: fields.id(2)?,
+                node: fields.text(3)?,
+                format: take_format(&mut fields, CLAIM_FORMAT)?.unwrap_or(FORMAT_FIRST),
+            }),
             3 => Record::Fence(Fence {
                 claim: fields.id(1)?,
                 claim_position: fields.number(2)?,
@@ -67,6 +97,8 @@ impl Record {
                     incarnation: fields.id(4)?,
                     partitions: whole(fields.needed(5)?, take_u32)?,
                 },
+                format: take_format(&mut fields, 6)?,
+                order: take_order(&mut fields, 7)?,
             }),
             4 => Record::Facts(Facts::read(&mut fields)?),
             5 => Record::Snapshot(Snapshot::read(&mut fields)?),
@@ -177,6 +209,7 @@ impl Command {
             fields.put(8, |out| put_accepted(out, accept));
         }
         fields.number_if(9, self.partitions.map(u64::from));
+        fields.number_if(10, self.format.map(u64::from));
     }
 
     fn read(fields: &mut FieldReader<'_>) -> Result<Command, Malformed> {
@@ -193,8 +226,37 @@ impl Command {
             when_ms: fields.number(7)?,
             accept: fields.maybe(8)?.map(|bytes| whole(bytes, take_accepted)).transpose()?,
             partitions: fields.maybe(9)?.map(|bytes| whole(bytes, take_u32)).transpose()?,
+            format: take_format(fields, 10)?,
         })
     }
+}
+
+/// A format as it is put on record; nothing for the first, which needs no number.
+pub(crate) fn numbered(format: u8) -> Option<u64> {
+    (format != FORMAT_FIRST).then_some(u64::from(format))
+}
+
+pub(crate) fn take_format(fields: &mut FieldReader<'_>, tag: u8) -> Result<Option<u8>, Malformed> {
+    fields.maybe(tag)?.map(|bytes| whole(bytes, take_u8)).transpose()
+}
+
+/// 4 is kept for the order `adaptive`.
+pub(crate) fn order_code(order: Order) -> u64 {
+    match order {
+        Order::Key => 1,
+        Order::Partition => 2,
+        Order::None => 3,
+    }
+}
+
+pub(crate) fn take_order(fields: &mut FieldReader<'_>, tag: u8) -> Result<Option<Order>, Malformed> {
+    Ok(match fields.number_if(tag)? {
+        None => None,
+        Some(1) => Some(Order::Key),
+        Some(2) => Some(Order::Partition),
+        Some(3) => Some(Order::None),
+        Some(_) => return Err(Malformed("an order that this version does not know")),
+    })
 }
 
 pub(crate) fn put_accepted(out: &mut Vec<u8>, accepted: &Acceptance) {

@@ -4,7 +4,7 @@
 //! decided on all that was asked to be read.
 
 use super::{Action, Flight, Owner, Patience, Phase};
-use crate::journal::{Facts, Fence, Record};
+use crate::journal::{FORMAT_NEW, Facts, Fence, Record};
 use crate::setup::Committed;
 use crate::stop::{StepBack, Stop};
 
@@ -113,7 +113,10 @@ impl Owner {
                 self.stop(Stop::OtherSource { recorded: recorded.incarnation, found: found.incarnation });
                 return u64::MAX;
             }
-            if recorded.partitions != found.partitions && !self.setup.former.contains(&recorded.partitions) {
+            // Accepted, as the journal of partition 0 says, or this one.
+            let accepted = self.setup.former.contains(&recorded.partitions)
+                || state.accepted.iter().any(|one| one.from == recorded.partitions);
+            if recorded.partitions != found.partitions && !accepted {
                 self.stop(Stop::OtherPartitions { recorded: recorded.partitions, found: found.partitions });
                 return u64::MAX;
             }
@@ -129,7 +132,7 @@ impl Owner {
             let until_ms = self.patience_until_ms();
             if self.now_ms >= until_ms {
                 self.set_patience(Patience::LastLook);
-                self.read_end = true;
+                self.ask_for_end();
             }
             return until_ms;
         }
@@ -139,8 +142,14 @@ impl Owner {
                 self.fly(Record::Identity { journal });
             }
             Some(journal) => {
-                let fence =
-                    Fence { claim: self.claim, claim_position: position, journal, source: self.setup.source };
+                let fence = Fence {
+                    claim: self.claim,
+                    claim_position: position,
+                    journal,
+                    source: self.setup.source,
+                    format: Some(state.format.unwrap_or(FORMAT_NEW)),
+                    order: Some(self.setup.order),
+                };
                 self.phase = Phase::Fencing;
                 self.fly(Record::Fence(fence));
             }
@@ -214,7 +223,7 @@ impl Owner {
     /// When a drain is given up: `released` must not say that nothing runs while a handler does, and a journal that
     /// takes no more records must not keep the partition. Handlers have ended by their time-out; that this is heard
     /// and recorded takes a while too, and the next owner waits as long.
-    fn drained_by_ms(&self) -> u64 {
+    pub(super) fn drained_by_ms(&self) -> u64 {
         match self.phase {
             Phase::Draining { since_ms, quiet, .. } => {
                 let grace_ms = self.setup.bounds.grace_ms / if quiet { 1 } else { 2 };
@@ -259,7 +268,11 @@ impl Owner {
     }
 
     fn next_facts(&mut self, epoch: u64) -> Facts {
-        let (done, dead) = self.ready.take(self.rules, &self.setup.bounds);
+        let draining = matches!(self.phase, Phase::Draining { .. });
+        let (done, dead) = match draining && self.rules.few_records() {
+            true => self.ready.take(self.rules, &self.setup.bounds.draining()),
+            false => self.ready.take(self.rules, &self.setup.bounds),
+        };
         Facts { done, dead, ..self.facts(epoch) }
     }
 
@@ -278,7 +291,7 @@ impl Owner {
     /// Sets all clocks to zero, so that states that differ in time alone are one. For exploring.
     #[cfg(feature = "flaws")]
     pub fn rewind(&mut self) {
-        (self.now_ms, self.written_ms, self.step_backs) = (0, 0, 0);
+        (self.now_ms, self.written_ms, self.step_backs, self.asked) = (0, 0, 0, 0);
         self.ready.rewind();
         match &mut self.phase {
             Phase::Waiting { since_ms, heard_ms, heard, .. } => {

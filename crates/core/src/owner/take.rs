@@ -15,7 +15,9 @@ impl Owner {
         match input {
             Input::Tick(now_ms) => self.now_ms = self.now_ms.max(now_ms),
             Input::Read { position, record, bytes } => self.read(position, record, bytes),
-            Input::Unreadable { position, error } => self.stop(Stop::UnknownRecord { position, error }),
+            Input::Unreadable { position, error } => {
+                self.stop(Stop::unreadable(position, error, self.setup.format));
+            }
             Input::CaughtUp { start, end, now_ms } => self.caught_up(start, end, now_ms),
             Input::Appended(appended) => self.appended(appended),
             Input::Committed(committed) => self.learn_commit(committed),
@@ -37,7 +39,10 @@ impl Owner {
                     *quiet = true;
                 }
             }
-            Input::Paused => (self.paused, self.read_end) = (true, true),
+            Input::Paused => {
+                self.paused = true;
+                self.ask_for_end();
+            }
             Input::PredecessorDead(instance) => self.proven_dead = Some(instance),
         }
     }
@@ -45,7 +50,7 @@ impl Owner {
     pub(super) fn read(&mut self, position: u64, record: &Record, bytes: usize) {
         if position > self.replay.next() && self.running().is_none() {
             // The journal was cut over what was not read; only its end says what that leaves.
-            self.read_end = true;
+            self.ask_for_end();
         }
         let applied = match self.replay.read_under(self.rules, position, record, bytes) {
             Replayed::Before => return,
@@ -55,12 +60,18 @@ impl Owner {
             Replayed::Applied(applied) => Some(applied),
             Replayed::Unplaced => None,
         };
+        if let Some(in_use) = self.newer_format() {
+            return self.stop(Stop::NewerFormat { in_use, reads: self.setup.format });
+        }
         let mine = self.flight.as_ref().is_some_and(|flight| *flight.record == *record);
         let counts = applied == Some(Applied::Counted);
         let newest = self.newest_is_mine();
         match &mut self.phase {
             // Whatever the fate of a repeat: the claim stands, and the end is to be read.
-            Phase::Claiming if mine => (self.flight, self.read_end) = (None, true),
+            Phase::Claiming if mine => {
+                self.flight = None;
+                self.ask_for_end();
+            }
             Phase::Waiting { .. } if applied.is_some() && !newest => self.step_back(StepBack::NewerClaim),
             Phase::Waiting { heard, .. } => {
                 *heard |= counts && matches!(record, Record::Facts(_) | Record::Snapshot(_));
@@ -176,11 +187,14 @@ impl Owner {
             Appended::At(position) if fact && self.setup.conditional && position == self.replay.next() => {
                 // Nothing stands between what was read and this record: it is read back already.
                 let record = record.clone();
-                self.read(position, &record, record.encode().len());
+                let bytes = self.encode(&record).len();
+                self.read(position, &record, bytes);
             }
             Appended::At(position) => {
                 self.read_past = Some(position);
-                self.read_end |= self.phase == Phase::Claiming || position < self.replay.next();
+                if self.phase == Phase::Claiming || position < self.replay.next() {
+                    self.ask_for_end();
+                }
                 if let Some(flight) = &mut self.flight {
                     flight.landed = Some(position);
                 }
@@ -189,7 +203,7 @@ impl Owner {
                 }
             }
             Appended::Moved | Appended::Unknown => {
-                self.read_end = true;
+                self.ask_for_end();
                 if let Some(flight) = &mut self.flight {
                     flight.sent = false;
                 }
@@ -215,7 +229,9 @@ impl Owner {
     pub(super) fn learn_commit(&mut self, committed: Committed) {
         self.committed = Some(committed);
         // A later owner may have committed since this one last read; only a journal read since then can be too short.
-        self.read_end |= self.mirror_is_wrong().is_some();
+        if self.mirror_is_wrong().is_some() {
+            self.ask_for_end();
+        }
     }
 
     /// Why the broker's commit cannot be a mirror of this journal.

@@ -111,6 +111,87 @@ fn hanging_keyless_messages_do_not_starve_keys() {
     assert_eq!(engine.next_ready(0).map(|ready| ready.delivery.position()), Some(3));
 }
 
+/// MSG-2: keyless messages that wait are bounded by the buffer, not by a lane's capacity: what stands behind them in
+/// their partition is read, and keys run.
+#[test]
+fn a_backlog_of_keyless_messages_never_fills_a_lane() {
+    let mut engine = Engine::new(Settings { lane_capacity: 10, keyless_max: 2, ..Settings::default() });
+    for position in 0..1_000 {
+        read(&mut engine, 0, 0, position, 0);
+    }
+    assert_eq!(engine.counts().keyless_queued, 998);
+    assert!(engine.has_room(None));
+    assert!(read(&mut engine, 5, 0, 1_000, 0).is_some(), "a key runs at once");
+}
+
+/// MSG-2, P3: partitions take turns with keyless messages that wait: a backlog of one does not delay another's.
+#[test]
+fn partitions_take_turns_with_keyless_messages() {
+    let mut engine = engine(Order::Key);
+    let first = read(&mut engine, 0, 0, 0, 0).expect("runs");
+    assert!(read(&mut engine, 0, 0, 1, 0).is_some());
+    (2..1_000).for_each(|position| assert_eq!(read(&mut engine, 0, 0, position, 0), None));
+    assert_eq!(read(&mut engine, 0, 1, 1, 0), None);
+    let mut turns = 0;
+    let mut ends = first;
+    loop {
+        assert!(engine.done(ends, 0));
+        let next = engine.next_ready(0).expect("one waits");
+        turns += 1;
+        if next.delivery.partition() == 1 {
+            break;
+        }
+        ends = next.lane;
+    }
+    assert!(turns <= 2, "{turns} messages of the backlog came first");
+}
+
+/// ORD-12: nothing of a partition that is held starts, neither what is queued nor what comes due; the others go on.
+#[test]
+fn a_partition_that_is_held_starts_nothing_and_others_go_on() {
+    let mut engine = engine(Order::Key);
+    let busy = read(&mut engine, 5, 0, 1, 0).expect("runs");
+    assert_eq!(read(&mut engine, 5, 0, 2, 0), None);
+    let failing = read(&mut engine, 6, 0, 3, 0).expect("runs");
+    let other = read(&mut engine, 5, 1, 1, 0).expect("runs");
+    assert_eq!(read(&mut engine, 5, 1, 2, 0), None);
+    engine.hold_partition(0);
+    assert!(engine.failed(failing, delivery(6, 0, 3), "broken".into(), None, 0).is_some());
+    assert!(engine.done(busy, 0) && engine.done(other, 0), "what runs may end");
+    assert_eq!(engine.wake_due(100_000), 1);
+    let next = engine.next_ready(100_000).expect("the other partition goes on");
+    assert_eq!((next.delivery.partition(), next.delivery.position()), (1, 2));
+    assert!(engine.next_ready(100_000).is_none(), "the held one waits");
+    engine.release_partition(0);
+    let mut started: Vec<u64> =
+        std::iter::from_fn(|| engine.next_ready(100_000)).map(|ready| ready.delivery.position()).collect();
+    started.sort_unstable();
+    assert_eq!(started, [2, 3]);
+}
+
+/// ORD-9, P3: giving a partition up looks at its own lanes only, whatever the others have, and what it leaves behind in
+/// lists is forgotten in the end.
+#[test]
+fn giving_a_partition_up_looks_at_its_own_lanes_only() {
+    let mut engine = engine(Order::Key);
+    let idle = read(&mut engine, 1, 0, 1, 0).expect("runs");
+    assert!(engine.done(idle, 0));
+    for key in 10..10_000 {
+        let lane = read(&mut engine, key, 0, 1, 0).expect("runs");
+        assert!(engine.done(lane, 0));
+    }
+    let before = engine.memory_bytes();
+    for round in 0..1_000 {
+        for key in 10..20 {
+            let lane = read(&mut engine, key, 1, round, 0).expect("runs");
+            assert!(engine.done(lane, 0));
+        }
+        assert_eq!(engine.drop_partition(1).lanes, 10);
+    }
+    assert_eq!(engine.counts().lanes, 9_990);
+    assert!(engine.memory_bytes() < 2 * before, "{} bytes from {before}", engine.memory_bytes());
+}
+
 /// ORD-1, ORD-9: a lane belongs to one partition: the same key in another is another lane, and stays when the first is
 /// dropped.
 #[test]

@@ -27,6 +27,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         5 => (1usize..6).prop_map(Step::Sweep),
         1 => (0u32..2).prop_map(Step::Drop),
         1 => (0u32..2).prop_map(Step::Drain),
+        3 => (0u32..2).prop_map(Step::Hold),
+        4 => (0u32..2).prop_map(Step::Release),
         3 => any::<usize>().prop_map(|which| Step::Stale { which }),
     ];
     proptest::collection::vec(one, 0..300)
@@ -42,9 +44,9 @@ fn run(mut world: World, steps: &[Step]) -> Result<(), String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
-    /// ORD-1, ORD-2, ORD-3, ORD-5, ORD-6, ORD-9, MSG-2, RTY-1, RTY-2: per key one at a time and in order, nothing lost,
+    /// ORD-1, ORD-2, ORD-3, ORD-5, ORD-6, ORD-9, ORD-12, MSG-2, RTY-1, RTY-2: per key one at a time and in order, nothing lost,
     /// nothing twice, within capacity and the keyless share, whatever arrives, ends, fails, is rejected, rests, is
-    /// swept or is lost, and whenever.
+    /// swept, is held or is lost, and whenever.
     #[test]
     fn lanes_behave_as_a_naive_model(steps in steps()) {
         run(World::new(small(Order::Key)), &steps).map_err(TestCaseError::fail)?;

@@ -45,6 +45,9 @@ pub enum Step {
     Sweep(usize),
     Drop(u32),
     Drain(u32),
+    /// Nothing of a partition starts until it is released.
+    Hold(u32),
+    Release(u32),
     /// Somebody uses the id of a lane that is gone.
     Stale {
         which: usize,
@@ -120,6 +123,7 @@ pub struct World {
     stale: Vec<Flight>,
     /// What was read and found no room: its partition is not read.
     kept: BTreeMap<u32, Message>,
+    held: BTreeSet<u32>,
     /// All that was taken in and is not decided.
     undecided: BTreeSet<(Lane, u32, u64)>,
 }
@@ -148,6 +152,7 @@ impl World {
             burying: Vec::new(),
             stale: Vec::new(),
             kept: BTreeMap::new(),
+            held: BTreeSet::new(),
             undecided: BTreeSet::new(),
         }
     }
@@ -177,6 +182,8 @@ impl World {
             Step::Sweep(max) => self.sweep(max)?,
             Step::Drop(partition) => self.leave(partition, false)?,
             Step::Drain(partition) => self.leave(partition, true)?,
+            Step::Hold(partition) => self.hold(partition),
+            Step::Release(partition) => self.release(partition),
             Step::Stale { which } => self.use_stale(which)?,
         }
         self.compare()
@@ -184,6 +191,7 @@ impl World {
 
     /// Ends everything that can end: then nothing may be left, and lanes go.
     pub fn quiesce(&mut self) -> Result<(), String> {
+        (0..2).for_each(|partition| self.release(partition));
         for _ in 0..10_000 {
             self.now += 1;
             if let Some(flight) = self.flights.pop() {
@@ -211,7 +219,7 @@ impl World {
     fn arrive(&mut self, key: usize, end: End, permit: bool) -> Result<(), String> {
         let partition = (key % 2) as u32;
         self.retry_kept(end, permit)?;
-        if self.kept.contains_key(&partition) {
+        if self.kept.contains_key(&partition) || self.held.contains(&partition) {
             return Ok(());
         }
         let position = &mut self.positions[partition as usize];
@@ -228,7 +236,7 @@ impl World {
 
     fn retry_kept(&mut self, end: End, permit: bool) -> Result<(), String> {
         for partition in 0..2 {
-            let Some(message) = self.kept.get(&partition) else {
+            let Some(message) = self.kept.get(&partition).filter(|_| !self.held.contains(&partition)) else {
                 continue;
             };
             let hash = self.engine.lane_hash(message.delivery.partition(), message.delivery.key());
@@ -287,16 +295,9 @@ impl World {
     /// True if there was a message whose turn it was.
     fn turn(&mut self, end: End) -> Result<bool, String> {
         let Some(Ready { lane: id, delivery, attempt }) = self.engine.next_ready(self.now) else {
-            let ready = self.lanes.values().any(|(state, _)| *state == State::Ready);
-            self.detail(!ready, "a ready lane was passed over")?;
-            let keyless =
-                !self.keyless.is_empty() || self.keyless_failed.iter().any(|(s, _)| *s == State::Ready);
-            check(
-                !keyless || self.keyless_running() >= self.keyless_max(),
-                "a keyless message was passed over",
-            )?;
-            return Ok(false);
+            return self.nothing_was_passed_over();
         };
+        check(!self.held.contains(&delivery.partition()), "ran though its partition is held")?;
         let message = self.take_ready(&delivery)?;
         self.detail(
             attempt == message.failures + 1,
@@ -475,6 +476,7 @@ impl World {
             &format!("{left:?}"),
         )?;
         gone.extend(self.kept.remove(&partition));
+        self.held.remove(&partition);
         gone.iter().try_for_each(|message| self.decided(message))
     }
 

@@ -1,6 +1,7 @@
 //! A scope: what may happen in a world, and how often.
 
 use keylane_core::Rules;
+use keylane_core::journal::FORMAT;
 
 /// What may happen, and how often.
 #[derive(Debug, Clone)]
@@ -19,6 +20,8 @@ pub struct Scope {
     pub unknowns: u8,
     /// How often an append lands twice.
     pub repeats: u8,
+    /// How often an operator asks for the next format. Where it is asked for, process 1 reads it and process 0 does not.
+    pub upgrades: u8,
     /// A snapshot is due when the journal grew by more records than this.
     pub snapshot_after: Option<u64>,
     pub ranges_per_record: usize,
@@ -43,6 +46,7 @@ impl Scope {
             impatience: 0,
             unknowns: 0,
             repeats: 0,
+            upgrades: 0,
             snapshot_after: None,
             ranges_per_record: 8,
             full: false,
@@ -54,6 +58,11 @@ impl Scope {
 
     pub fn checks(&self, what: char) -> bool {
         self.checks.contains(what)
+    }
+
+    /// The newest format that a process reads.
+    pub fn reads(&self, process: usize) -> u8 {
+        if self.upgrades > 0 && process == 1 { FORMAT + 1 } else { FORMAT }
     }
 
     pub fn messages(&self) -> u8 {
@@ -90,6 +99,8 @@ pub enum Event {
     Cut(usize),
     /// The coordinator gives the partition to the other process.
     Move,
+    /// An operator asks for the next format.
+    Upgrade,
     /// A process learns that the partition is not its own any more.
     Revoke(usize),
     /// A process that stepped back learns that the partition is its own, and its wait is over.

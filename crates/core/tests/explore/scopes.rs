@@ -56,6 +56,12 @@ pub fn small() -> Vec<Scope> {
         },
         Scope { moves: 1, repeats: 1, snapshot_after: Some(1), ..warm("warm: snapshots, repeats", ONE) },
         Scope { crashes: 1, snapshot_after: Some(1), ..warm("warm: snapshots, crash", ONE) },
+        Scope { moves: 1, upgrades: 1, ..Scope::new("cold: upgrade, hand-over", ONE) },
+        Scope { moves: 2, upgrades: 1, ..warm("warm: upgrade, there and back", ONE) },
+        Scope { moves: 1, upgrades: 1, crashes: 1, ..warm("warm: upgrade, crash", ONE) },
+        Scope { moves: 1, upgrades: 1, impatience: 1, full: true, ..warm("warm: upgrade, sleeper", ONE) },
+        Scope { moves: 1, upgrades: 1, snapshot_after: Some(1), ..warm("warm: upgrade, snapshots", ONE) },
+        on_condition(Scope { moves: 1, upgrades: 1, ..warm("warm, on condition: upgrade", TWO) }),
         on_condition(Scope { moves: 1, unknowns: 1, ..Scope::new("cold, on condition: hand-over", ONE) }),
         on_condition(Scope {
             moves: 1,
@@ -213,6 +219,14 @@ pub fn flawed() -> Vec<(Scope, &'static str)> {
                 snapshot_after: Some(1),
                 rules: Rules { as_of: false, ..all },
                 ..sleeper("without as of", ONE)
+            },
+            "R",
+        ),
+        (
+            Scope {
+                upgrades: 1,
+                rules: Rules { upgrade_when_readable: false, ..all },
+                ..warm("with an upgrade that the owner cannot read", ONE)
             },
             "R",
         ),

@@ -19,10 +19,11 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use foldhash::quality::FixedState;
+use keylane_core::journal::{Command, CommandKind, FORMAT};
 use keylane_core::setup::Bounds;
 use keylane_core::{
-    Action, Appended, DeadEffect, DeadEntry, DeadReason, Input, Owner, Ranges, Record, Replay, Setup, Source,
-    State, Stop,
+    Action, Appended, DeadEffect, DeadEntry, DeadReason, Input, Order, Owner, Ranges, Record, Replay, Setup,
+    Source, State, Stop,
 };
 
 use crate::scope::{Event, Scope};
@@ -30,6 +31,8 @@ use crate::scope::{Event, Scope};
 /// Later than every deadline.
 const LATE_MS: u64 = 1 << 40;
 const PROCESSES: usize = 2;
+/// The sender of what no process sends; no life has this number.
+const NOBODY: u8 = u8::MAX;
 
 /// A value with its hash, shared by the worlds in which it is the same.
 #[derive(Debug, Clone)]
@@ -112,10 +115,26 @@ struct Left {
     impatience: u8,
     unknowns: u8,
     repeats: u8,
+    upgrades: u8,
 }
 
 /// What was violated.
 pub type Violation = String;
+
+fn upgrade(id: u8) -> Record {
+    Record::Command(Command {
+        id: u128::from(id),
+        kind: CommandKind::Upgrade,
+        positions: Ranges::new(),
+        as_of: None,
+        body: None,
+        accept: None,
+        partitions: None,
+        format: Some(FORMAT + 1),
+        who: String::new(),
+        when_ms: 0,
+    })
+}
 
 fn bit(message: u8) -> u8 {
     1 << message
@@ -178,6 +197,7 @@ impl World {
                 impatience: scope.impatience,
                 unknowns: scope.unknowns,
                 repeats: scope.repeats,
+                upgrades: scope.upgrades,
             },
         }
     }
@@ -228,6 +248,9 @@ impl World {
         if self.left.moves > 0 {
             out.push((Event::Move, false));
         }
+        if self.left.upgrades > 0 {
+            out.push((Event::Upgrade, false));
+        }
     }
 
     fn events_of(&self, scope: &Scope, index: usize, out: &mut Vec<(Event, bool)>) {
@@ -273,6 +296,12 @@ impl World {
             out.push((Event::Crash(index, false), false));
             out.push((Event::Crash(index, true), false));
         }
+    }
+
+    /// On record, and whatever the process believes.
+    fn owns(&self, process: &Process) -> bool {
+        let epoch = self.truth.value.epoch.as_ref().filter(|epoch| !epoch.released);
+        epoch.is_some_and(|epoch| epoch.instance == u128::from(process.life))
     }
 
     fn lives_on(&self, instance: u128) -> bool {
@@ -348,6 +377,12 @@ impl World {
                 self.assigned = 1 - self.assigned;
                 Ok(())
             }
+            Event::Upgrade => {
+                self.left.upgrades -= 1;
+                let record = Shared::new(upgrade(self.left.upgrades));
+                self.flights.push(Flight { record, life: NOBODY, expect: None, answer: false });
+                Ok(())
+            }
             Event::Revoke(index) => {
                 self.change(index, |process| process.revoked = true);
                 self.feed(scope, index, Input::Revoked)
@@ -393,6 +428,8 @@ impl World {
             conditional: scope.conditional,
             source: Source { incarnation: 1, partitions: 1 },
             former: Vec::new(),
+            format: scope.reads(index),
+            order: Order::Key,
             start: 0,
             handler_timeout_ms: 30_000,
             bounds,
@@ -460,6 +497,12 @@ impl World {
                     *process = Process { life, revoked, stepped_back: true, ..Process::default() };
                 }
                 Action::Stop(Stop::Revoked | Stop::Lost | Stop::DrainTimedOut) => {
+                    *process = Process::default();
+                    return Ok(());
+                }
+                // It owns nothing: the partition goes to the process that can read on.
+                Action::Stop(Stop::NewerFormat { .. }) if !self.owns(process) => {
+                    self.assigned = 1;
                     *process = Process::default();
                     return Ok(());
                 }

@@ -3,14 +3,17 @@
 #![allow(clippy::single_range_in_vec_init, reason = "a set of one range is a set too")]
 
 mod handing_over;
+mod upgrading;
 
 use std::sync::Arc;
 
-use keylane_core::journal::{Claim, Command, CommandKind, DeadEffect, DeadEntry, DeadReason, Facts, Fence};
+use keylane_core::journal::{
+    Claim, Command, CommandKind, DeadEffect, DeadEntry, DeadReason, FORMAT, Facts, Fence,
+};
 use keylane_core::setup::Bounds;
 use keylane_core::{
-    Action, Appended, Committed, Input, Mirror, Owner, Ranges, Record, RecordError, Replay, Setup, Source,
-    State, StepBack, Stop, commit_metadata, parse_commit_metadata,
+    Action, Appended, Committed, Input, Mirror, Order, Owner, Ranges, Record, RecordError, Replay, Setup,
+    Source, State, StepBack, Stop, commit_metadata, parse_commit_metadata,
 };
 use proptest::prelude::*;
 
@@ -24,6 +27,8 @@ fn setup(instance: u128) -> Setup {
         conditional: false,
         source: SOURCE,
         former: Vec::new(),
+        format: FORMAT,
+        order: Order::Key,
         start: 100,
         handler_timeout_ms: 30_000,
         bounds: Bounds::default(),
@@ -145,7 +150,7 @@ impl Log {
 }
 
 fn claim(id: u128) -> Record {
-    Record::Claim(Claim { id, instance: id, node: String::new() })
+    Record::Claim(Claim { id, instance: id, node: String::new(), format: FORMAT })
 }
 
 fn stop_of(said: &[Action]) -> &Stop {
@@ -254,6 +259,8 @@ fn a_record_counts_only_once_it_is_read_back() {
         claim_position: log.end() - 1,
         journal: log.state().journal.expect("there is one"),
         source: SOURCE,
+        format: log.state().format,
+        order: None,
     }));
     log.records.push(record);
     assert!(matches!(owner.step(Input::Appended(Appended::At(log.end() - 1))), Action::Read { .. }));
@@ -376,6 +383,7 @@ fn who_goes_by_fewer_partitions_than_there_are_does_not_own() {
             body: None,
             accept: None,
             partitions: Some(SOURCE.partitions + 1),
+            format: None,
             who: String::new(),
             when_ms: 0,
         })

@@ -18,6 +18,7 @@ use super::table::Table;
 use super::{OutboxOptions, OutboxState, OutboxStatus};
 use crate::call::Call;
 use crate::produce::Producer;
+use crate::spawn::TaskKind;
 use crate::{Error, Keylane, WhenAway};
 
 /// The first wait for more rows, for a topic, or for the database; each further one is twice as long.
@@ -71,15 +72,18 @@ impl Relay {
     pub(super) async fn run(&mut self) {
         let mut wait = WAIT_MIN;
         while !self.is_stopped() {
-            let Err(trouble) = self.session(&mut wait).await else {
-                break;
+            let tasks = self.keylane.inner.tasks.clone();
+            let trouble = match tasks.supervise(TaskKind::Relay, self.session(&mut wait)).await {
+                Ok(Ok(())) => break,
+                Ok(Err(trouble)) => trouble.told(),
+                // What was sent and not removed is sent again.
+                Err(why) => why,
             };
             self.status.send_modify(|status| status.state = OutboxState::Connecting);
             match self.owed.len() {
-                0 => self.note(&trouble.told()),
+                0 => self.note(&trouble),
                 rows => self.note(&format!(
-                    "{}; {rows} rows that were sent are not removed yet, and nothing is sent before they are",
-                    trouble.told()
+                    "{trouble}; {rows} rows that were sent are not removed yet, and nothing is sent before they are"
                 )),
             }
             self.rest(wait).await;
@@ -231,6 +235,11 @@ impl Relay {
                 outcome.durable.extend(row.id().map(|id| (row.seq, id.to_owned())));
                 continue;
             };
+            if error == ProduceError::Behind {
+                // Not sent, since one of its key before it was refused: it waits for that one.
+                blocked.extend(row.key.map(|key| (row.topic, key)));
+                continue;
+            }
             let error = Refusal::of(error.into());
             match error.is_final() {
                 true => {
@@ -355,7 +364,7 @@ impl Refusal {
             Refusal::Row(_) => true,
             Refusal::Broker(Error::Broker(B::UnknownTopic(_) | B::Invalid(_) | B::Partitions { .. })) => true,
             Refusal::Broker(Error::Produce(
-                P::TooLarge { .. } | P::TooLargeThere(_) | P::UnknownTopic(_) | P::Invalid(_),
+                P::TooLarge { .. } | P::TooLargeThere(_) | P::UnknownTopic(_) | P::Invalid(_) | P::Keyless(_),
             )) => true,
             Refusal::Broker(_) => false,
         }
@@ -368,7 +377,8 @@ async fn begin<'a>(
     topic: &str,
 ) -> Result<&'a mut (Call, Vec<Row>), Refusal> {
     if !calls.contains_key(topic) {
-        let call = producer.call(topic).await.map_err(Refusal::of)?;
+        let mut call = producer.call(topic).await.map_err(Refusal::of)?;
+        call.stop_at_refused();
         calls.insert(topic.to_owned(), (call, Vec::new()));
     }
     Ok(calls.get_mut(topic).expect("it was put there"))

@@ -81,7 +81,7 @@ impl Row {
             headers: &headers,
             version: body.version,
             produced_ms: body.created_ms.unwrap_or(now_ms),
-            appended_ms: None,
+            ..Draft::default()
         }))
     }
 

@@ -1,50 +1,106 @@
 //! What a shard left for its owner, and whether the shard moves at all.
 
-use futures_util::future::try_join_all;
-use keylane_core::{Action, Input, Ranges};
+use keylane_broker::BrokerError;
+use keylane_core::{Action, DeadEntry, Input, Ranges};
 
-use super::{Ended, Epoch, LOOK_MS, ended};
-use crate::bury;
+use super::epoch::Epoch;
+use super::event::Sure;
+use super::{Ended, LOOK_MS};
 use crate::link::Mail;
 
 /// A shard that has not ticked for so long gives its partitions up (ORD-12).
 const STALLED_MS: u64 = 60_000;
 /// After a pause of a third of the session, the assignment is confirmed anew (ORD-12).
 const CONFIRM_AFTER_MS: u64 = 10_000;
+/// A drain waits at most so long for the bodies of dead letters, once all else is done: a hold that does not answer must
+/// not keep the partition. What was not stored is not settled, and the next owner runs it again (DLQ-4).
+const BURIED_BY_MS: u64 = 5_000;
+
+/// What is still to be said of the mail that was taken: one thing at a time, since what the owner answers must be done
+/// before it hears more.
+#[derive(Default)]
+pub(super) struct Letters {
+    /// Nothing runs any more.
+    quiet: bool,
+    /// The process was paused for so long.
+    paused_ms: Option<u64>,
+    /// Why the partition cannot be read.
+    pub(super) broken: Option<BrokerError>,
+    /// That was said.
+    ending: bool,
+    /// Nothing runs any more, and bodies are still being stored: for how long they are waited for.
+    buried_by_ms: Option<u64>,
+}
+
+impl Letters {
+    /// Nothing of it concerns the next epoch, but why the partition cannot be read.
+    pub(super) fn forget(&mut self) {
+        (self.quiet, self.paused_ms, self.buried_by_ms) = (false, None, None);
+    }
+
+    pub(super) fn wakes_ms(&self) -> u64 {
+        self.buried_by_ms.unwrap_or(u64::MAX)
+    }
+}
 
 impl Epoch<'_> {
-    /// What the shard left: stores the bodies of what died, then hands all over.
-    pub(super) async fn mail(&mut self) -> Result<Action, Ended> {
-        let Mail { done, rejected, quiet, verify, broken } = self.link.take();
-        let journal = self.state().journal.expect("an owned journal has an id");
-        // All at once, so that they share the log's syncs: meanwhile this owner hears nothing.
-        let storing = rejected
-            .iter()
-            .map(|rejection| bury::store(&*self.hold, &self.own.subscription, journal, rejection));
-        let dead = try_join_all(storing).await.map_err(ended)?;
-        self.broken = self.broken.take().or(broken);
-        // One thing at a time: what the owner answers must be done before it hears more.
-        self.quiet |= quiet;
-        self.paused_ms = self.paused_ms.max(verify);
-        Ok(self.finished(&done, &dead))
+    /// Takes what the shard left. Completions are handed over at once; bodies of what died are stored by a task of their
+    /// own first, and their entries come back as [`super::event::Event::Buried`].
+    pub(super) fn mail(&mut self) -> Result<Action, Ended> {
+        let Mail { done, rejected, quiet, verify, broken, gone } = self.link.take();
+        if let Some(why) = gone {
+            // What was not on record runs again.
+            return Err(Ended::Again(why));
+        }
+        if !rejected.is_empty() {
+            let journal = self.state().journal.expect("an owned journal has an id");
+            self.burials.add(journal, rejected);
+        }
+        let letters = &mut self.letters;
+        letters.broken = letters.broken.take().or(broken);
+        letters.quiet |= quiet;
+        letters.paused_ms = letters.paused_ms.max(verify);
+        Ok(self.finished(&done, &[]))
+    }
+
+    /// What is to be told before the owner waits.
+    pub(super) fn before_waiting(&mut self) -> Result<Option<Action>, Ended> {
+        self.look_at_shard()?;
+        let rest = self.rest_of_mail();
+        Ok(rest.or_else(|| self.suspend()))
     }
 
     /// What is still to be said of the last mail.
-    pub(super) async fn rest_of_mail(&mut self) -> Option<Action> {
-        if let Some(paused_ms) = self.paused_ms.take() {
-            return Some(match paused_ms <= CONFIRM_AFTER_MS {
-                true => self.step(Input::Paused),
-                false => self.confirm(Input::Paused).await,
-            });
+    fn rest_of_mail(&mut self) -> Option<Action> {
+        match self.letters.paused_ms.take() {
+            Some(paused_ms) if paused_ms <= CONFIRM_AFTER_MS => return Some(self.step(Input::Paused)),
+            Some(_) => self.confirm(Sure::Paused),
+            None => {}
         }
-        if self.broken.is_some() && !std::mem::replace(&mut self.ending, true) {
+        if self.letters.broken.is_some() && !std::mem::replace(&mut self.letters.ending, true) {
             // What handlers did goes on record first; then it ends with the error.
             return Some(self.step(Input::Revoked));
         }
-        std::mem::take(&mut self.quiet).then(|| self.step(Input::Quiet))
+        if !self.letters.quiet {
+            return None;
+        }
+        if !self.burials.is_empty() {
+            let now_ms = self.now_ms();
+            if now_ms < *self.letters.buried_by_ms.get_or_insert(now_ms + BURIED_BY_MS) {
+                return None;
+            }
+            tracing::warn!(
+                partition = self.own.partition,
+                unstored = self.burials.len(),
+                "dead letters were not stored in time; the next owner handles these messages again"
+            );
+            self.burials.forget();
+        }
+        self.letters.forget();
+        Some(self.step(Input::Quiet))
     }
 
-    fn finished(&mut self, done: &Ranges, dead: &[keylane_core::DeadEntry]) -> Action {
+    pub(super) fn finished(&mut self, done: &Ranges, dead: &[DeadEntry]) -> Action {
         match self.epoch {
             Some(epoch) if !done.is_empty() || !dead.is_empty() => {
                 self.step(Input::Finished { epoch, done, dead })
@@ -63,6 +119,11 @@ pub(super) struct Alive {
 }
 
 impl Alive {
+    /// When to look next.
+    pub(super) fn look_ms(&self) -> u64 {
+        self.looked_ms + LOOK_MS
+    }
+
     /// True if the shard has not ticked for [`STALLED_MS`], though the owner looked all the time.
     pub(super) fn stalled(&mut self, ticked_ms: u64, now_ms: u64) -> bool {
         if ticked_ms != self.ticked_ms || now_ms > self.looked_ms + 2 * LOOK_MS {

@@ -160,6 +160,9 @@ impl Spill {
         let mut answers = Vec::new();
         for which in [Way::Direct, Way::Kept, Way::Behind, Way::Aside] {
             let mut part = Frames::default();
+            if frames.stops_at_refused() {
+                part.stop_at_refused();
+            }
             for ((partition, frame), way) in frames.iter().zip(&ways) {
                 if *way == which {
                     part.push_frame(partition, frame);

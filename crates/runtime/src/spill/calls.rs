@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use keylane_broker::ProduceError;
@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::begin::Way;
 use super::job::{Answer, Caller, Job};
 use super::store::Place;
-use super::{Bells, Results, Spill, Stored, lock};
+use super::{Results, Spill, Stored, lock};
 use crate::call::Target;
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -25,7 +25,7 @@ type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 #[derive(Default)]
 pub(crate) struct Calls {
     next: u64,
-    open: BTreeMap<u64, Open>,
+    pub(super) open: BTreeMap<u64, Open>,
     /// What came back, by the number of its call.
     returned: BTreeMap<u64, Job>,
     /// What came for partitions that wait.
@@ -37,14 +37,14 @@ pub(crate) struct Calls {
 }
 
 /// A call that is with the broker.
-struct Open {
-    target: Arc<Target>,
-    partitions: BTreeSet<u32>,
+pub(super) struct Open {
+    pub(super) target: Arc<Target>,
+    pub(super) partitions: BTreeSet<u32>,
     /// When the broker counts as away if it has not answered.
-    due_ms: u64,
-    called_back: bool,
+    pub(super) due_ms: u64,
+    pub(super) called_back: bool,
     /// It was called back because it took too long itself.
-    overdue: bool,
+    pub(super) overdue: bool,
 }
 
 impl Calls {
@@ -55,15 +55,6 @@ impl Calls {
             Open { target: Arc::clone(target), partitions, due_ms, called_back: false, overdue: false };
         self.open.insert(self.next, open);
         self.next
-    }
-
-    fn due_ms(&self) -> Option<u64> {
-        self.open.values().filter(|open| !open.called_back).map(|open| open.due_ms).min()
-    }
-
-    fn note_overdue(&mut self, now_ms: u64) {
-        let overdue = self.open.values_mut().filter(|open| !open.called_back && open.due_ms <= now_ms);
-        overdue.for_each(|open| open.overdue = true);
     }
 
     pub(crate) fn queue(&mut self, job: Job) {
@@ -238,35 +229,6 @@ async fn recall(spill: Arc<Spill>) {
     }
     spill.bells.to_write.notify_one();
     spill.bells.to_drain.notify_one();
-}
-
-/// Notices that the broker does not answer.
-pub(super) async fn watch(spill: Weak<Spill>, bells: Arc<Bells>) {
-    loop {
-        let Some(here) = spill.upgrade() else { return };
-        let (clock, after_ms) = (here.clock, here.options.after.as_millis() as u64);
-        let (due, now_ms) = (lock(&here.calls).due_ms(), clock.now_ms());
-        match due {
-            None => {
-                drop(here);
-                bells.handed.notified().await;
-            }
-            Some(due_ms) if now_ms >= due_ms => {
-                let why = match here.broker.health().await {
-                    Ok(()) => "no answer for too long".to_owned(),
-                    Err(error) => error.to_string(),
-                };
-                lock(&here.calls).note_overdue(clock.now_ms());
-                here.away(&why);
-            }
-            Some(due_ms) => {
-                drop(here);
-                // What is handed over meanwhile is not due before that.
-                let at_ms = due_ms.min(now_ms + after_ms);
-                tokio::time::sleep_until(clock.instant(at_ms)).await;
-            }
-        }
-    }
 }
 
 fn is_unknown<T>(result: &Result<T, ProduceError>) -> bool {

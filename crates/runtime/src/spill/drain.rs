@@ -193,6 +193,7 @@ impl Spill {
                 offered.push(index);
             }
         }
+        frames.stop_at_refused();
         let (results, silent) = match offered.is_empty() {
             true => (Vec::new(), false),
             false => self.offer_in_line(line, topic, frames).await,
@@ -201,6 +202,8 @@ impl Spill {
         for (index, result) in offered.into_iter().zip(results) {
             match result {
                 Ok(_) => taken += 1,
+                // Not sent, since one of its key before it was refused.
+                Err(ProduceError::Behind) => drop(refused.insert(index, String::new())),
                 Err(error) if is_for_good(&error) => drop(refused.insert(index, error.to_string())),
                 Err(error) => {
                     (settled, stuck) = (index, Some(error.to_string()));
@@ -274,9 +277,10 @@ pub(super) fn too_large(topic: &Topic, message: &Delivery) -> Option<String> {
 
 /// True for what would be refused again.
 pub(super) fn is_for_good(error: &ProduceError) -> bool {
-    matches!(error, ProduceError::TooLarge { .. } | ProduceError::TooLargeThere(_) | ProduceError::Invalid(_))
+    use ProduceError::{Invalid, Keyless, TooLarge, TooLargeThere};
+    matches!(error, TooLarge { .. } | TooLargeThere(_) | Invalid(_) | Keyless(_))
 }
 
 pub(super) fn target_of(topic: &Topic) -> Arc<Target> {
-    Arc::new(Target::new(&topic.name, topic.partitions, topic.spec.message_bytes_max))
+    Arc::new(Target::of(topic))
 }

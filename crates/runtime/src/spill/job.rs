@@ -7,7 +7,8 @@ use tokio::sync::oneshot;
 
 use super::begin::{Way, WhenAway};
 use super::{Results, Stored};
-use crate::call::{Room, Target};
+use crate::call::Target;
+use crate::in_flight::Room;
 
 /// Messages that are to be kept.
 pub(crate) struct Job {

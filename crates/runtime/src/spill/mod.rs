@@ -6,7 +6,7 @@
 //! within this process a partition's messages reach the broker in the order in which they were produced; what had
 //! landed though its answer was lost comes twice, which handlers tell by its id.
 //!
-//! `begin.rs` says which way a message goes, `calls.rs` has what is under way, `lines.rs` which partitions wait,
+//! `begin.rs` says which way a message goes, `calls.rs` has what is under way, `watch.rs` notices that the broker is away, `lines.rs` which partitions wait,
 //! `numbers.rs` what goes first if they became more, `write.rs` keeps, `drain.rs` brings, `refused.rs` has what the
 //! broker will never take as it is, and `store.rs` is the disk.
 
@@ -23,6 +23,7 @@ mod status;
 mod store;
 #[cfg(test)]
 mod tests;
+mod watch;
 mod write;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,8 +38,9 @@ use self::lines::Lines;
 use self::status::Recent;
 use self::store::Store;
 use crate::Error;
+use crate::call::Target;
 use crate::clock::Clock;
-use crate::spawn::Tasks;
+use crate::spawn::{TaskKind, Tasks};
 
 pub use self::begin::WhenAway;
 pub(crate) use self::job::Caller;
@@ -50,7 +52,7 @@ pub use self::status::{SpillEntry, SpillEntryState, SpillLine, SpillState, Spill
 pub struct SpillOptions {
     /// Bytes of messages that are kept at most; past it producing is refused.
     pub bytes_max: u64,
-    /// How long the broker may take to acknowledge a message before it counts as away.
+    /// How long the broker may acknowledge nothing at all before it counts as away.
     pub after: Duration,
     /// How long after a failed try what waits is brought to the broker again.
     pub drain_every: Duration,
@@ -150,26 +152,29 @@ impl Spill {
             tracing::warn!(messages = left, "messages of an earlier run wait in the spill for the broker");
         }
         let weak = Arc::downgrade(&spill);
-        tasks.spawn(calls::watch(weak.clone(), Arc::clone(&bells)));
-        tasks.spawn(write::write(weak.clone(), Arc::clone(&bells)));
-        tasks.spawn(drain::drain(weak, bells));
+        let with = || (weak.clone(), Arc::clone(&bells));
+        let ((watched, rings), (written, rung), (drained, bells)) = (with(), with(), with());
+        tasks.keep(TaskKind::SpillWatch, move || watch::watch(watched.clone(), Arc::clone(&rings)));
+        tasks.keep(TaskKind::SpillWriter, move || write::write(written.clone(), Arc::clone(&rung)));
+        tasks.keep(TaskKind::SpillDrain, move || drain::drain(drained.clone(), Arc::clone(&bells)));
         Ok(spill)
     }
 
-    /// Partitions of a topic, and its limit: what the broker says, or what is known here while it does not answer.
+    /// A topic as a producer needs it: what the broker says, or what is known here while it does not answer.
     pub(crate) async fn ask_or_know(
         &self,
         topic: &str,
         ask: impl Future<Output = Result<Topic, Error>>,
-    ) -> Result<(u32, usize), Error> {
+    ) -> Result<Target, Error> {
         let away = match tokio::time::timeout(self.options.after, ask).await {
-            Ok(Ok(found)) => return Ok((found.partitions, found.spec.message_bytes_max)),
+            Ok(Ok(found)) => return Ok(Target::of(&found)),
             Ok(Err(Error::Broker(away @ BrokerError::Unavailable(_)))) => away,
             Ok(Err(error)) => return Err(error),
             Err(_) => BrokerError::Unavailable("no answer".to_owned()),
         };
         let known = self.store.partitions(topic).ok_or(Error::Broker(away))?;
-        Ok((known, TopicSpec::default().message_bytes_max))
+        let TopicSpec { message_bytes_max, ids, .. } = TopicSpec::default();
+        Ok(Target::new(topic, known, message_bytes_max, ids))
     }
 
     /// The most partitions by which something of a topic is here.

@@ -256,6 +256,9 @@ fn push(frames: &mut Frames, partition: u32, message: &Delivery, why: Option<&st
         version: message.version(),
         produced_ms: message.produced_ms(),
         appended_ms: None,
+        deliver_at_ms: message.deliver_at_ms(),
+        priority: message.priority(),
+        ttl_ms: message.ttl_ms(),
     };
     if frames.push(partition, &draft).is_err() {
         frames.push_frame(partition, message.frame());

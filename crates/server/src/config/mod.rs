@@ -31,6 +31,7 @@ pub use error::{ConfigError, ConfigProblem, Place};
 pub(crate) use shape::NAME_BYTES_MAX;
 pub use shape::{Profile, is_name};
 pub use topics::TopicConfig;
+pub(crate) use units::duration;
 
 use crate::access::Role;
 use tree::Node;

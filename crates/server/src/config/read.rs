@@ -35,8 +35,8 @@ pub(super) fn read(root: &Node) -> (Config, Vec<ConfigProblem>) {
     let data = reader.text(&top, "data").into();
     let (topics, new_topic) = topics(&mut reader, &top, &broker);
     let pipelines = pipelines(&mut reader, &top, &topics, server.drain);
-    if reader.problems.is_empty() && broker != BrokerConfig::Embedded {
-        kafka_names(&mut reader, &top, &pipelines);
+    if let (true, BrokerConfig::Kafka(options)) = (reader.problems.is_empty(), &broker) {
+        kafka_names(&mut reader, &top, options, &pipelines);
     }
     let ingest = reader.inner(&top, "ingest");
     let ingest = IngestConfig {
@@ -57,18 +57,22 @@ pub(super) fn read(root: &Node) -> (Config, Vec<ConfigProblem>) {
 fn broker(reader: &mut Reader, top: &Section<'_>) -> BrokerConfig {
     let section = reader.inner(top, "broker");
     let kafka = reader.inner(&section, "kafka");
-    let options = KafkaOptions {
-        brokers: reader.text(&kafka, "brokers"),
-        settings: reader.passed_on(&kafka, "settings"),
-    };
+    let journals = reader.inner(&kafka, "journals");
+    let mut options = KafkaOptions::new(reader.text(&kafka, "brokers"));
+    options.settings = reader.passed_on(&kafka, "settings");
+    options.journals.prefix = reader.text(&journals, "prefix");
+    options.journals.create = reader.flag(&journals, "create");
+    options.journals.settings = reader.passed_on(&journals, "settings");
     if reader.choice(&section, "kind") == "embedded" {
         return BrokerConfig::Embedded;
     }
     if let Err(error) = options.check() {
+        let what = error.to_string();
+        let section = if what.contains("broker.kafka.journals") { "journals" } else { "settings" };
         reader.problems.push(ConfigProblem {
             code: "KL-1007",
-            place: kafka.place_of("settings"),
-            what: error.to_string(),
+            place: kafka.place_of(section),
+            what,
             help: "see docs/kafka.md".to_owned(),
         });
     }
@@ -183,6 +187,7 @@ fn pipeline(reader: &mut Reader, name: &str, section: &Section<'_>, drain: Durat
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     settings.shards = shards(reader.auto(section, "shards"), reader.profile, cores);
     settings.concurrency = reader.whole(section, "concurrency") as usize;
+    settings.blocking = reader.whole(section, "blocking") as usize;
     let lane = reader.inner(section, "lane");
     settings.lane_capacity = reader.whole(&lane, "capacity") as usize;
     settings.lane_idle = reader.duration(&lane, "idle");

@@ -148,6 +148,36 @@ static KAFKA: Shape = Shape {
             is("{}"),
             "Any setting of librdkafka, such as `security.protocol`, by its name.",
         ),
+        field(
+            "journals",
+            Kind::Section(&JOURNALS),
+            is(""),
+            "The topics in which Keylane keeps its own state, beside yours.",
+        ),
+    ],
+    later: &[],
+};
+
+static JOURNALS: Shape = Shape {
+    fields: &[
+        field(
+            "prefix",
+            Kind::Text,
+            is("_keylane"),
+            "What their names begin with. Another prefix is another state: set it before the first start.",
+        ),
+        field(
+            "create",
+            Kind::Flag,
+            is("true"),
+            "Whether Keylane makes them. If not, the error of a missing one shows the command that makes it.",
+        ),
+        field(
+            "settings",
+            Kind::PassedOn,
+            is("{}"),
+            "Settings of Kafka that they are made with, such as `segment.bytes`, instead of Keylane's own.",
+        ),
     ],
     later: &[],
 };
@@ -200,6 +230,12 @@ pub(super) static TOPIC: Shape = Shape {
             "How a broker that compresses keeps messages, whoever sent them; the embedded one keeps them as they are.",
         ),
         field(
+            "ids",
+            Kind::Choice { of: &["all", "caller"], later: &[] },
+            is("all"),
+            "Which messages carry an id on Kafka: `all`, or only those that a `caller` gave one; the others are called by topic, partition and offset, cost less, and cannot be told by it if they land twice. The embedded broker keeps an id with each.",
+        ),
+        field(
             "max_message",
             Kind::Size { min: 1, max: 16 << 20 },
             is("1MiB"),
@@ -240,6 +276,12 @@ static PIPELINE: Shape = Shape {
             Kind::Whole { min: 1, max: 1_000_000 },
             is("10000"),
             "Handlers in flight at most.",
+        ),
+        field(
+            "blocking",
+            Kind::Whole { min: 1, max: 100_000 },
+            is("512"),
+            "Threads that handlers may block at once, beside those that run everything else.",
         ),
         field("lane", Kind::Section(&LANE), is(""), "A lane is one key's messages, in order."),
         field("buffer", Kind::Section(&BUFFER), is(""), "What is read and not settled yet, over all lanes."),

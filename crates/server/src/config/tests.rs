@@ -26,7 +26,7 @@ fn a_misspelt_field_is_named_with_its_place_and_the_nearest_known_one() {
     let error = parse(text).expect_err("misspelt");
     assert_eq!(
         error.to_string(),
-        "k.yaml:5:5: unknown setting `concurency` in pipelines.a [KL-1003]\n  help: did you mean `concurrency`? Known here: `topic`, `group`, `order`, `shards`, `concurrency`, `lane`, `buffer`, `handler`, `retry`"
+        "k.yaml:5:5: unknown setting `concurency` in pipelines.a [KL-1003]\n  help: did you mean `concurrency`? Known here: `topic`, `group`, `order`, `shards`, `concurrency`, `blocking`, `lane`, `buffer`, `handler`, `retry`"
     );
 }
 
@@ -361,7 +361,9 @@ fn the_reference_file_has_every_setting_at_its_default() {
     let mut small = parse(example).expect("valid");
     // It writes what the other leaves to the defaults.
     let spec = |config: &mut Config| std::mem::take(&mut config.topics)["orders"].spec.clone();
-    assert_eq!(spec(&mut config), spec(&mut small));
+    // A codec that is written is the topic's own; else messages are kept as producers send them.
+    let compression = keylane::Compression::Lz4;
+    assert_eq!(spec(&mut config), TopicSpec { compression, ..spec(&mut small) });
     assert_eq!(config, small);
     config.pipelines.clear();
     config.outbox.clear();
@@ -407,7 +409,8 @@ fn topics_get_the_figures_of_the_profile() {
         assert_eq!(figures(&config.topics["own"].spec), (5, 2, 1), "{profile}");
         let spec = &config.topics["t"].spec;
         assert_eq!((spec.retention_ms, spec.message_bytes_max), (Some(7 * 86_400_000), 1 << 20), "{profile}");
-        assert_eq!(spec.compression, keylane::Compression::Lz4, "{profile}");
+        // As Keylane's producer sends them, which is lz4: the topic's own setting is nobody's wish.
+        assert_eq!(spec.compression, keylane::Compression::AsProduced, "{profile}");
     }
     // One copy is what the embedded broker has, whatever the profile would like; and so is one replica that is asked for.
     let embedded = parse("profile: production\ntopics: { t: {} }\n").expect("valid");
@@ -430,6 +433,7 @@ fn a_topic_that_is_there_gets_only_what_is_written() {
         retention_bytes: None,
         message_bytes_max: 500_000,
         compression: keylane::Compression::AsProduced,
+        ids: keylane::Ids::All,
     };
     let over = |written: &str| {
         let config = parse(&format!("broker: {{ kind: kafka }}\ntopics: {{ t: {{ {written} }} }}\n"));
@@ -446,6 +450,9 @@ fn a_topic_that_is_there_gets_only_what_is_written() {
     assert_eq!(copies(over("max_message: 2MiB")), TopicSpec { message_bytes_max: 2 << 20, ..there.clone() });
     let zstd = keylane::Compression::Zstd;
     assert_eq!(copies(over("compression: zstd")), TopicSpec { compression: zstd, ..there.clone() });
+    // Who gives ids is ours to say, and not the topic's.
+    let caller = keylane::Ids::Caller;
+    assert_eq!(copies(over("ids: caller")), TopicSpec { ids: caller, ..there.clone() });
 }
 
 /// ADM-9: what else the profile of development has; what is written wins.
@@ -500,16 +507,33 @@ fn names_that_kafka_does_not_take_are_refused_with_their_line() {
         ("{ a.b: {}, a_b: {} }", "{}", "not apart"),
         ("{ __offsets: {} }", "{}", "Kafka's own"),
         ("{ _keylane.journal.g.t: {} }", "{}", "Keylane's"),
-        (
-            "{ b.c: {}, c: {} }",
-            "{ x: { group: a, topic: b.c, handler: { log: {} } }, y: { group: a.b, topic: c, handler: { log: {} } } }",
-            "the same topic",
-        ),
     ] {
         let text = format!("broker: {{ kind: kafka }}\ntopics: {topics}\npipelines: {pipelines}\n");
         let problem = self::problem(&text);
         assert!(problem.what.contains(says), "{text}: {}", problem.what);
     }
+    // Each pair has journals of its own, though group and topic read the same in a row.
+    let alike = "broker: { kind: kafka }\ntopics: { b.c: {}, c: {} }\npipelines: { x: { group: a, topic: b.c, handler: { log: {} } }, y: { group: a.b, topic: c, handler: { log: {} } } }\n";
+    assert!(parse(alike).is_ok());
+}
+
+/// BRK-2, BRK-6: the topics of Keylane's own state, on clusters that have rules of their own.
+#[test]
+fn journals_have_a_prefix_and_settings() {
+    let with = |journals: &str| format!("broker: {{ kind: kafka, kafka: {{ journals: {journals} }} }}\n");
+    let options = |journals: &str| match parse(&with(journals)).expect("valid").broker {
+        BrokerConfig::Kafka(options) => options.journals,
+        BrokerConfig::Embedded => panic!("it is Kafka"),
+    };
+    assert_eq!(options("{}"), keylane::KafkaJournals::default());
+    let own = options("{ prefix: team.k, create: false, settings: { segment.bytes: 52428800 } }");
+    assert_eq!((own.prefix.as_str(), own.create), ("team.k", false));
+    assert_eq!(own.settings.get("segment.bytes").map(String::as_str), Some("52428800"));
+    let wrong = problem(&with("{ settings: { cleanup.policy: compact } }"));
+    assert_eq!(wrong.code, "KL-1007");
+    assert!(wrong.what.contains("broker.kafka.journals.settings.cleanup.policy"), "{}", wrong.what);
+    let taken = problem(&format!("{}topics: {{ team.k.x: {{}} }}\n", with("{ prefix: team.k }")));
+    assert!(taken.what.contains("Keylane's"), "{}", taken.what);
 }
 
 /// PRD-5, SEC-5: what is wrong with an outbox is told with its place and without its URL.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use keylane::{Compression, TopicSpec};
+use keylane::{Compression, Ids, KafkaOptions, TopicSpec};
 
 use super::error::{ConfigProblem, Place};
 use super::reader::{Reader, Section};
@@ -41,6 +41,8 @@ impl TopicConfig {
                 false => spec.message_bytes_max.min(there.message_bytes_max),
             },
             compression: if written("compression") { spec.compression } else { there.compression },
+            // It is ours, and not the topic's.
+            ids: spec.ids,
         }
     }
 }
@@ -67,12 +69,20 @@ pub(super) fn topics(
 
 fn topic(reader: &mut Reader, section: &Section<'_>, broker: &BrokerConfig) -> TopicSpec {
     reader.choice(section, "kind");
-    let compression = match reader.choice(section, "compression") {
+    let codec = reader.choice(section, "compression");
+    let compression = match codec {
+        // What our producer sends is lz4; a topic's own codec is set only where it is written, since managed clusters
+        // refuse it.
+        _ if section.node("compression").is_none() => Compression::AsProduced,
         "none" => Compression::None,
         "snappy" => Compression::Snappy,
         "zstd" => Compression::Zstd,
         "gzip" => Compression::Gzip,
         _ => Compression::Lz4,
+    };
+    let ids = match reader.choice(section, "ids") {
+        "caller" => Ids::Caller,
+        _ => Ids::All,
     };
     let (replicas, min_insync) = copies(reader, section, *broker == BrokerConfig::Embedded);
     TopicSpec {
@@ -83,6 +93,7 @@ fn topic(reader: &mut Reader, section: &Section<'_>, broker: &BrokerConfig) -> T
         retention_bytes: Some(reader.size(section, "retention_bytes")),
         message_bytes_max: reader.size(section, "max_message") as usize,
         compression,
+        ids,
     }
 }
 
@@ -121,8 +132,10 @@ fn copies(reader: &mut Reader, section: &Section<'_>, embedded: bool) -> (u32, u
 pub(super) fn kafka_names(
     reader: &mut Reader,
     top: &Section<'_>,
+    options: &KafkaOptions,
     pipelines: &BTreeMap<String, PipelineConfig>,
 ) {
+    let own = format!("{}.", options.journals.prefix);
     // Kafka takes `.` and `_` for the same where names must differ.
     let folded = |name: &str| name.replace('.', "_");
     let mut taken = BTreeMap::<String, String>::new();
@@ -151,13 +164,11 @@ pub(super) fn kafka_names(
     };
     for (name, section) in reader.sections(top, "topics") {
         let path = format!("topics.{name}");
-        if name.starts_with("__") || name.starts_with("_keylane.") {
+        if name.starts_with("__") || name.starts_with(&own) {
             reader.problems.push(ConfigProblem {
                 code: "KL-1007",
                 place: section.clone(),
-                what: format!(
-                    "{path}: names that begin with `__` are Kafka's own, with `_keylane.` Keylane's"
-                ),
+                what: format!("{path}: names that begin with `__` are Kafka's own, with `{own}` Keylane's"),
                 help: "rename it".to_owned(),
             });
         }
@@ -166,7 +177,7 @@ pub(super) fn kafka_names(
     for (name, place) in reader.sections(top, "pipelines") {
         let Some(pipeline) = pipelines.get(&name) else { continue };
         // The longest of what stands beside a topic.
-        let journal = format!("_keylane.journal.{}.{}", pipeline.group, pipeline.topic);
+        let journal = options.journals.topic_name(&pipeline.group, &pipeline.topic);
         take(reader, place, &format!("pipelines.{name}"), journal);
     }
 }

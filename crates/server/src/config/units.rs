@@ -23,7 +23,7 @@ const SIZES: &[(&str, u64)] = &[
 ];
 
 /// Reads a duration such as `250ms`.
-pub(super) fn duration(text: &str) -> Option<Duration> {
+pub(crate) fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = split(text)?;
     let (_, ms) = DURATIONS.iter().find(|(name, _)| *name == unit)?;
     number.checked_mul(*ms).map(Duration::from_millis)

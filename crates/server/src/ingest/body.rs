@@ -91,6 +91,11 @@ impl Bodies {
         Ok(WholeBody { bytes: first.unwrap_or_else(|| gathered.freeze()), _room: room })
     }
 
+    /// Reads all of a body that has a few fields.
+    pub(crate) async fn small(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
+        Ok(self.read(headers, body).await?.bytes)
+    }
+
     /// Reads what is left of a body that was answered without it, and throws it away: a client that sends before it
     /// reads would otherwise meet a closed connection, and never see the answer.
     pub(crate) async fn discard(&self, mut body: Body) {

@@ -8,7 +8,7 @@ use std::sync::RwLock;
 
 use axum::http::StatusCode;
 use bytes::BytesMut;
-use keylane::{Draft, ProduceError, TopicSpec};
+use keylane::{Call, Draft, ProduceError, TopicSpec};
 use tokio::sync::Mutex;
 
 use super::items::Items;
@@ -85,6 +85,7 @@ async fn any_can_be_taken(topic: &str, form: Form, body: &[u8]) -> Result<bool, 
 
 /// Whether a topic that is made by first use takes the message; else why not, as a topic would say.
 pub(super) fn fits_a_new_topic(topic: &str, draft: &Draft<'_>) -> Result<(), ProduceError> {
+    Call::check(draft)?;
     let mut frame = BytesMut::new();
     draft.encode(&mut frame).map_err(|error| ProduceError::Invalid(error.to_string()))?;
     let (bytes, bytes_max) = (frame.len(), TopicSpec::default().message_bytes_max);

@@ -1,7 +1,7 @@
 //! One message as JSON, borrowed from the request.
 //!
 //! The payload is never parsed into values: it is checked to be JSON and kept byte for byte (MSG-3). Text without
-//! escapes is borrowed. What this version cannot do is refused by name, and so is what nobody knows.
+//! escapes is borrowed. What nobody knows is refused by name.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,6 +9,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::timing;
 use crate::config::nearest;
 
 /// Arrays and objects inside of one another: what every JSON reader takes (SEC-2).
@@ -17,8 +18,8 @@ pub(super) const DEPTH_MAX: usize = 128;
 /// Characters of what is wrong with a message.
 const ERROR_CHARS_MAX: usize = 200;
 
-const FIELDS: [&str; 6] = ["key", "payload", "payload_base64", "id", "version", "headers"];
-const LATER: [&str; 3] = ["deliver_at", "priority", "ttl"];
+const FIELDS: [&str; 9] =
+    ["key", "payload", "payload_base64", "id", "version", "headers", "deliver_at", "priority", "ttl"];
 
 /// A message as it came.
 #[derive(Debug)]
@@ -28,6 +29,9 @@ pub(super) struct Line<'a> {
     pub(super) payload: Payload<'a>,
     pub(super) version: Option<u64>,
     pub(super) headers: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    pub(super) deliver_at_ms: Option<u64>,
+    pub(super) priority: Option<u8>,
+    pub(super) ttl_ms: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -89,6 +93,9 @@ struct Found<'a> {
     payload_base64: Option<Text<'a>>,
     version: Option<Option<u64>>,
     headers: Option<Option<Headers<'a>>>,
+    deliver_at: Option<&'a RawValue>,
+    priority: Option<&'a RawValue>,
+    ttl: Option<&'a RawValue>,
 }
 
 impl<'de> Visitor<'de> for LineVisitor {
@@ -108,6 +115,9 @@ impl<'de> Visitor<'de> for LineVisitor {
                 "id" => once(&mut found.id, "id", &mut map)?,
                 "version" => once(&mut found.version, "version", &mut map)?,
                 "headers" => once(&mut found.headers, "headers", &mut map)?,
+                "deliver_at" => once(&mut found.deliver_at, "deliver_at", &mut map)?,
+                "priority" => once(&mut found.priority, "priority", &mut map)?,
+                "ttl" => once(&mut found.ttl, "ttl", &mut map)?,
                 other => return Err(A::Error::custom(unknown(other))),
             }
         }
@@ -129,6 +139,9 @@ impl<'de> Visitor<'de> for LineVisitor {
             payload,
             version: found.version.flatten(),
             headers: found.headers.flatten().map_or_else(Vec::new, |Headers(list)| list),
+            deliver_at_ms: read(found.deliver_at, timing::deliver_at)?,
+            priority: read(found.priority, timing::priority)?,
+            ttl_ms: read(found.ttl, timing::ttl)?,
         })
     }
 }
@@ -145,11 +158,15 @@ fn once<'de, T: Deserialize<'de>, A: MapAccess<'de>>(
     Ok(())
 }
 
+fn read<T, E: serde::de::Error>(
+    value: Option<&RawValue>,
+    read: impl FnOnce(&RawValue) -> Result<Option<T>, String>,
+) -> Result<Option<T>, E> {
+    value.map_or(Ok(None), read).map_err(E::custom)
+}
+
 fn unknown(name: &str) -> String {
     let shown: String = name.chars().take(80).flat_map(char::escape_debug).collect();
-    if LATER.contains(&name) {
-        return format!("`{name}` is not in this version");
-    }
     match nearest(&shown, FIELDS.into_iter()) {
         Some(near) => format!("unknown field `{shown}`; did you mean `{near}`?"),
         None => format!("unknown field `{shown}`; known are {}", FIELDS.join(", ")),
@@ -192,7 +209,7 @@ fn decode<'a, E: serde::de::Error>(text: &str) -> Result<Payload<'a>, E> {
 
 /// Text, borrowed where it has no escapes.
 #[derive(Debug)]
-struct Text<'a>(Cow<'a, str>);
+pub(super) struct Text<'a>(pub(super) Cow<'a, str>);
 
 impl<'de> Deserialize<'de> for Text<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Text<'de>, D::Error> {
@@ -254,13 +271,15 @@ mod tests {
     /// MSG-1, MSG-3.
     #[test]
     fn every_field_is_read_and_the_payload_is_kept_as_it_came() {
-        let text = br#" {"key":"a\u00e9","payload": {"n" : 1.0e+2 , "x":[ ]} ,"id":"m","version":7,"headers":{"b":"1","a":"2"}} "#;
+        let text = br#" {"key":"a\u00e9","payload": {"n" : 1.0e+2 , "x":[ ]} ,"id":"m","version":7,"headers":{"b":"1","a":"2"},
+            "deliver_at":"1970-01-01T00:00:01Z","priority":9,"ttl":"2s"} "#;
         let line = Line::parse(text).expect("a message");
         assert_eq!(line.key.as_deref(), Some("aé"));
         assert_eq!(line.id.as_deref(), Some("m"));
         assert_eq!(line.version, Some(7));
         assert_eq!(line.payload.bytes(), br#"{"n" : 1.0e+2 , "x":[ ]}"#);
         assert_eq!(line.headers, [("b".into(), "1".into()), ("a".into(), "2".into())]);
+        assert_eq!((line.deliver_at_ms, line.priority, line.ttl_ms), (Some(1_000), Some(9), Some(2_000)));
         assert!(matches!(line.id, Some(Cow::Borrowed(_))), "no copy without escapes");
     }
 
@@ -278,9 +297,10 @@ mod tests {
             ("{}", "`payload` is missing"),
             (r#"{"payload":1,"payload_base64":"AA=="}"#, "both given"),
             (r#"{"payload_base64":"?"}"#, "not base64"),
-            (r#"{"payload":1,"ttl":"1h"}"#, "`ttl` is not in this version"),
-            (r#"{"payload":1,"deliver_at":"2027-01-01T00:00:00Z"}"#, "`deliver_at` is not in this version"),
-            (r#"{"payload":1,"priority":5}"#, "`priority` is not in this version"),
+            (r#"{"payload":1,"ttl":60}"#, "`ttl` must be a duration with its unit"),
+            (r#"{"payload":1,"deliver_at":"tomorrow"}"#, "`deliver_at` must be a time since 1970"),
+            (r#"{"payload":1,"priority":11}"#, "`priority` must be a whole number from 1 to 10"),
+            (r#"{"payload":1,"ttl":"1h","ttl":"1h"}"#, "`ttl` is given twice"),
             (r#"{"paylod":1}"#, "unknown field `paylod`; did you mean `payload`?"),
             (r#"{"payload":1,"colour":1}"#, "unknown field `colour`; known are key, payload"),
             (r#"{"payload":1,"payload":2}"#, "`payload` is given twice"),

@@ -10,6 +10,7 @@ mod first_use;
 mod ids;
 mod items;
 mod line;
+mod timing;
 
 use std::sync::Arc;
 
@@ -200,6 +201,9 @@ fn with_draft<T>(line: &Line<'_>, id: &str, now_ms: u64, then: impl FnOnce(&Draf
         version: line.version,
         produced_ms: now_ms,
         appended_ms: None,
+        deliver_at_ms: line.deliver_at_ms,
+        priority: line.priority,
+        ttl_ms: line.ttl_ms,
     })
 }
 

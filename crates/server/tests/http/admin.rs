@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use keylane::{Message, Outcome, Settings};
 use keylane_broker::faults::{Faulty, Rates};
+use keylane_server::{Config, Environment, Server, hash_token};
 use serde_json::{Value, json};
 
-use crate::client::Rig;
+use crate::client::{Client, Rig};
 
 /// ING-8.
 #[tokio::test]
@@ -155,9 +156,9 @@ fn is_as_described(document: &Value, schema: &Value, served: &Value, at: &str) {
             }
         }
         Value::Array(items) if schema["items"].is_object() => {
-            // This broker has nothing to warn about; the tests on Kafka look at those.
+            // This broker has nothing to warn about and deletes nothing; the tests on Kafka, and of groups, look at those.
             assert!(
-                !items.is_empty() || at.ends_with(".warnings"),
+                !items.is_empty() || at.ends_with(".warnings") || at.ends_with(".held_back_by"),
                 "{at} is empty, so that nothing is held against its description"
             );
             items.iter().for_each(|item| is_as_described(document, &schema["items"], item, at));
@@ -291,4 +292,124 @@ async fn readiness_and_metrics_never_ask_the_broker() {
     assert!(metrics.contains("keylane_lag_oldest_seconds{pipeline=\"p\"}"), "{metrics}");
     let asked = faulty.counts().delayed - before;
     assert!(asked < 100, "the server itself looks now and then, but not once for each who asks: {asked}");
+}
+
+/// BRK-1, ADM-2: forgetting a group is for admins, and never for one that is in use.
+#[tokio::test]
+async fn a_group_is_forgotten_by_an_admin_and_not_while_a_pipeline_uses_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let with = |pipelines: &str| {
+        let environment = Environment::of([("KEYLANE_SERVER__LISTEN", "127.0.0.1:0")]);
+        let tokens: String = ["operate", "admin"]
+            .map(|role| format!("{{ name: {role}, role: {role}, sha256: {} }}", hash_token(role)))
+            .join(", ");
+        let text = format!(
+            "server: {{ tokens: [{tokens}] }}\ntopics: {{ t: {{ partitions: 1, retention_bytes: 1MiB }} }}\n{pipelines}"
+        );
+        let mut config = Config::parse("test", &text, &environment).expect("a valid config");
+        config.data = folder.path().to_owned();
+        config
+    };
+    let ask = async |server: &Server, role: &str, query: &str| {
+        let path = format!("/admin/topics/t/forget-group{query}");
+        let bearer = format!("Bearer {role}");
+        Client::connect(server.address()).await.ask("POST", &path, &[("Authorization", &bearer)], b"").await
+    };
+    let server = Server::start(with("pipelines: { old: { topic: t, handler: { log: {} } } }"))
+        .await
+        .expect("it starts");
+    let used = ask(&server, "admin", "?group=old").await;
+    assert_eq!((used.status, used.value()["code"].as_str()), (409, Some("KL-1120")), "{}", used.text());
+    server.stop().await.expect("it stops");
+
+    let server = Server::start(with("")).await.expect("it starts");
+    assert_eq!(ask(&server, "operate", "?group=old").await.status, 403);
+    assert_eq!(ask(&server, "admin", "").await.status, 400);
+    let unknown = ask(&server, "admin", "?group=never").await;
+    assert_eq!((unknown.status, unknown.value()["code"].as_str()), (404, Some("KL-1121")));
+    // Nobody settles what comes now, so that the topic is full at some point.
+    let payload = "p".repeat(60_000);
+    let produce = async || {
+        let headers = [("Authorization", "Bearer operate"), ("Content-Type", "application/json")];
+        let body = json!({ "payload": payload }).to_string();
+        let mut client = Client::connect(server.address()).await;
+        client.ask("POST", "/v1/topics/t/messages", &headers, body.as_bytes()).await.status
+    };
+    let mut taken = 0;
+    while produce().await == 202 {
+        taken += 1;
+        assert!(taken < 1000, "what a group has not settled was deleted");
+    }
+    let headers = [("Authorization", "Bearer operate")];
+    let topics =
+        Client::connect(server.address()).await.ask("GET", "/admin/topics", &headers, b"").await.value();
+    let held = &topics["topics"][0]["held_back_by"][0];
+    assert_eq!((&held["group"], &held["configured"]), (&json!("old"), &json!(false)), "{topics}");
+    assert!(held["until"].as_u64().is_some(), "{topics}");
+    let forgotten = ask(&server, "admin", "?group=old").await;
+    assert_eq!((forgotten.status, forgotten.text().as_str()), (200, "{\"forgotten\":\"old\"}"));
+    assert_eq!(ask(&server, "admin", "?group=old").await.status, 404);
+    assert_eq!(produce().await, 202, "nothing holds the topic back any more");
+    server.stop().await.expect("it stops");
+}
+
+/// ADM-2: a backup is for admins; what it makes can be restored, and served.
+#[tokio::test]
+async fn a_backup_of_a_running_server_can_be_restored_and_served() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let with = |data: &str| {
+        let environment = Environment::of([("KEYLANE_SERVER__LISTEN", "127.0.0.1:0")]);
+        let tokens: String = ["operate", "admin"]
+            .map(|role| format!("{{ name: {role}, role: {role}, sha256: {} }}", hash_token(role)))
+            .join(", ");
+        let text = format!("server: {{ tokens: [{tokens}] }}\ntopics: {{ t: {{ partitions: 1 }} }}");
+        let mut config = Config::parse("test", &text, &environment).expect("a valid config");
+        config.data = folder.path().join(data);
+        config
+    };
+    let ask = async |server: &Server, role: &str, path: &str, body: String| {
+        let bearer = format!("Bearer {role}");
+        let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
+        Client::connect(server.address()).await.ask("POST", path, &headers, body.as_bytes()).await
+    };
+    let server = Server::start(with("data")).await.expect("it starts");
+    let sent = ask(&server, "operate", "/v1/topics/t/messages", json!({ "payload": 7 }).to_string()).await;
+    assert_eq!(sent.status, 202);
+    let target = folder.path().join("backup");
+    let (path, body) = ("/admin/data/backup", json!({ "folder": target }).to_string());
+    assert_eq!(ask(&server, "operate", path, body.clone()).await.status, 403);
+    assert_eq!(ask(&server, "admin", path, "{}".to_owned()).await.status, 400);
+    let made = ask(&server, "admin", path, body.clone()).await;
+    assert_eq!(made.status, 200, "{}", made.text());
+    assert!(made.value()["backup"]["files"].as_u64() > Some(5), "{}", made.text());
+    let twice = ask(&server, "admin", path, body).await;
+    assert_eq!((twice.status, twice.value()["code"].as_str()), (409, Some("KL-1122")), "{}", twice.text());
+    server.stop().await.expect("it stops");
+
+    keylane::data::restore(&target, &folder.path().join("restored")).expect("the backup is whole");
+    let server = Server::start(with("restored")).await.expect("it starts");
+    let headers = [("Authorization", "Bearer operate")];
+    let shown =
+        Client::connect(server.address()).await.ask("GET", "/admin/topics/t/messages", &headers, b"").await;
+    assert!(shown.text().contains("\"payload\":7"), "{}", shown.text());
+    server.stop().await.expect("it stops");
+}
+
+/// BRK-6, ADM-1: raising the format of journals names what is in its way, and does nothing where there is nothing to do.
+#[tokio::test]
+async fn an_upgrade_says_what_it_did_or_why_not() {
+    let config = "topics: { t: {}, alone: {} }\npipelines: { p: { topic: t, handler: { http: { url: \"http://127.0.0.1:1/\", allow_private: true } } } }";
+    let rig = Rig::start(config).await;
+    let mut client = rig.connect().await;
+    let problem =
+        client.ask("POST", "/admin/topics/other/upgrade", &[], b"").await.is_problem(404, "KL-1201");
+    assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("other")), "{problem}");
+    let problem =
+        client.ask("POST", "/admin/topics/alone/upgrade", &[], b"").await.is_problem(409, "KL-1313");
+    assert_eq!(
+        problem["detail"],
+        "the journals of topic alone cannot be upgraded: no pipeline here reads it"
+    );
+    let answer = client.ask("POST", "/admin/topics/t/upgrade", &[], b"").await;
+    assert_eq!((answer.status, answer.value()), (200, json!({ "upgraded": [] })));
 }

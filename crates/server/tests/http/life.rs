@@ -67,6 +67,95 @@ async fn messages_outlive_the_server_and_partitions_cannot_change() {
     server.stop().await.expect("it stops");
 }
 
+/// P10, ING-8: one damaged topic stops its own pipeline, and everybody is told why; the server serves all others.
+#[tokio::test]
+async fn a_damaged_topic_stops_its_own_pipeline_and_not_the_server() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let with = || {
+        let mut config = config(
+            "topics: { bad: { partitions: 2 }, good: { partitions: 1 } }\n\
+             pipelines: { bad: { topic: bad, handler: { log: {} } }, good: { topic: good, handler: { log: {} } } }",
+        );
+        config.data = folder.path().to_owned();
+        config
+    };
+    let produce = async |server: &Server, topic: &str| {
+        let headers = [("Content-Type", "application/json")];
+        let mut client = Client::connect(server.address()).await;
+        client.ask("POST", &format!("/v1/topics/{topic}/messages"), &headers, b"{\"payload\":1}").await
+    };
+    let server = Server::start(with()).await.expect("it starts");
+    assert_eq!(produce(&server, "bad").await.status, 202);
+    server.stop().await.expect("it stops");
+    let file = folder.path().join("topics/bad/topic");
+    std::fs::write(&file, "not what was written").expect("ours to break");
+
+    let server = Server::start(with()).await.expect("one damaged topic stops no server");
+    assert_eq!(produce(&server, "good").await.status, 202);
+    let refused = produce(&server, "bad").await;
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert!(refused.text().contains(file.to_str().expect("text")), "{}", refused.text());
+    let mut client = Client::connect(server.address()).await;
+    let ready = client.ask("GET", "/readyz", &[], b"").await;
+    assert_eq!(ready.status, 200, "it takes messages and runs pipelines: {}", ready.text());
+    assert!(ready.text().contains("topics/bad/topic"), "{}", ready.text());
+    let pipelines = client.ask("GET", "/admin/pipelines", &[], b"").await.value()["pipelines"].clone();
+    assert_eq!((&pipelines[0]["name"], &pipelines[0]["state"]), (&"bad".into(), &"stopped".into()));
+    for partition in 0..2 {
+        let partition = &pipelines[0]["partitions"][partition];
+        assert_eq!(partition["state"], "stopped");
+        let why = partition["why"].as_str().expect("a reason");
+        assert!(why.starts_with("KL-1107: ") && why.contains("topics/bad/topic"), "{why}");
+    }
+    assert_eq!(pipelines[1]["name"], "good");
+    assert_ne!(pipelines[1]["state"], "stopped", "{pipelines}");
+    assert_eq!(client.ask("GET", "/admin/lanes?pipeline=bad", &[], b"").await.status, 200);
+    server.stop().await.expect("it stops");
+}
+
+/// P10: once an operator has skipped what is damaged, a pipeline passes over it and handles all that is left.
+#[tokio::test]
+async fn a_pipeline_passes_over_what_an_operator_has_skipped() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path();
+    let with = |pipelines: &str| {
+        let mut config = config(&format!("topics: {{ t: {{ partitions: 1 }} }}\n{pipelines}"));
+        config.data = data.to_owned();
+        config
+    };
+    let server = Server::start(with("")).await.expect("it starts");
+    for _ in 0..3 {
+        let headers = [("Content-Type", "application/json")];
+        let mut client = Client::connect(server.address()).await;
+        assert_eq!(
+            client.ask("POST", "/v1/topics/t/messages", &headers, b"{\"payload\":1}").await.status,
+            202
+        );
+    }
+    server.stop().await.expect("it stops");
+    let segment = data.join("topics/t/0000000000000001.seg");
+    let mut bytes = std::fs::read(&segment).expect("a segment");
+    let second = (0..bytes.len()).step_by(8).filter(|at| bytes[*at..].get(4..8) == Some(b"KLB1")).nth(1);
+    bytes[second.expect("three batches") + 70] ^= 1;
+    std::fs::write(&segment, bytes).expect("ours to break");
+    let found = keylane::data::check(data).expect("nobody uses it");
+    let words: Vec<_> = found.damages().map(|damage| damage.word.clone()).collect();
+    keylane::data::repair(data, &words).expect("it can be skipped");
+
+    let server = Server::start(with("pipelines: { t: { handler: { log: {} } } }")).await.expect("it starts");
+    let mut client = Client::connect(server.address()).await;
+    loop {
+        let pipeline = client.ask("GET", "/admin/pipelines", &[], b"").await.value()["pipelines"][0].clone();
+        assert_ne!(pipeline["partitions"][0]["state"], "stopped", "{pipeline}");
+        if pipeline["partitions"][0]["committed"] == 3 {
+            assert_eq!(pipeline["handled"], 2, "{pipeline}");
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    server.stop().await.expect("it stops");
+}
+
 /// ORD-10: on the way out it is not ready and takes nothing more, but what runs is finished and settled.
 #[tokio::test]
 async fn a_drain_says_so_takes_nothing_more_and_finishes_what_runs() {

@@ -19,7 +19,7 @@ async fn a_message_that_cannot_be_taken_is_a_problem_and_leaves_nothing_behind()
         ("[{\"payload\":1},", "KL-1207"),
         ("{\"key\":", "KL-1202"),
         ("{\"key\":\"a\"}", "KL-1202"),
-        ("{\"payload\":1,\"ttl\":\"1h\"}", "KL-1202"),
+        ("{\"payload\":1,\"priority\":11}", "KL-1202"),
         ("{\"payload\":1,\"id\":\"\"}", "KL-1202"),
         ("[{}, {}]", "KL-1208"),
         ("5", "KL-1202"),
@@ -30,6 +30,32 @@ async fn a_message_that_cannot_be_taken_is_a_problem_and_leaves_nothing_behind()
     rig.json("t", &long).await.is_problem(400, "KL-1202");
     assert_eq!(rig.messages("t").await.len(), 0);
     assert_eq!(rig.json("t", "{\"payload\":1}").await.status, 202);
+}
+
+/// MSG-1, MSG-6, MSG-7: what is not carried out yet is refused in words, by a topic that is there as by one that is not,
+/// and never stored to be ignored.
+#[tokio::test]
+async fn what_is_not_carried_out_is_refused_by_name() {
+    for (config, topic) in [(ONE, "t"), ("", "new")] {
+        let rig = Rig::start(config).await;
+        for (name, value) in
+            [("deliver_at", "\"2027-01-01T00:00:00Z\""), ("priority", "5"), ("ttl", "\"1h\"")]
+        {
+            let body = format!("{{\"payload\":1,\"{name}\":{value}}}");
+            let problem = rig.json(topic, &body).await.is_problem(400, "KL-1202");
+            let detail = problem["detail"].as_str().unwrap_or_default();
+            assert!(detail.contains(&format!("`{name}` is not carried out by this version")), "{detail}");
+        }
+        let topics = rig.get("/admin/topics").await.value();
+        let kept: u64 = topics["topics"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .filter_map(|one| one["messages"].as_u64())
+            .sum();
+        let made = topics["topics"].as_array().map(Vec::len);
+        assert_eq!((kept, made), (0, Some(usize::from(topic == "t"))), "{topics}");
+    }
 }
 
 /// ING-1: a form that this version does not have is refused, never taken for another.

@@ -39,6 +39,20 @@ fn a_stale_epoch_that_is_accepted_is_found() {
     find("stale epoch accepted", flaws, &["P4", "P9", "P2", "ends"]);
 }
 
+/// ORD-9, P2: an owner that does not read its journal while an append of its own is under way.
+#[test]
+fn an_owner_that_is_deaf_while_it_appends_is_found() {
+    let flaws = Flaws { deaf_while_appending: true, ..Flaws::default() };
+    find("deaf while it appends", flaws, &["P2", "P4", "P9", "ORD-12"]);
+}
+
+/// ORD-9, P2: an owner that hears nothing while the body of a dead letter is being stored.
+#[test]
+fn an_owner_that_is_deaf_while_it_stores_is_found() {
+    let flaws = Flaws { deaf_while_storing: true, ..Flaws::default() };
+    find("deaf while it stores", flaws, &["P2", "P4", "P9", "ORD-12", "ends"]);
+}
+
 /// ORD-9, W: a claimant that does not wait.
 #[test]
 fn a_claimant_that_does_not_wait_is_found() {

@@ -1,5 +1,5 @@
 //! A topic gets more partitions while its keys are in flight: processes come, go and die, somebody accepts it, once or
-//! twice or not to the end, and each key keeps its order (BRK-10, P2).
+//! twice or not to the end, and each key keeps its order (BRK-10, P2), also if the journal that has the decision is lost.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,6 +67,9 @@ struct World {
     sent: BTreeMap<String, u64>,
     /// Somebody found nothing to accept since the topic last grew.
     accepted: Arc<AtomicBool>,
+    /// After so many tries to accept, the journal of partition 0 is lost.
+    loss: Option<u64>,
+    lost: bool,
 }
 
 impl World {
@@ -92,6 +95,18 @@ impl World {
             producer,
             sent,
             accepted: Arc::default(),
+            loss: None,
+            lost: false,
+        }
+    }
+
+    /// The journal of partition 0 may be lost now: its partition stops, and nothing of the others may run early.
+    fn lose(&mut self) {
+        self.loss = self.loss.and_then(|left| left.checked_sub(1));
+        if self.loss == Some(0) {
+            let keeps_end = self.dice.percent(50);
+            self.cluster.lose_journal(GROUP, TOPIC, 0, keeps_end);
+            self.lost = true;
         }
     }
 
@@ -162,10 +177,11 @@ impl World {
     }
 }
 
-async fn run(seed: u64) {
+async fn run(seed: u64, loses: bool) {
     let mut dice = Dice::new(seed ^ 0x9047);
     let mut partitions = dice.between(1, 3) as u32;
     let mut world = World::new(seed, partitions).await;
+    world.loss = loses.then(|| Dice::new(seed ^ 0x1055).between(2, 8));
     for _ in 0..dice.between(1, 3) {
         world.start();
     }
@@ -199,6 +215,7 @@ async fn run(seed: u64) {
             }
             world.accept();
             world.send(dice.between(0, most)).await;
+            world.lose();
         }
         world.right();
         // One after the other: partitions that are added to unaccepted ones move keys whose place nobody knows.
@@ -212,6 +229,16 @@ async fn run(seed: u64) {
             }
             world.accept();
             sleep(dice.time(1, 30_000)).await;
+            world.lose();
+            world.right();
+            if world.lost {
+                break;
+            }
+        }
+        if world.lost {
+            // Whether it gets accepted is open: no more is produced, and nothing more is added.
+            asleep.iter().for_each(|gate| gate.thaw());
+            break;
         }
         world.send(dice.between(0, 40)).await;
         asleep.iter().for_each(|gate| gate.thaw());
@@ -220,6 +247,10 @@ async fn run(seed: u64) {
     world.start();
     for round in 0.. {
         if world.all_done().await {
+            break;
+        }
+        if world.lost && round == 20 {
+            // The partition whose journal was lost has stopped, and what waits for it waits.
             break;
         }
         assert!(round < 60, "seed {seed}: not all is done: {}", shown(&world).await);
@@ -247,13 +278,22 @@ async fn shown(world: &World) -> String {
 /// left.
 #[test]
 fn keys_keep_their_order_when_more_partitions_are_accepted() {
-    for seed in 0..300 {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .expect("a runtime without I/O can be built");
-        println!("seed {seed}");
-        runtime.block_on(run(seed));
-    }
+    (0..300).for_each(|seed| simulate(seed, false));
+}
+
+/// BRK-10, P2: the journal of partition 0, where it is decided, is lost in the middle: what that concerns stops, and
+/// nothing runs early.
+#[test]
+fn keys_keep_their_order_when_the_journal_that_has_the_decision_is_lost() {
+    (0..100).for_each(|seed| simulate(seed, true));
+}
+
+fn simulate(seed: u64, loses: bool) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without I/O can be built");
+    println!("seed {seed}");
+    runtime.block_on(run(seed, loses));
 }

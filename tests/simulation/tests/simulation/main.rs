@@ -7,9 +7,11 @@ mod checker;
 mod flaws;
 mod growth;
 mod handler;
+mod listening;
 mod pauses;
 mod process;
 mod queued;
+mod rig;
 mod scenario;
 mod seeds;
 mod world;
@@ -20,3 +22,5 @@ pub const TOPIC: &str = "orders";
 pub const GROUP: &str = "billing";
 /// What a handler says that panics on purpose.
 pub const PANIC: &str = "a simulated panic";
+/// What a task says that a simulation ends.
+pub const STRUCK: &str = "a test ended it";

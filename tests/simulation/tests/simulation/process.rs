@@ -38,6 +38,7 @@ pub struct Process {
     pub name: String,
     pub life: Life,
     pub faulty: Arc<Faulty>,
+    pub tasks: Tasks,
     gate: Arc<Gate>,
     keylane: Option<Keylane>,
     pipeline: Arc<Mutex<Option<Pipeline>>>,
@@ -60,7 +61,8 @@ impl Process {
         let gate = Arc::new(Gate::default());
         let clock = Clock::simulated(WALL_MS + dice.between(0, 500)).seeded(dice.number());
         let broker: Arc<dyn Broker> = Arc::clone(&faulty) as _;
-        let keylane = Keylane::with_broker(broker, clock, Tasks::behind(Arc::clone(&gate)), false);
+        let tasks = Tasks::behind(Arc::clone(&gate));
+        let keylane = Keylane::with_broker(broker, clock, tasks.clone(), false);
         let pipeline = Arc::<Mutex<Option<Pipeline>>>::default();
         let main = {
             let (keylane, pipeline) = (keylane.clone(), Arc::clone(&pipeline));
@@ -86,6 +88,7 @@ impl Process {
             name,
             life: Life::Running,
             faulty,
+            tasks,
             gate,
             keylane: Some(keylane),
             pipeline,

@@ -6,6 +6,9 @@ use keylane::{Flaws, Order, Settings};
 use keylane_broker::Rates;
 use keylane_simulation::Dice;
 
+/// What tells the dice of scenarios in which calls hang from all others.
+const HANGING: u64 = 0x6861_6e67;
+
 /// One run.
 #[derive(Debug, Clone)]
 pub struct Scenario {
@@ -54,6 +57,10 @@ pub struct Trouble {
     pub outage: u64,
     pub disconnect: u64,
     pub reset: u64,
+    /// A kind of call does not answer for a while.
+    pub hang: u64,
+    /// A task ends as nobody asked.
+    pub strike: u64,
 }
 
 /// How handlers behave, each in 100.
@@ -85,6 +92,8 @@ impl Trouble {
         outage: 0,
         disconnect: 0,
         reset: 0,
+        hang: 0,
+        strike: 0,
     };
 
     fn any(dice: &mut Dice) -> Trouble {
@@ -103,6 +112,8 @@ impl Trouble {
             outage: weight(40),
             disconnect: weight(40),
             reset: weight(15),
+            hang: weight(40),
+            strike: weight(20),
         }
     }
 
@@ -115,13 +126,15 @@ impl Trouble {
 impl Scenario {
     /// The scenario of a seed.
     pub fn new(dice: &mut Dice, flaws: Flaws) -> Scenario {
+        // Dice of their own: what other seeds draw stays as it was.
+        let mut beside = Dice::new(dice.clone().number() ^ HANGING);
         let planned = dice.percent(25);
         let trouble = if planned { Trouble::PLANNED } else { Trouble::any(dice) };
         let latency = *dice.one_of(&[(0, 0), (0, 2), (1, 20), (10, 200)]);
         let processes = dice.between(1, 3) as usize;
         let mut settings = settings(dice, planned);
         settings.flaws = flaws;
-        Scenario {
+        let scenario = Scenario {
             partitions: dice.between(1, 4) as u32,
             keys: *dice.one_of(&[1, 2, 3, 8, 40]),
             keyless: *dice.one_of(&[0, 0, 10]),
@@ -150,7 +163,28 @@ impl Scenario {
             },
             work: work(dice, planned, &settings),
             settings,
+        };
+        match !planned && beside.percent(12) {
+            true => scenario.hanging(&mut beside),
+            false => scenario,
         }
+    }
+
+    /// Nothing goes wrong but calls that do not answer, while there is always something to start: an owner that waits for
+    /// one of them without listening goes on with what is another's.
+    fn hanging(mut self, dice: &mut Dice) -> Scenario {
+        self.trouble = Trouble { start: 1, drain: 0, hand_over: 0, hang: 4, ..Trouble::PLANNED };
+        (self.rates, self.pounce, self.by_hand) = (Rates::none(), 0, false);
+        (self.processes, self.processes_max) = (2, 3);
+        (self.trouble_ms, self.busy_ms) = (20_000, 120_000);
+        (self.produce_ms, self.burst, self.messages_max) = (2_000, 3, 300);
+        self.keys = 40;
+        self.work = Work { quick: 50, fails: 0, panics: 0, hangs: 0, rejects: 20, takes_ms: 300 };
+        let settings = &mut self.settings;
+        (settings.order, settings.concurrency) = (Order::Key, 10_000);
+        (settings.lane_capacity, settings.buffer_messages) = (1_000, 100_000);
+        settings.timeout = Duration::from_secs(*dice.one_of(&[10, 30]));
+        self
     }
 }
 

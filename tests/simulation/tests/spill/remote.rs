@@ -281,14 +281,13 @@ impl Broker for Remote {
         self.cluster.log.ends(topic).await
     }
 
-    async fn commit(
+    async fn commit_all(
         &self,
         group: &str,
         topic: &str,
-        partition: u32,
-        commit: Commit,
-    ) -> Result<(), BrokerError> {
-        self.cluster.log.commit(group, topic, partition, commit).await
+        commits: Vec<(u32, Commit)>,
+    ) -> Vec<Result<(), BrokerError>> {
+        self.cluster.log.commit_all(group, topic, commits).await
     }
 
     async fn committed(

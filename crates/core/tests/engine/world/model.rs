@@ -42,11 +42,8 @@ impl World {
     pub(super) fn verdict(&self, lane: Lane) -> Verdict {
         let capacity = self.settings.lane_capacity as usize;
         let Some(lane) = lane else {
-            return match self.keyless.len() {
-                0 if self.keyless_running() < self.keyless_max() => Verdict::Run,
-                queued if queued < capacity => Verdict::Queue,
-                _ => Verdict::Full,
-            };
+            let free = self.keyless_running() < self.keyless_max() && !self.keyless_waits();
+            return if free { Verdict::Run } else { Verdict::Queue };
         };
         match self.lanes.get(&lane) {
             Some((State::Idle(_), _)) => Verdict::Run,
@@ -61,9 +58,36 @@ impl World {
     pub(super) fn idle_to_half(&self, lane: Lane) -> bool {
         let half = self.settings.lane_capacity as usize / 2;
         match lane {
-            None => self.keyless.len() <= half,
+            None => true,
             Some(lane) => self.lanes.get(&lane).is_some_and(|(_, queue)| queue.len() <= half),
         }
+    }
+
+    pub(super) fn hold(&mut self, partition: u32) {
+        self.engine.hold_partition(partition);
+        self.held.insert(partition);
+    }
+
+    pub(super) fn release(&mut self, partition: u32) {
+        self.engine.release_partition(partition);
+        self.held.remove(&partition);
+    }
+
+    /// A keyless message waits for a place in flight, and for nothing else.
+    fn keyless_waits(&self) -> bool {
+        self.keyless.iter().any(|message| !self.held.contains(&message.delivery.partition()))
+    }
+
+    /// The engine has nothing to start: so has the model. Returns false, for nothing was started.
+    pub(super) fn nothing_was_passed_over(&self) -> Result<bool, String> {
+        let free = |partition: u32| !self.held.contains(&partition);
+        let ready = |((of, _), (state, _)): (&(u32, usize), &(State, _))| free(*of) && *state == State::Ready;
+        self.detail(!self.lanes.iter().any(ready), "a ready lane was passed over")?;
+        let mut failed = self.keyless_failed.iter();
+        let due = failed.any(|(state, m)| free(m.delivery.partition()) && *state == State::Ready);
+        let place = self.keyless_running() < self.keyless_max();
+        check(!(place && (due || self.keyless_waits())), "a keyless message was passed over")?;
+        Ok(false)
     }
 
     pub(super) fn keyless_running(&self) -> usize {

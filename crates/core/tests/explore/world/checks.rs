@@ -166,7 +166,7 @@ fn describe(life: u8, record: &Record) -> String {
         Record::Snapshot(snapshot) => {
             format!("snapshot {}/{} as of {}", snapshot.epoch, snapshot.seq, snapshot.as_of)
         }
-        Record::Command(_) => "command".to_owned(),
+        Record::Command(_) => return "the operator's upgrade".to_owned(),
     };
     format!("life {life}'s {what}")
 }

@@ -1,8 +1,16 @@
 //! What happens to processes and partitions, now and later.
 
+use std::time::Duration;
+
+use keylane::spawn::TaskKind;
+use keylane_broker::{Hang, Rates};
+
 use super::{COORDINATE_MS, SESSION_MS, World};
 use crate::process::{Life, Process};
 use crate::{GROUP, TOPIC};
+
+/// How late news may come that does not reach a process.
+const UNHEARD: Duration = Duration::from_secs(60);
 
 /// Something that happens later.
 #[derive(Debug, Clone)]
@@ -11,6 +19,8 @@ pub(super) enum Later {
     SessionEnds(String),
     Reconnect(String),
     Expire(String),
+    Answer(String),
+    Displace(String),
     Start,
     Coordinate,
     /// Stops or kills who takes a partition over.
@@ -32,6 +42,8 @@ impl World {
             t.outage,
             t.disconnect,
             t.reset,
+            t.hang,
+            t.strike,
         ];
         let mut drawn = self.dice.between(1, weights.iter().sum());
         let which = weights.iter().position(|weight| {
@@ -54,7 +66,9 @@ impl World {
             7 => self.lose(),
             8 => self.outage(),
             9 => self.disconnect(),
-            _ => self.reset(),
+            10 => self.reset(),
+            11 => self.hang(),
+            _ => self.strike(),
         }
     }
 
@@ -175,6 +189,46 @@ impl World {
         self.processes[at].faulty.disconnect();
     }
 
+    /// Calls of one kind do not answer, as appends do not where a cluster has too few copies in sync. Often the process
+    /// also loses its partitions meanwhile, and no news of that reaches it: it must read so in its journals.
+    fn hang(&mut self) {
+        let Some(at) = self.victim() else { return };
+        let kind = *self.dice.one_of(&[
+            Hang::JournalAppend,
+            Hang::JournalAppend,
+            Hang::HoldAppend,
+            Hang::HoldAppend,
+            Hang::JournalRead,
+            Hang::Cut,
+            Hang::Reader,
+            Hang::Commit,
+            Hang::Committed,
+        ]);
+        let for_ms = self.dice.time(200, 60_000).as_millis() as u64;
+        let name = self.processes[at].name.clone();
+        self.note(format_args!("{kind:?} of {name} hangs for {for_ms} ms"));
+        self.processes[at].faulty.hang(&[kind]);
+        if self.dice.percent(60) {
+            let after_ms = self.dice.between(100, 5_000);
+            self.schedule(after_ms, Later::Displace(name.clone()));
+        }
+        self.schedule(for_ms, Later::Answer(name));
+    }
+
+    /// A bug ends one task of a process; the process lives on.
+    fn strike(&mut self) {
+        let Some(at) = self.victim() else { return };
+        let kind = *self.dice.one_of(&[
+            TaskKind::Owner,
+            TaskKind::Shard,
+            TaskKind::Burial,
+            TaskKind::Committer,
+            TaskKind::Group,
+        ]);
+        self.note(format_args!("{kind:?} of {} ends", self.processes[at].name));
+        self.processes[at].tasks.strike(kind);
+    }
+
     /// An operator sets the group back or forward, and whoever owns the partition is made to start over.
     fn reset(&mut self) {
         let partition = self.partition();
@@ -224,6 +278,20 @@ impl World {
                 }
                 if let Life::Dead { known } = &mut self.named(&name).life {
                     *known = true;
+                }
+            }
+            Later::Answer(name) => {
+                let rates = self.scenario.rates;
+                let process = self.named(&name);
+                process.faulty.answer();
+                process.faulty.set_rates(rates);
+            }
+            Later::Displace(name) => {
+                if self.named(&name).life == Life::Running {
+                    self.note(format_args!("{name} loses its partitions, unheard"));
+                    let unheard = Rates { news: 1000, late_max: UNHEARD, ..self.scenario.rates };
+                    self.named(&name).faulty.set_rates(unheard);
+                    self.cluster.expire(&name);
                 }
             }
             Later::Start => {

@@ -1,0 +1,236 @@
+//! Checks a data folder that no server uses: every checksum of every log, and what is missing.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::super::end;
+use super::super::failure::{Action, Failure, OpenError};
+use super::super::journal::{Role, parse_name};
+use super::super::make::SPARE;
+use super::super::meta;
+use super::super::options::{Host, Options};
+use super::super::segment::{segment_number, segment_path};
+use super::report::{Damage, LogReport, Lost, Report};
+use super::walk::{LostRange, Mend, Region, Walked, ends_of, walk};
+
+/// What may lie in a data folder beside the logs: other parts of Keylane have folders of their own there.
+const ROOT_NAMES: [&str; 9] =
+    ["lock", "broker", "broker.new", "topics", "journals", "holds", "spill", "emergency", REPAIRED];
+/// Where `repair` keeps what it wrote over.
+pub(super) const REPAIRED: &str = "repaired";
+/// The file there with a line for each repair.
+pub(super) const REPAIR_LOG: &str = "log";
+/// As much of it is shown: thousands of repairs. The file itself has all.
+const REPAIR_LOG_BYTES_MAX: u64 = 1024 * 1024;
+/// The word's last part for the file `end` of a log.
+pub(super) const END_WORD: &str = "end:0";
+
+/// Checks the folder. An error if it cannot be looked at: it is not there, or a server uses it.
+pub fn check(root: &Path, options: &Options) -> Result<Report, OpenError> {
+    let host = &options.host;
+    let _locked = lock(host, root, false)?;
+    Ok(look(host, root)?.report)
+}
+
+/// What was found, also for whoever goes on with it.
+pub(super) struct Looked {
+    pub report: Report,
+    pub logs: BTreeMap<String, (u128, Walked)>,
+}
+
+/// Keeps servers out meanwhile.
+pub(super) fn lock(
+    host: &Host,
+    root: &Path,
+    writes: bool,
+) -> Result<Option<Box<dyn Any + Send + Sync>>, OpenError> {
+    let names = host.disk.list(root).map_err(Failure::io(Action::List, root))?;
+    // In a folder that is none of ours nothing is made, not even a lock.
+    if !writes && !names.iter().any(|name| ROOT_NAMES.contains(&name.as_str())) {
+        return Ok(None);
+    }
+    match host.disk.lock(&root.join("lock")) {
+        Ok(locked) => Ok(Some(locked)),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            Err(OpenError::Locked(root.to_owned()))
+        }
+        // Whoever only reads can do so where nobody can write.
+        Err(error)
+            if !writes
+                && matches!(
+                    error.kind(),
+                    std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied
+                ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(Failure::io(Action::Lock, root)(error).into()),
+    }
+}
+
+/// Looks at all logs of a folder, and at those of the spill in it.
+pub(super) fn look(host: &Host, root: &Path) -> Result<Looked, Failure> {
+    let mut looked = Looked { report: Report::default(), logs: BTreeMap::new() };
+    look_into(host, root, "", &mut looked)?;
+    if host.disk.list(&root.join("spill")).is_ok() {
+        look_into(host, root, "spill/", &mut looked)?;
+    }
+    looked.report.given_up = given_up(host, root)?;
+    Ok(looked)
+}
+
+/// The lines that `repair` has written down, of which there may be none.
+fn given_up(host: &Host, root: &Path) -> Result<Vec<String>, Failure> {
+    let path = root.join(REPAIRED).join(REPAIR_LOG);
+    let failed = || Failure::io(Action::Read, &path);
+    let file = match host.disk.open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed()(error)),
+    };
+    let length = file.len().map_err(failed())?.min(REPAIR_LOG_BYTES_MAX);
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX)];
+    file.read_at(&mut bytes, 0).map_err(failed())?;
+    Ok(String::from_utf8_lossy(&bytes).lines().map(ToOwned::to_owned).collect())
+}
+
+fn look_into(host: &Host, root: &Path, prefix: &str, looked: &mut Looked) -> Result<(), Failure> {
+    let base = root.join(prefix);
+    let names = host.disk.list(&base).map_err(Failure::io(Action::List, &base))?;
+    let foreign = names.iter().filter(|name| !ROOT_NAMES.contains(&name.as_str()));
+    looked.report.foreign.extend(foreign.map(|name| base.join(name)));
+    let topics = host.disk.list(&base.join("topics")).unwrap_or_default();
+    match meta::read_broker(host, &base) {
+        Ok(Some((journals, holds))) => {
+            for (name, log) in [("journals", journals), ("holds", holds)] {
+                looked.log(host, root, format!("{prefix}{name}"), log, true);
+            }
+        }
+        Ok(None) if topics.is_empty() && !names.iter().any(|name| name == "journals") => {
+            let what = "there is no Keylane data here";
+            looked.report.troubles.push(format!("{}: {what}", base.display()));
+        }
+        Ok(None) => {
+            let what = "the file is missing, and with it the way to the journals; restore it from a backup";
+            looked.report.troubles.push(format!("{}: {what}", base.join("broker").display()));
+        }
+        Err(failure) => looked.report.troubles.push(failure.to_string()),
+    }
+    for topic in topics {
+        let dir = base.join("topics").join(&topic);
+        let files = host.disk.list(&dir);
+        match meta::read_topic(host, &dir, &topic) {
+            Ok(Some(found)) => {
+                looked.log(host, root, format!("{prefix}topics/{topic}"), found.incarnation, false);
+            }
+            Ok(None) if files.is_ok_and(|files| files.iter().any(|name| segment_number(name).is_some())) => {
+                let what =
+                    "the file is missing, though there are segments beside it; restore it from a backup";
+                looked.report.troubles.push(format!("{}: {what}", dir.join("topic").display()));
+            }
+            Ok(None) => looked.report.foreign.push(dir),
+            Err(failure) => looked.report.troubles.push(failure.to_string()),
+        }
+    }
+    Ok(())
+}
+
+impl Looked {
+    fn log(&mut self, host: &Host, root: &Path, name: String, log: u128, journals: bool) {
+        let dir = root.join(&name);
+        let walked = match walk(host, &dir, log, journals) {
+            Ok(walked) => walked,
+            Err(failure) => return self.report.troubles.push(failure.to_string()),
+        };
+        let mut report =
+            LogReport { name: name.clone(), segments: walked.segments.clone(), ..LogReport::default() };
+        if !journals {
+            report.ends = ends_of(&walked.table, &walked.starts);
+        }
+        let gaps = walked.streams.gaps();
+        for region in &walked.regions {
+            report.damages.push(damage(&dir, &name, region, &walked, journals.then_some(&gaps)));
+        }
+        if let Some(what) = &walked.no_end {
+            report.damages.push(no_end(&dir, &name, what));
+        }
+        if journals && walked.regions.is_empty() {
+            let of = |(stream, from, to): &(u32, u64, u64)| {
+                format!("{name}: a segment is missing: {}", lost(&walked, &name, &range(*stream, *from, *to)))
+            };
+            self.report.troubles.extend(gaps.iter().map(of));
+        }
+        self.report.foreign.extend(foreign(host, &dir));
+        self.report.logs.push(report);
+        self.logs.insert(name, (log, walked));
+    }
+}
+
+fn range(stream: u32, from: u64, to: u64) -> LostRange {
+    LostRange { stream, from, to, at_most: false }
+}
+
+/// Damage in words. Of journals only what is still needed is lost: most of what lies in their logs was replaced.
+fn damage(
+    dir: &Path,
+    name: &str,
+    region: &Region,
+    walked: &Walked,
+    gaps: Option<&Vec<(u32, u64, u64)>>,
+) -> Damage {
+    let needed = |range: &&LostRange| {
+        let within = |gap: &(u32, u64, u64)| gap.0 == range.stream && gap.1 < range.to && range.from < gap.2;
+        range.at_most || gaps.is_none_or(|gaps| gaps.iter().any(within))
+    };
+    Damage {
+        word: format!("{name}:{}:{}", region.segment, region.from),
+        file: segment_path(dir, region.segment),
+        offset: region.from,
+        bytes: region.to - region.from,
+        what: region.what.clone(),
+        lost: region.lost.iter().filter(needed).map(|range| lost(walked, name, range)).collect(),
+        can_be_skipped: !matches!(region.mend, Mend::Nothing),
+    }
+}
+
+fn no_end(dir: &Path, name: &str, what: &str) -> Damage {
+    Damage {
+        word: format!("{name}:{END_WORD}"),
+        file: dir.join(end::NAME),
+        offset: 0,
+        bytes: 0,
+        what: format!("{what}: nobody can say whether the end of the log is still there"),
+        lost: Vec::new(),
+        can_be_skipped: true,
+    }
+}
+
+/// Positions of a stream, with the words for whose they are.
+pub(super) fn lost(walked: &Walked, name: &str, range: &LostRange) -> Lost {
+    let LostRange { stream, from, to, at_most } = *range;
+    let of = match walked.table.get(&stream).and_then(|ends| parse_name(&ends.name)) {
+        _ if name.contains("topics/") => format!("partition {stream}"),
+        Some((Role::Journal, group, topic, partition)) => {
+            let kind = if name.ends_with("holds") { "hold" } else { "journal" };
+            format!("the {kind} of group {group}, topic {topic}, partition {partition}")
+        }
+        Some((Role::Commit, group, topic, partition)) => {
+            format!("the commit of group {group}, topic {topic}, partition {partition}")
+        }
+        Some((Role::Known, group, topic, _)) => format!("what is known of group {group} and topic {topic}"),
+        None => format!("stream {stream}"),
+    };
+    Lost { of, from, to, at_most }
+}
+
+/// Files in a log's folder that are not ours.
+fn foreign(host: &Host, dir: &Path) -> Vec<PathBuf> {
+    let ours = |name: &str| {
+        segment_number(name).is_some()
+            || name.starts_with(SPARE)
+            || [end::NAME, end::NEW_NAME, "topic", "topic.new"].contains(&name)
+    };
+    let names = host.disk.list(dir).unwrap_or_default();
+    names.into_iter().filter(|name| !ours(name)).map(|name| dir.join(name)).collect()
+}

@@ -1,0 +1,344 @@
+//! Makes a damaged log usable again: one damaged place at a time, each named by the operator.
+//!
+//! What is written over a place are batches that say what lay there: `Lost` for each stream, so that positions are never
+//! given out twice, readers of a topic pass over the gap, and whoever reads a journal that lacks a record is told. The
+//! damaged bytes are kept in the folder `repaired` first, and every repair has a line in the file `log` there. A crash
+//! between any two steps leaves the place damaged, and the same command does it again.
+
+use std::path::{Path, PathBuf};
+
+use super::super::end::End;
+use super::super::failure::{Action, Failure, OpenError};
+use super::super::make::{make_dir, sync_dir};
+use super::super::options::{Host, Options};
+use super::super::segment::{
+    BATCH_HEADER, BatchHeader, Kind, ReadHeader, SegmentHeader, segment_path, stored_bytes,
+};
+use super::check::{END_WORD, REPAIR_LOG, REPAIRED, lock, look, lost};
+use super::report::Lost;
+use super::walk::{Anew, LostRange, Mend, Region, Walked};
+
+/// A place that was repaired.
+#[derive(Debug, Clone)]
+pub struct Repaired {
+    /// Its name, as `check` says it.
+    pub word: String,
+    /// What is gone for good.
+    pub lost: Vec<Lost>,
+    /// Where the damaged bytes are kept, if there were any.
+    pub kept: Option<PathBuf>,
+}
+
+/// Skips the damaged places that `words` name, in this order. An error says which one could not be.
+pub fn repair(root: &Path, options: &Options, words: &[String]) -> Result<Vec<Repaired>, OpenError> {
+    let host = &options.host;
+    let _locked = lock(host, root, true)?;
+    let mut done = Vec::new();
+    for word in words {
+        done.push(repair_one(host, root, word)?);
+    }
+    Ok(done)
+}
+
+fn repair_one(host: &Host, root: &Path, word: &str) -> Result<Repaired, OpenError> {
+    let looked = look(host, root)?;
+    let unknown = || OpenError::Unknown(word.to_owned());
+    let found = looked
+        .logs
+        .iter()
+        .find_map(|(name, log)| Some((name, log, word.strip_prefix(name)?.strip_prefix(':')?)));
+    let (name, (log, walked), place) = found.ok_or_else(unknown)?;
+    let dir = root.join(name);
+    let repair = Repair { host, root, dir: &dir, name, log: *log, walked };
+    if place == END_WORD && walked.no_end.is_some() {
+        return Ok(repair.write_end(word)?);
+    }
+    let is_it = |region: &&Region| place == format!("{}:{}", region.segment, region.from);
+    let region = walked.regions.iter().find(is_it).ok_or_else(unknown)?;
+    Ok(repair.skip(word, region)?)
+}
+
+/// A log under repair.
+struct Repair<'a> {
+    host: &'a Host,
+    root: &'a Path,
+    dir: &'a Path,
+    name: &'a str,
+    log: u128,
+    walked: &'a Walked,
+}
+
+impl Repair<'_> {
+    fn skip(&self, word: &str, region: &Region) -> Result<Repaired, Failure> {
+        let path = segment_path(self.dir, region.segment);
+        let kept = self.keep(&path, region)?;
+        match &region.mend {
+            Mend::Fill => {
+                self.part_from_copies(&path)?;
+                self.lengthen(&path, region.to)?;
+                // First what is in doubt, behind the end: once the place itself is whole, nobody sees that it was.
+                let doubtful = region.lost.iter().filter(|range| range.at_most);
+                let doubtful: Vec<_> = doubtful.map(Batch::lost).collect();
+                let (generation, group) = (region.generation, self.walked.group);
+                self.write(
+                    &path,
+                    &lay_out(doubtful, generation, group, self.walked.end, None),
+                    self.walked.end,
+                )?;
+                let batches = Batch::of(region);
+                let bytes =
+                    lay_out(batches, generation, region.group, region.from, Some(region.to - region.from));
+                if bytes.len() as u64 != region.to - region.from {
+                    return Err(self.cannot(&path, region.from));
+                }
+                self.write(&path, &bytes, region.from)?;
+            }
+            Mend::Extend => {
+                self.part_from_copies(&path)?;
+                self.lengthen(&path, u64::MAX)?;
+            }
+            Mend::Anew(anew) => self.make_anew(&path, region, anew)?,
+            Mend::MoveAway => {
+                let host = self.host;
+                host.disk.remove(&path).map_err(Failure::io(Action::Remove, &path))?;
+                sync_dir(host, self.dir)?;
+            }
+            Mend::Nothing => return Err(self.cannot(&path, region.from)),
+        }
+        let lost = region.lost.iter().map(|range| lost(self.walked, self.name, range)).collect();
+        self.note(Repaired { word: word.to_owned(), lost, kept })
+    }
+
+    fn cannot(&self, path: &Path, offset: u64) -> Failure {
+        Failure::damaged(path, offset, "what is lost here cannot be told, so that it cannot be skipped")
+    }
+
+    /// Keeps what is to be written over.
+    fn keep(&self, path: &Path, region: &Region) -> Result<Option<PathBuf>, Failure> {
+        let file = match self.host.disk.open(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            file => file.map_err(Failure::io(Action::Open, path))?,
+        };
+        let failed = || Failure::io(Action::Read, path);
+        let length = file.len().map_err(failed())?;
+        let (from, to) = match region.mend {
+            Mend::Fill => (region.from.min(length), region.to.min(length)),
+            _ => (0, length),
+        };
+        let mut bytes = vec![0; (to - from) as usize];
+        file.read_at(&mut bytes, from).map_err(failed())?;
+        let dir = self.root.join(REPAIRED);
+        make_dir(self.host, &dir)?;
+        let name = format!(
+            "{}-{:016x}-{from}-{}.bytes",
+            self.name.replace('/', "-"),
+            region.segment,
+            self.host.now_ms()
+        );
+        let kept = dir.join(name);
+        let failed = || Failure::io(Action::Write, &kept);
+        let copy = self.host.disk.create(&kept).map_err(failed())?;
+        copy.write_at(&bytes, 0).map_err(failed())?;
+        copy.sync_data().map_err(failed())?;
+        sync_dir(self.host, &dir)?;
+        Ok(Some(kept))
+    }
+
+    /// A file that a backup has, too, is copied first: what is written here must not appear there.
+    fn part_from_copies(&self, path: &Path) -> Result<(), Failure> {
+        let failed = || Failure::io(Action::Make, path);
+        if self.host.disk.links(path).map_err(failed())? < 2 {
+            return Ok(());
+        }
+        let there = self.host.disk.open(path).map_err(failed())?;
+        let mut bytes = vec![0; there.len().map_err(failed())? as usize];
+        there.read_at(&mut bytes, 0).map_err(failed())?;
+        self.replace(path, &bytes, bytes.len() as u64)
+    }
+
+    /// Puts a file in the place of another, durably.
+    fn replace(&self, path: &Path, bytes: &[u8], length: u64) -> Result<(), Failure> {
+        let new = self.dir.join("spare-repair");
+        let failed = || Failure::io(Action::Make, &new);
+        match self.host.disk.remove(&new) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed()(error)),
+            _ => {}
+        }
+        let file = self.host.disk.create(&new).map_err(failed())?;
+        file.write_at(bytes, 0).map_err(failed())?;
+        if length > bytes.len() as u64 {
+            file.write_at(&vec![0; (length - bytes.len() as u64) as usize], bytes.len() as u64)
+                .map_err(failed())?;
+        }
+        file.sync_data().map_err(failed())?;
+        self.host.disk.rename(&new, path).map_err(Failure::io(Action::Rename, &new))?;
+        sync_dir(self.host, self.dir)
+    }
+
+    /// A file that was cut before `needed` becomes as long as it was made.
+    fn lengthen(&self, path: &Path, needed: u64) -> Result<(), Failure> {
+        let failed = || Failure::io(Action::Write, path);
+        let file = self.host.disk.open(path).map_err(failed())?;
+        let length = file.len().map_err(failed())?;
+        let made = match SegmentHeader::read(&*file).map_err(failed())? {
+            ReadHeader::Good(header, _) if header.capacity > 0 => header.capacity,
+            // An older version made it, which did not write down how long it is.
+            _ if needed < u64::MAX => needed,
+            _ => length,
+        };
+        if length < needed.min(made) {
+            file.write_at(&vec![0; (made - length) as usize], length).map_err(failed())?;
+            file.sync_data().map_err(Failure::io(Action::Sync, path))?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8], at: u64) -> Result<(), Failure> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let failed = || Failure::io(Action::Write, path);
+        let file = self.host.disk.open(path).map_err(failed())?;
+        if at + bytes.len() as u64 > file.len().map_err(failed())? {
+            let what = "the file has no room to say what is lost";
+            return Err(Failure::damaged(path, at, what));
+        }
+        file.write_at(bytes, at).map_err(failed())?;
+        file.sync_data().map_err(Failure::io(Action::Sync, path))
+    }
+
+    /// A segment in which everything is lost.
+    fn make_anew(&self, path: &Path, region: &Region, anew: &Anew) -> Result<(), Failure> {
+        let generation = self.host.entropy.u64()?;
+        let header = |capacity| SegmentHeader {
+            generation,
+            number: region.segment,
+            previous_end: anew.previous_end,
+            log: self.log,
+            capacity,
+            table: anew.table.clone(),
+        };
+        let filled =
+            lay_out(Batch::of(region), generation, region.group, region.from, Some(region.to - region.from));
+        if filled.len() as u64 != region.to - region.from {
+            return Err(self.cannot(path, region.from));
+        }
+        let doubtful = region.lost.iter().filter(|range| range.at_most).map(Batch::lost).collect();
+        let doubtful = lay_out(doubtful, generation, region.group, region.to, None);
+        let capacity = anew.capacity.max(region.to + doubtful.len() as u64);
+        let mut bytes = header(capacity).encode();
+        bytes.extend_from_slice(&filled);
+        bytes.extend_from_slice(&doubtful);
+        self.replace(path, &bytes, capacity)
+    }
+
+    /// The file `end` is made anew from what is there.
+    fn write_end(&self, word: &str) -> Result<Repaired, Failure> {
+        let Some(newest) = &self.walked.newest else {
+            return Err(self.cannot(self.dir, 0));
+        };
+        let end = End {
+            log: self.log,
+            segment: newest.number,
+            capacity: newest.capacity,
+            end: self.walked.end,
+            group: self.walked.group,
+            closed: false,
+        };
+        let handle = self.host.disk.open_dir(self.dir).map_err(Failure::io(Action::Open, self.dir))?;
+        end.write(self.host, self.dir, &*handle)?;
+        self.note(Repaired { word: word.to_owned(), lost: Vec::new(), kept: None })
+    }
+
+    /// Writes down what was done.
+    fn note(&self, repaired: Repaired) -> Result<Repaired, Failure> {
+        let dir = self.root.join(REPAIRED);
+        make_dir(self.host, &dir)?;
+        let path = dir.join(REPAIR_LOG);
+        let failed = || Failure::io(Action::Write, &path);
+        let file = match self.host.disk.open(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.host.disk.create(&path),
+            file => file,
+        };
+        let file = file.map_err(failed())?;
+        let lost: Vec<String> = repaired.lost.iter().map(ToString::to_string).collect();
+        let lost = if lost.is_empty() { "nothing".to_owned() } else { lost.join("; ") };
+        let kept = repaired.kept.as_ref().map_or(String::new(), |kept| format!(" kept {}", kept.display()));
+        let line = format!("{} skipped {} lost {lost}{kept}\n", self.host.now_ms(), repaired.word);
+        file.write_at(line.as_bytes(), file.len().map_err(failed())?).map_err(failed())?;
+        file.sync_data().map_err(failed())?;
+        sync_dir(self.host, &dir)?;
+        Ok(repaired)
+    }
+}
+
+/// A batch that is to be written.
+struct Batch {
+    stream: u32,
+    base: u64,
+    count: u32,
+    kind: Kind,
+    payload: Vec<u8>,
+}
+
+impl Batch {
+    fn lost(range: &LostRange) -> Batch {
+        let count = u32::try_from(range.to - range.from).unwrap_or(u32::MAX);
+        Batch { stream: range.stream, base: range.from, count, kind: Kind::Lost, payload: Vec::new() }
+    }
+
+    /// What stands for a region: names, what is lost, what was forgotten.
+    fn of(region: &Region) -> Vec<Batch> {
+        let mut batches = Vec::new();
+        for (stream, name) in &region.named {
+            batches.push(Batch {
+                stream: *stream,
+                base: 0,
+                count: 0,
+                kind: Kind::Name,
+                payload: name.clone(),
+            });
+        }
+        batches.extend(region.lost.iter().filter(|range| !range.at_most).map(Batch::lost));
+        for stream in &region.gone {
+            batches.push(Batch { stream: *stream, base: 0, count: 0, kind: Kind::Gone, payload: Vec::new() });
+        }
+        batches
+    }
+}
+
+/// The bytes of batches; with `exactly`, filled up to so many.
+fn lay_out(mut batches: Vec<Batch>, generation: u64, group: u64, at: u64, exactly: Option<u64>) -> Vec<u8> {
+    let sum: usize = batches.iter().map(|batch| stored_bytes(batch.payload.len())).sum();
+    if let Some(left) = exactly.map(|exactly| (exactly as usize).saturating_sub(sum)).filter(|left| *left > 0)
+    {
+        match batches.iter_mut().rfind(|batch| batch.kind == Kind::Lost) {
+            Some(last) => last.payload.resize(last.payload.len() + left, 0),
+            None if left >= BATCH_HEADER => {
+                let payload = vec![0; left - BATCH_HEADER];
+                batches.push(Batch { stream: 0, base: 0, count: 0, kind: Kind::Closed, payload });
+            }
+            None => {}
+        }
+    }
+    let mut out = Vec::new();
+    for Batch { stream, base, count, kind, payload } in batches {
+        let header = BatchHeader {
+            generation,
+            group,
+            group_start: at as u32,
+            payload_bytes: payload.len() as u32,
+            payload_crc: crc32c::crc32c(&payload),
+            stream,
+            base,
+            appended_ms: 0,
+            count,
+            kind,
+        };
+        let start = out.len();
+        out.resize(start + header.stored_bytes(), 0);
+        out[start + BATCH_HEADER..][..payload.len()].copy_from_slice(&payload);
+        header.encode(&mut out[start..start + BATCH_HEADER]);
+    }
+    out
+}

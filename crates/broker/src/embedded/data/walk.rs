@@ -1,0 +1,477 @@
+//! Reads a log from its first byte to its last though parts of it are damaged, and finds out what lay there.
+//!
+//! In: the folder of a log that nobody writes to. Out: its segments, and [`Region`]s: stretches of bytes that are not as
+//! they were written, each with the positions that lay there. What a region held is told by its own header where only
+//! the payload is damaged; else by the batches behind it, since positions of a stream follow each other without a gap,
+//! and by the table at the beginning of the next segment. Only where the end of the log itself is damaged nobody can
+//! say; then every stream that has no batch behind the region is in doubt, up to as many positions as had room.
+//!
+//! The same rules as in `scan` tell damage from a torn tail; they must be the same, or a repair would cut what a
+//! start would have read.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use super::super::end::{self, End};
+use super::super::failure::{Action, Failure};
+use super::super::options::Host;
+use super::super::recover::Visitor;
+use super::super::segment::{
+    ALIGN, BATCH_HEADER, BatchHeader, Kind, ReadHeader, Segment, SegmentHeader, StreamEnds, Table, apply,
+    segment_number, segment_path,
+};
+use super::super::streams::Streams;
+use super::report::SegmentReport;
+
+/// No record is shorter: so many positions at most lay in damaged bytes.
+const RECORD_BYTES_MIN: u64 = 4;
+
+/// What a log holds.
+pub(super) struct Walked {
+    pub segments: Vec<SegmentReport>,
+    pub regions: Vec<Region>,
+    /// Where each stream begins and ends.
+    pub table: Table,
+    pub starts: Table,
+    /// Where the newest segment ends, and the last group in it.
+    pub end: u64,
+    pub group: u64,
+    pub newest: Option<Arc<Segment>>,
+    /// What is wrong with the file `end`.
+    pub no_end: Option<String>,
+    /// Where the records of journals lie.
+    pub streams: Streams,
+}
+
+/// Bytes that are not as they were written.
+#[derive(Debug, Clone)]
+pub(super) struct Region {
+    pub segment: u64,
+    pub from: u64,
+    pub to: u64,
+    pub what: String,
+    /// The group of the last good batch before it.
+    pub group: u64,
+    pub generation: u64,
+    pub lost: Vec<LostRange>,
+    /// Streams that were named in it, and those that were forgotten.
+    pub named: Vec<(u32, Vec<u8>)>,
+    pub gone: Vec<u32>,
+    pub mend: Mend,
+}
+
+/// What makes a log usable again.
+#[derive(Debug, Clone)]
+pub(super) enum Mend {
+    /// Batches over the damaged bytes that say what is lost.
+    Fill,
+    /// The file is made as long as it was; nothing is lost.
+    Extend,
+    /// The segment is made anew: it is missing, or its header is damaged.
+    Anew(Anew),
+    /// The file is moved away: the log begins behind it.
+    MoveAway,
+    /// Nothing that is known here.
+    Nothing,
+}
+
+/// How a segment is made anew.
+#[derive(Debug, Clone)]
+pub(super) struct Anew {
+    pub previous_end: u64,
+    pub capacity: u64,
+    pub table: Table,
+}
+
+/// Positions of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LostRange {
+    pub stream: u32,
+    pub from: u64,
+    pub to: u64,
+    /// In doubt: at most these.
+    pub at_most: bool,
+}
+
+/// Reads the log in `dir`. An error if the files cannot be read at all, or are a newer version's.
+pub(super) fn walk(host: &Host, dir: &Path, log: u128, holes: bool) -> Result<Walked, Failure> {
+    let names = host.disk.list(dir).map_err(Failure::io(Action::List, dir))?;
+    let mut numbers: BTreeSet<u64> = names.iter().filter_map(|name| segment_number(name)).collect();
+    let (known, no_end) = match End::read(host, dir, log) {
+        Ok(known) => (known, None),
+        Err(failure @ Failure::Damaged { .. }) => (None, Some(failure.to_string())),
+        Err(failure) => return Err(failure),
+    };
+    numbers.extend(known.map(|known| known.segment));
+    let mut found = Vec::new();
+    for number in numbers {
+        found.push((number, File::read(host, dir, number, log)?));
+    }
+    let Some(at) = found.iter().position(|(_, file)| file.is_ok()) else {
+        return Err(Failure::damaged(dir, 0, "no segment with a good header is left"));
+    };
+    let has_capacity = found.iter().flat_map(|(_, file)| file).any(|file| file.header.capacity > 0);
+    let mut walker = Walker::new(known, found.last().map_or(0, |(number, _)| *number));
+    walker.walked.no_end = no_end.or_else(|| {
+        let missing = known.is_none() && has_capacity;
+        missing.then(|| format!("{} is missing", dir.join(end::NAME).display()))
+    });
+    for (number, file) in &found[..at] {
+        walker.lost_before(*number, file.as_ref().err());
+    }
+    let mut files = found.into_iter().skip(at).peekable();
+    while let Some((number, file)) = files.next() {
+        let next = files.peek().and_then(|(_, next)| next.as_ref().ok()).map(|next| &next.header);
+        walker.missing_before(number, holes, file.as_ref().ok().map(|file| &file.header));
+        let next = next.filter(|next| next.number == number + 1);
+        match file {
+            Ok(file) => walker.segment(&file, next),
+            Err(what) => walker.anew(number, what, next),
+        }
+    }
+    Ok(walker.walked)
+}
+
+/// A segment's file, with a good header.
+struct File {
+    header: SegmentHeader,
+    segment: Arc<Segment>,
+    bytes: Vec<u8>,
+}
+
+impl File {
+    /// The inner error says what is wrong with the segment.
+    fn read(host: &Host, dir: &Path, number: u64, log: u128) -> Result<Result<File, String>, Failure> {
+        let path = segment_path(dir, number);
+        let file = match host.disk.open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Err("the segment is missing".to_owned()));
+            }
+            Err(error) => return Err(Failure::io(Action::Open, &path)(error)),
+        };
+        let failed = || Failure::io(Action::Read, &path);
+        let mut bytes = vec![0; file.len().map_err(failed())? as usize];
+        file.read_at(&mut bytes, 0).map_err(failed())?;
+        let (header, first) = match SegmentHeader::read(&*file).map_err(failed())? {
+            ReadHeader::Good(header, first) => (header, first as u64),
+            ReadHeader::Newer => return Err(Failure::newer(&path, "the segment's format is not known here")),
+            ReadHeader::Bad => return Ok(Err("the segment's header is damaged".to_owned())),
+        };
+        if header.number != number || header.log != log {
+            return Ok(Err("the segment belongs to another log, or to another place in this one".to_owned()));
+        }
+        let segment = Segment {
+            number,
+            generation: header.generation,
+            path,
+            capacity: header.capacity.max(bytes.len() as u64),
+            first,
+            disk: Arc::clone(&host.disk),
+            newest: Mutex::new(None),
+        };
+        Ok(Ok(File { header, segment: Arc::new(segment), bytes }))
+    }
+}
+
+struct Walker {
+    known: Option<End>,
+    /// The last segment's number.
+    newest: u64,
+    walked: Walked,
+    /// Of the segment being read: regions whose content is not known yet, and streams that have a batch behind the last.
+    unknown: Vec<usize>,
+    behind: BTreeSet<u32>,
+    /// The last segment that was read; 0: none.
+    before: u64,
+}
+
+impl Walker {
+    fn new(known: Option<End>, newest: u64) -> Walker {
+        let walked = Walked {
+            segments: Vec::new(),
+            regions: Vec::new(),
+            table: Table::new(),
+            starts: Table::new(),
+            end: 0,
+            group: known.map_or(0, |known| known.group),
+            newest: None,
+            no_end: None,
+            streams: Streams::default(),
+        };
+        Walker { known, newest, walked, unknown: Vec::new(), behind: BTreeSet::new(), before: 0 }
+    }
+
+    /// A segment that cannot be read, before the first that can: what lay in it is told by nobody.
+    fn lost_before(&mut self, number: u64, what: Option<&String>) {
+        let mut region = Region::new(number, 0, 0, what.cloned().unwrap_or_default(), 0, 0);
+        region.mend = Mend::MoveAway;
+        self.walked.regions.push(region);
+    }
+
+    /// Segments between the last one read and `number` that are not there. Journals' logs have such holes by design.
+    fn missing_before(&mut self, number: u64, holes: bool, next: Option<&SegmentHeader>) {
+        if self.before == 0 || holes {
+            return;
+        }
+        for missing in self.before + 1..number {
+            let next = next.filter(|_| missing + 1 == number);
+            self.anew(missing, "the segment is missing".to_owned(), next);
+        }
+    }
+
+    /// A segment that has to be made anew: all that lay in it is lost.
+    fn anew(&mut self, number: u64, what: String, next: Option<&SegmentHeader>) {
+        let table = self.walked.table.clone();
+        let first = SegmentHeader::encoded_bytes(&table) as u64;
+        let known = self.known.filter(|known| known.segment == number);
+        let to = match (next, known) {
+            (Some(next), _) => next.previous_end.max(first),
+            (None, Some(known)) => known.end.max(first),
+            (None, None) => first,
+        };
+        let capacity = known.map_or(to, |known| known.capacity.max(to));
+        let mut region = Region::new(number, first, to, what, self.walked.group, 0);
+        region.mend = Mend::Anew(Anew { previous_end: self.walked.end, capacity, table });
+        self.walked.segments.push(SegmentReport { number, ..SegmentReport::default() });
+        self.open_region(region);
+        self.walked.end = to;
+        self.close_segment(number, next);
+    }
+
+    /// Reads one segment.
+    fn segment(&mut self, file: &File, next: Option<&SegmentHeader>) {
+        let File { header, segment, bytes } = file;
+        if self.walked.starts.is_empty() && self.before == 0 {
+            self.walked.starts = header.table.clone();
+        }
+        if self.before == 0 || self.before + 1 != header.number {
+            self.walked.table = header.table.clone();
+        }
+        Visitor::segment(&mut self.walked.streams, segment, &header.table);
+        let known = self.known.filter(|known| known.segment == header.number).map(|known| known.end);
+        let sealed = next.map(|next| next.previous_end);
+        let report = SegmentReport {
+            number: header.number,
+            file_bytes: bytes.len() as u64,
+            ..SegmentReport::default()
+        };
+        self.walked.segments.push(report);
+        let end = self.scan(segment, bytes, sealed, known);
+        let length = bytes.len() as u64;
+        if sealed.is_none() && length < header.capacity && end <= length {
+            // Nothing that was written is missing, but the file cannot be written further.
+            let what = format!("the file was cut, and was made with {} bytes", header.capacity);
+            let mut region =
+                Region::new(header.number, end, end, what, self.walked.group, segment.generation);
+            region.mend = Mend::Extend;
+            self.walked.regions.push(region);
+        }
+        self.walked.newest = Some(Arc::clone(segment));
+        self.walked.end = end;
+        if let Some(report) = self.walked.segments.last_mut() {
+            report.used_bytes = end;
+        }
+        self.close_segment(header.number, next);
+    }
+
+    fn scan(&mut self, segment: &Arc<Segment>, bytes: &[u8], sealed: Option<u64>, known: Option<u64>) -> u64 {
+        let limit = sealed.unwrap_or(segment.capacity);
+        let (mut at, mut group) = (segment.first, 0);
+        while at < limit {
+            if let Some((header, payload)) = good_at(bytes, at, segment, group, limit)
+                && self.fits(&header, payload)
+            {
+                self.walked.streams.note(segment, &header, at, payload);
+                self.behind.insert(header.stream);
+                self.walked.segments.last_mut().expect("this one's").batches += 1;
+                group = header.group;
+                at += header.stored_bytes() as u64;
+                continue;
+            }
+            let must = sealed.or(known).unwrap_or(segment.first);
+            if at >= must && !proven(bytes, at, segment, group) {
+                break;
+            }
+            let to = self.region(segment, bytes, at, group, limit, must);
+            at = to;
+        }
+        self.walked.group = self.walked.group.max(group);
+        at
+    }
+
+    /// Notes a region that begins at `at`, and says where it ends.
+    fn region(&mut self, segment: &Segment, bytes: &[u8], at: u64, group: u64, limit: u64, must: u64) -> u64 {
+        let what =
+            |what: &str| Region::new(segment.number, at, at, what.to_owned(), group, segment.generation);
+        let header = header_at(bytes, at, segment).filter(|header| {
+            let fits = at + header.stored_bytes() as u64 <= limit && header.group >= group;
+            let of = self.walked.table.get(&header.stream);
+            let counts = matches!(header.kind, Kind::Messages | Kind::Records | Kind::Latest | Kind::Lost);
+            fits && counts && of.is_some_and(|ends| ends.next == header.base)
+        });
+        if let Some(header) = header {
+            let mut region = what("a batch is damaged");
+            region.to = at + header.stored_bytes() as u64;
+            region.lost.push(LostRange {
+                stream: header.stream,
+                from: header.base,
+                to: header.next(),
+                at_most: false,
+            });
+            self.walked.table.get_mut(&header.stream).expect("just found").next = header.next();
+            self.behind.insert(header.stream);
+            let to = region.to;
+            self.walked.regions.push(region);
+            return to;
+        }
+        let mut region = what("the header of a batch is damaged");
+        let later = (at + ALIGN as u64..limit).step_by(ALIGN);
+        let next = later.into_iter().find(|at| {
+            good_at(bytes, *at, segment, group, limit).is_some_and(|(header, _)| self.may_follow(&header))
+        });
+        region.to = next.unwrap_or(must.max(at + ALIGN as u64)).min(limit);
+        let to = region.to;
+        self.open_region(region);
+        to
+    }
+
+    fn open_region(&mut self, region: Region) {
+        self.unknown.push(self.walked.regions.len());
+        self.behind.clear();
+        self.walked.regions.push(region);
+    }
+
+    fn may_follow(&self, header: &BatchHeader) -> bool {
+        match header.kind {
+            Kind::Closed => true,
+            Kind::Name => !self.walked.table.contains_key(&header.stream),
+            _ => self.walked.table.get(&header.stream).is_some_and(|ends| ends.next <= header.next()),
+        }
+    }
+
+    /// Takes a good batch in, also behind a gap that a region before it explains.
+    fn fits(&mut self, header: &BatchHeader, payload: &[u8]) -> bool {
+        let counts = matches!(header.kind, Kind::Messages | Kind::Records | Kind::Latest | Kind::Lost);
+        let ends = self.walked.table.get(&header.stream).map(|ends| ends.next);
+        if let (true, Some(next), Some(region)) = (counts, ends, self.unknown.last())
+            && next < header.base
+        {
+            let lost = LostRange { stream: header.stream, from: next, to: header.base, at_most: false };
+            self.walked.regions[*region].lost.push(lost);
+            self.walked.table.get_mut(&header.stream).expect("just found").next = header.base;
+        }
+        apply(&mut self.walked.table, header, payload).is_ok()
+    }
+
+    /// What the next segment, or its absence, says about what lay in regions of this one.
+    fn close_segment(&mut self, number: u64, next: Option<&SegmentHeader>) {
+        let unknown = self.unknown.last().copied();
+        match next {
+            Some(next) => self.compare(number, &next.table, unknown),
+            None if number == self.newest => self.doubt(unknown),
+            None => {}
+        }
+        if let Some(next) = next {
+            self.walked.table = next.table.clone();
+        }
+        self.unknown.clear();
+        self.behind.clear();
+        self.before = number;
+    }
+
+    fn compare(&mut self, number: u64, theirs: &Table, unknown: Option<usize>) {
+        let mut found =
+            Region::new(number, self.walked.end, self.walked.end, String::new(), self.walked.group, 0);
+        for (stream, ends) in theirs {
+            let from = self.walked.table.get(stream).map_or(0, |mine| mine.next);
+            if !self.walked.table.contains_key(stream) {
+                found.named.push((*stream, ends.name.clone()));
+            }
+            if from != ends.next {
+                found.lost.push(LostRange { stream: *stream, from, to: ends.next.max(from), at_most: false });
+            }
+        }
+        found.gone.extend(self.walked.table.keys().filter(|stream| !theirs.contains_key(stream)));
+        if found.lost.is_empty() && found.named.is_empty() && found.gone.is_empty() {
+            return;
+        }
+        match unknown {
+            Some(index) => {
+                let region = &mut self.walked.regions[index];
+                region.lost.extend(found.lost);
+                region.named.extend(found.named);
+                region.gone.extend(found.gone);
+            }
+            None => {
+                found.mend = Mend::Nothing;
+                found.what =
+                    "the next segment begins with other positions than this one ends with".to_owned();
+                self.walked.regions.push(found);
+            }
+        }
+    }
+
+    /// The end of the log is damaged: whatever had room there, beside what is known, may have been any stream's.
+    fn doubt(&mut self, unknown: Option<usize>) {
+        let Some(index) = unknown else { return };
+        let regions = self.unknown.iter().map(|index| &self.walked.regions[*index]);
+        let room = |region: &Region| {
+            (region.to - region.from).saturating_sub((region.lost.len() * BATCH_HEADER) as u64)
+        };
+        let most =
+            regions.map(room).filter(|room| *room >= BATCH_HEADER as u64).sum::<u64>() / RECORD_BYTES_MIN;
+        for (stream, ends) in self.walked.table.iter_mut().filter(|_| most > 0) {
+            if !self.behind.contains(stream) {
+                let (from, to) = (ends.next, ends.next + most);
+                self.walked.regions[index].lost.push(LostRange { stream: *stream, from, to, at_most: true });
+                ends.next = to;
+            }
+        }
+    }
+}
+
+impl Region {
+    fn new(segment: u64, from: u64, to: u64, what: String, group: u64, generation: u64) -> Region {
+        let (lost, named, gone) = (Vec::new(), Vec::new(), Vec::new());
+        Region { segment, from, to, what, group, generation, lost, named, gone, mend: Mend::Fill }
+    }
+}
+
+/// A header with a good checksum.
+fn header_at(bytes: &[u8], at: u64, segment: &Segment) -> Option<BatchHeader> {
+    BatchHeader::decode(bytes.get(at as usize..at as usize + BATCH_HEADER)?, segment.generation)
+}
+
+/// A batch with good checksums that may follow group `group`.
+fn good_at<'b>(
+    bytes: &'b [u8],
+    at: u64,
+    segment: &Segment,
+    group: u64,
+    limit: u64,
+) -> Option<(BatchHeader, &'b [u8])> {
+    let header = header_at(bytes, at, segment)?;
+    let behind = at + header.stored_bytes() as u64;
+    let first = at as usize + BATCH_HEADER;
+    let payload = bytes.get(first..first + header.payload_bytes as usize)?;
+    let good = behind <= limit && header.group >= group && crc32c::crc32c(payload) == header.payload_crc;
+    good.then_some((header, payload))
+}
+
+/// True if a batch behind a bad place proves that it had been synced.
+fn proven(bytes: &[u8], bad: u64, segment: &Segment, group: u64) -> bool {
+    (bad..bytes.len() as u64).step_by(ALIGN).any(|at| {
+        header_at(bytes, at, segment)
+            .is_some_and(|header| header.group > group && u64::from(header.group_start) > bad)
+    })
+}
+
+/// First position kept and next to be given out, for each partition of a topic.
+pub(super) fn ends_of(table: &Table, starts: &Table) -> Vec<(u64, u64)> {
+    let start = |(stream, ends): (&u32, &StreamEnds)| {
+        (starts.get(stream).map_or(ends.start, |first| first.next), ends.next)
+    };
+    table.iter().map(start).collect()
+}

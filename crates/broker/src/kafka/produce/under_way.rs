@@ -1,0 +1,421 @@
+//! Calls that are under way, and how each of their messages stands: with the client, back from it, or ended.
+//!
+//! A message that the client gave back without a verdict of its own is sent again, before all that came later for its
+//! partition. Invariants: `handed` counts what the client has and will report; a call is answered once all its messages
+//! have ended; what is held back is in the order of its calls.
+
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use keylane_core::{Delivery, Frames};
+use rdkafka::error::RDKafkaErrorCode;
+use tokio::sync::oneshot;
+
+use super::super::errors::{is_of_sequence, produce_error};
+use super::client::Report;
+use super::{Results, called_back};
+use crate::contract::{NO_POSITION, ProduceError};
+
+/// Bits of a number that say which message of its call it is about.
+pub(super) const INDEX_BITS: u32 = 24;
+
+/// The number of a message: of its call, and of its place there. Later calls have larger ones.
+pub(super) fn number(call: u64, index: usize) -> u64 {
+    call << INDEX_BITS | index as u64
+}
+
+fn call_of(number: u64) -> (u64, usize) {
+    (number >> INDEX_BITS, (number & ((1 << INDEX_BITS) - 1)) as usize)
+}
+
+/// A partition of a topic.
+pub(super) type Place = (Arc<str>, u32);
+
+/// A call's answer, which is given when no lock is held.
+pub(super) struct Answer(oneshot::Sender<Results>, Results);
+
+impl Answer {
+    pub(super) fn give(self) {
+        let _nobody_waits = self.0.send(self.1);
+    }
+}
+
+/// How a message stands.
+#[derive(Debug, Clone)]
+enum Slot {
+    /// The client has it, or is about to.
+    Handed,
+    /// It is to be sent again. One that was refused together with others is suspected with all of them: their number,
+    /// or 0 for one that is innocent.
+    Back {
+        suspects: usize,
+    },
+    Ended(Result<u64, ProduceError>),
+}
+
+/// A call of which not all has ended.
+pub(super) struct Open {
+    pub(super) topic: Arc<str>,
+    /// What is sent again if the client gives it back; none if it is not.
+    pub(super) frames: Option<Frames>,
+    slots: Vec<Slot>,
+    left: usize,
+    done: oneshot::Sender<Results>,
+    called_back: bool,
+}
+
+impl Open {
+    pub(super) fn new(
+        topic: Arc<str>,
+        frames: Option<Frames>,
+        messages: usize,
+        done: oneshot::Sender<Results>,
+    ) -> Open {
+        let slots = vec![Slot::Handed; messages];
+        Open { topic, frames, slots, left: messages, done, called_back: false }
+    }
+
+    fn message(&self, index: usize) -> Option<Delivery> {
+        self.frames.as_ref()?.message(index)?.ok()
+    }
+}
+
+/// A partition that sends only a part at a time, to find out which of its messages is refused.
+#[derive(Default)]
+pub(super) struct Held {
+    pub(super) waiting: VecDeque<u64>,
+    /// Messages of the part that the client has.
+    out: usize,
+}
+
+/// All that is under way.
+#[derive(Default)]
+pub(super) struct UnderWay {
+    open: HashMap<u64, Open>,
+    /// Messages that the client has, or is about to have.
+    pub(super) handed: usize,
+    held: HashMap<Place, Held>,
+    /// Something was acknowledged since this was last looked at.
+    pub(super) progress: bool,
+}
+
+impl UnderWay {
+    pub(super) fn begin(&mut self, call: u64, open: Open) {
+        self.handed += open.slots.len();
+        self.open.insert(call, open);
+    }
+
+    /// Which partitions of a topic are held back.
+    pub(super) fn held_of(&self, topic: &str) -> HashSet<u32> {
+        self.held.keys().filter(|(of, _)| **of == *topic).map(|(_, partition)| *partition).collect()
+    }
+
+    /// A message was not handed over, for good.
+    pub(super) fn refuse(&mut self, number: u64, error: ProduceError) -> Option<Answer> {
+        self.handed -= 1;
+        self.end(number, Err(error))
+    }
+
+    /// A message was not handed over, but will be.
+    pub(super) fn put_back(&mut self, number: u64) {
+        self.handed -= 1;
+        let (call, index) = call_of(number);
+        if let Some(open) = self.open.get_mut(&call) {
+            open.slots[index] = Slot::Back { suspects: 0 };
+        }
+    }
+
+    /// As [`UnderWay::put_back`], in its partition's queue. False if the partition is not held back any more.
+    pub(super) fn hold(&mut self, place: &Place, number: u64) -> bool {
+        let Some(held) = self.held.get_mut(place) else { return false };
+        held.waiting.push_back(number);
+        self.put_back(number);
+        true
+    }
+
+    fn end(&mut self, number: u64, result: Result<u64, ProduceError>) -> Option<Answer> {
+        let (call, index) = call_of(number);
+        let open = self.open.get_mut(&call)?;
+        open.slots[index] = Slot::Ended(result);
+        open.left -= 1;
+        if open.left > 0 {
+            return None;
+        }
+        let Open { slots, done, .. } = self.open.remove(&call)?;
+        let unknown = || Err(ProduceError::Unavailable("it was not reported".to_owned()));
+        let results = slots.into_iter().map(|slot| match slot {
+            Slot::Ended(result) => result,
+            Slot::Handed | Slot::Back { .. } => unknown(),
+        });
+        Some(Answer(done, results.collect()))
+    }
+
+    /// The reports of one batch. Says which partition they are of, and whether something came back that is to be sent
+    /// again.
+    pub(super) fn report(&mut self, reports: &[Report], answers: &mut Vec<Answer>) -> (Option<Place>, bool) {
+        let blame = Blame::of(reports);
+        let (mut place, mut came_back) = (None, false);
+        for report in reports {
+            self.handed -= 1;
+            let (call, index) = call_of(report.number);
+            let Some(open) = self.open.get_mut(&call) else { continue };
+            if place.is_none() {
+                place = Some((Arc::clone(&open.topic), report.partition));
+            }
+            let ended = match report.result {
+                Ok(offset) => {
+                    self.progress = true;
+                    // One that was acknowledged by an answer to a later one has none.
+                    Some(Ok(u64::try_from(offset).unwrap_or(NO_POSITION)))
+                }
+                Err(code) => {
+                    let found = judge(open, report, code, reports.len(), &blame);
+                    // Something was found out: this comes to an end.
+                    self.progress |= !matches!(found, Err(0));
+                    if let Err(suspects) = found {
+                        open.slots[index] = Slot::Back { suspects };
+                        came_back = true;
+                    }
+                    found.ok().map(Err)
+                }
+            };
+            answers.extend(ended.and_then(|result| self.end(report.number, result)));
+        }
+        if let Some(held) = place.as_ref().and_then(|place| self.held.get_mut(place)) {
+            held.out = held.out.saturating_sub(reports.len());
+        }
+        (place, came_back)
+    }
+
+    /// Everything that is open is given up: what is back ends now, and the rest when the client reports it.
+    pub(super) fn call_back(&mut self) -> Vec<Answer> {
+        self.held.clear();
+        self.open.values_mut().for_each(|open| open.called_back = true);
+        let back = self.backs();
+        back.into_iter().filter_map(|(number, _)| self.end(number, Err(called_back()))).collect()
+    }
+
+    /// All that is to be sent again ends like this.
+    pub(super) fn end_backs(&mut self, error: &ProduceError) -> Vec<Answer> {
+        let back = self.backs();
+        back.into_iter().filter_map(|(number, _)| self.end(number, Err(error.clone()))).collect()
+    }
+
+    /// What is to be sent again, in order, and with how many others each is suspected.
+    fn backs(&self) -> Vec<(u64, usize)> {
+        let mut backs = Vec::new();
+        for (call, open) in &self.open {
+            for (index, slot) in open.slots.iter().enumerate() {
+                if let Slot::Back { suspects } = slot {
+                    backs.push((number(*call, index), *suspects));
+                }
+            }
+        }
+        backs.sort_unstable();
+        backs
+    }
+
+    /// In a call that asks for it, nothing goes behind a message of its key that was refused.
+    pub(super) fn stop_behind(&mut self) -> Vec<Answer> {
+        let mut behind = Vec::new();
+        for (call, open) in &self.open {
+            if !open.frames.as_ref().is_some_and(Frames::stops_at_refused) {
+                continue;
+            }
+            let mut keys = HashSet::new();
+            for (index, slot) in open.slots.iter().enumerate() {
+                let key = || open.message(index).and_then(|message| message.key().map(<[u8]>::to_vec));
+                match slot {
+                    Slot::Ended(Err(_)) => keys.extend(key()),
+                    Slot::Back { .. } if !keys.is_empty() && key().is_some_and(|key| keys.contains(&key)) => {
+                        behind.push(number(*call, index));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        behind.into_iter().filter_map(|number| self.end(number, Err(ProduceError::Behind))).collect()
+    }
+
+    /// Takes what is to be sent again, by partition. A partition in which somebody is suspected is held back from now on,
+    /// and is not among them.
+    pub(super) fn sort(&mut self) -> (BTreeMap<Place, Vec<u64>>, Vec<Place>) {
+        self.held.clear();
+        let (mut by_place, mut suspected) = (BTreeMap::<Place, Vec<u64>>::new(), HashSet::new());
+        for (number, suspects) in self.backs() {
+            let Some((place, _)) = self.message(number) else { continue };
+            if suspects > 0 {
+                suspected.insert(place.clone());
+            }
+            by_place.entry(place).or_default().push(number);
+        }
+        let mut held = Vec::new();
+        for place in suspected {
+            let waiting = by_place.remove(&place).unwrap_or_default().into();
+            self.held.insert(place.clone(), Held { waiting, out: 0 });
+            held.push(place);
+        }
+        (by_place, held)
+    }
+
+    /// The next part of a partition that is held back, to be handed over now; empty while another part is out. With
+    /// nobody left who is suspected it is all the rest, and the partition is free.
+    pub(super) fn next_part(&mut self, place: &Place) -> Vec<u64> {
+        let Some(held) = self.held.get(place) else { return Vec::new() };
+        if held.out > 0 {
+            return Vec::new();
+        }
+        let suspects = held.waiting.iter().enumerate().find_map(|(at, number)| match self.slot(*number) {
+            Some(Slot::Back { suspects: suspects @ 1.. }) => Some((at, *suspects)),
+            _ => None,
+        });
+        let Some((first, suspects)) = suspects else {
+            return self.held.remove(place).map(|held| held.waiting.into()).unwrap_or_default();
+        };
+        // Half of them: whoever is to blame is found among a thousand by ten tries.
+        let count = first + suspects.div_ceil(2);
+        let held = self.held.get_mut(place).expect("found above");
+        let part: Vec<u64> = held.waiting.drain(..count.min(held.waiting.len())).collect();
+        held.out = part.len();
+        part
+    }
+
+    fn slot(&self, number: u64) -> Option<&Slot> {
+        let (call, index) = call_of(number);
+        self.open.get(&call).map(|open| &open.slots[index])
+    }
+
+    /// A message that is open, and where it goes.
+    pub(super) fn message(&self, number: u64) -> Option<(Place, Delivery)> {
+        let (call, index) = call_of(number);
+        let open = self.open.get(&call)?;
+        let message = open.message(index)?;
+        Some(((Arc::clone(&open.topic), message.partition()), message))
+    }
+
+    /// Whether a message carries its id, or is called by its place once it has one.
+    pub(super) fn has_id(&self, number: u64) -> bool {
+        let (call, index) = call_of(number);
+        let frames = self.open.get(&call).and_then(|open| open.frames.as_ref());
+        frames.is_none_or(|frames| frames.has_id(index))
+    }
+
+    /// A message that was back is handed over again.
+    pub(super) fn hand(&mut self, number: u64) {
+        let (call, index) = call_of(number);
+        if let Some(open) = self.open.get_mut(&call) {
+            open.slots[index] = Slot::Handed;
+            self.handed += 1;
+        }
+    }
+}
+
+/// Who is to blame for a batch that was refused, as far as can be told.
+///
+/// A cluster refuses whole batches, and names the records that are bad. The client gives the others a code of their own
+/// if several are named. If one is, all have its code; but then all others share one text, and it has another. If each
+/// is named, each has a text of its own.
+enum Blame {
+    /// Those without the code that says so.
+    Coded,
+    /// The one whose text is here.
+    One(usize),
+    All,
+    Unknown,
+}
+
+impl Blame {
+    fn of(reports: &[Report]) -> Blame {
+        if reports.iter().any(|report| report.result == Err(RDKafkaErrorCode::InvalidDifferentRecord)) {
+            return Blame::Coded;
+        }
+        let mut texts = HashMap::<usize, usize>::new();
+        reports.iter().for_each(|report| *texts.entry(report.text_at).or_default() += 1);
+        match (reports.len(), texts.len()) {
+            (1, _) => Blame::All,
+            // Of two it cannot be told which is the text that others would share.
+            (2, _) => Blame::Unknown,
+            (all, different) if all == different => Blame::All,
+            (_, 2) => {
+                let alone = texts.iter().find(|(_, count)| **count == 1);
+                alone.map_or(Blame::Unknown, |(text_at, _)| Blame::One(*text_at))
+            }
+            _ => Blame::Unknown,
+        }
+    }
+
+    /// Whether a message of the batch is to blame; none if it may be.
+    fn falls_on(&self, report: &Report) -> Option<bool> {
+        match self {
+            Blame::Coded => Some(report.result != Err(RDKafkaErrorCode::InvalidDifferentRecord)),
+            Blame::One(text_at) => Some(report.text_at == *text_at),
+            Blame::All => Some(true),
+            Blame::Unknown => None,
+        }
+    }
+}
+
+/// What becomes of a message that was not taken: an end, or another try, with how many others it is suspected then.
+fn judge(
+    open: &Open,
+    report: &Report,
+    code: RDKafkaErrorCode,
+    batch: usize,
+    blame: &Blame,
+) -> Result<ProduceError, usize> {
+    let error = produce_error(&open.topic, code);
+    if open.frames.is_none() {
+        return Ok(error);
+    }
+    let suspects = match &error {
+        ProduceError::Denied(_) | ProduceError::UnknownTopic(_) => return Ok(error),
+        ProduceError::Invalid(_) | ProduceError::TooLargeThere(_) if !is_of_sequence(code) => {
+            match blame.falls_on(report) {
+                Some(true) => return Ok(error),
+                Some(false) => 0,
+                None => batch,
+            }
+        }
+        _ => 0,
+    };
+    match open.called_back {
+        true => Ok(ProduceError::Unavailable(code.to_string())),
+        false => Err(suspects),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reports(of: &[(RDKafkaErrorCode, usize)]) -> Vec<Report> {
+        let report = |(code, text_at): &(RDKafkaErrorCode, usize)| Report {
+            number: 0,
+            result: Err(*code),
+            text_at: *text_at,
+            partition: 0,
+            broker: 1,
+        };
+        of.iter().map(report).collect()
+    }
+
+    fn blamed(of: &[(RDKafkaErrorCode, usize)]) -> Vec<Option<bool>> {
+        let reports = reports(of);
+        let blame = Blame::of(&reports);
+        reports.iter().map(|report| blame.falls_on(report)).collect()
+    }
+
+    /// BRK-2: as librdkafka tells it, which depends on how many records of a batch are bad.
+    #[test]
+    fn who_is_to_blame_for_a_batch_is_told_by_codes_and_texts() {
+        use RDKafkaErrorCode::{InvalidDifferentRecord as Other, InvalidRecord as Bad};
+        let (yes, no) = (Some(true), Some(false));
+        assert_eq!(blamed(&[(Bad, 0)]), [yes], "alone");
+        assert_eq!(blamed(&[(Bad, 1), (Bad, 2)]), [None, None]);
+        assert_eq!(blamed(&[(Bad, 1), (Bad, 2), (Bad, 1), (Bad, 1)]), [no, yes, no, no], "one is named");
+        assert_eq!(blamed(&[(Bad, 1), (Bad, 2), (Other, 3), (Other, 3)]), [yes, yes, no, no], "two are");
+        assert_eq!(blamed(&[(Bad, 1), (Bad, 2), (Bad, 3)]), [yes, yes, yes], "all are");
+        assert_eq!(blamed(&[(Bad, 1), (Bad, 1), (Bad, 1)]), [None; 3], "nobody is");
+        assert_eq!(blamed(&[(Bad, 0), (Bad, 0), (Bad, 0)]), [None; 3], "and nothing is said");
+    }
+}

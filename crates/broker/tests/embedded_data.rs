@@ -1,0 +1,452 @@
+//! A data folder in the hands of an operator: checked, repaired, backed up, restored.
+#![cfg(feature = "testing")]
+#![allow(missing_docs, clippy::unwrap_used, clippy::field_reassign_with_default)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use keylane_broker::embedded::data::{Damage, Report, check, repair, restore};
+use keylane_broker::embedded::{Embedded, OpenError, Options};
+use keylane_broker::{Broker, BrokerError, Commit, JournalName, LogKind, TopicSpec};
+use keylane_core::{Draft, Frames};
+
+const PARTITIONS: u32 = 3;
+
+fn options() -> Options {
+    let mut options = Options::default();
+    options.segment_bytes = 64 << 10;
+    options.journal_segment_bytes = 64 << 10;
+    options.tail_bytes = 0;
+    options
+}
+
+fn open(dir: &Path) -> Embedded {
+    Embedded::open(dir, options()).unwrap()
+}
+
+fn found(dir: &Path) -> Report {
+    check(dir, &options()).unwrap()
+}
+
+fn frame(partition: u32, id: &str, bytes: usize) -> Frames {
+    let (mut frames, payload) = (Frames::default(), vec![b'p'; bytes]);
+    let draft = Draft { id, payload: Some(&payload), ..Draft::default() };
+    frames.push(partition, &draft).expect("a small message");
+    frames
+}
+
+async fn produce(broker: &Embedded, partition: u32, id: &str, bytes: usize) -> u64 {
+    broker.produce("orders", frame(partition, id, bytes)).await.remove(0).unwrap()
+}
+
+/// What can be read of a partition: positions and ids.
+async fn read(broker: &Embedded, partition: u32) -> Result<Vec<(u64, String)>, BrokerError> {
+    let ends = broker.ends("orders").await?[partition as usize];
+    let mut reader = broker.reader("orders", partition, ends.start).await?;
+    let (mut read, mut at) = (Vec::new(), ends.start);
+    while at < ends.end {
+        let batch = std::future::poll_fn(|cx| reader.poll_batch(cx, 1 << 20)).await?;
+        let deliveries = batch.cursor(0).map(|delivery| delivery.expect("a good frame"));
+        read.extend(deliveries.map(|delivery| (delivery.position(), delivery.id().to_owned())));
+        at = batch.next;
+    }
+    Ok(read)
+}
+
+fn name_of(group: &str, kind: LogKind) -> JournalName {
+    JournalName { group: group.into(), topic: "orders".into(), partition: 0, kind }
+}
+
+/// A topic with `rounds` batches in each partition, one at a time, and two groups with journals.
+async fn filled(dir: &Path, rounds: u64, bytes: usize) -> Vec<Vec<(u64, String)>> {
+    let broker = open(dir);
+    broker
+        .create_topic("orders", &TopicSpec { partitions: PARTITIONS, ..TopicSpec::default() })
+        .await
+        .unwrap();
+    let mut sent = vec![Vec::new(); PARTITIONS as usize];
+    for round in 0..rounds {
+        for partition in 0..PARTITIONS {
+            let id = format!("{round}-{partition}");
+            let position = produce(&broker, partition, &id, bytes).await;
+            sent[partition as usize].push((position, id));
+        }
+    }
+    for group in ["one", "two"] {
+        drop(broker.join(group, "orders", "node").await.unwrap());
+        for kind in [LogKind::Journal, LogKind::Hold] {
+            let journal = broker.journal(&name_of(group, kind)).await.unwrap();
+            for record in 0..4 {
+                journal.append(format!("record {record} of {group}").into(), None).await.unwrap();
+            }
+        }
+        broker.commit(group, "orders", 0, Commit { position: 1, metadata: "m".into() }).await.unwrap();
+    }
+    sent
+}
+
+fn segment(dir: &Path, log: &str, number: u64) -> PathBuf {
+    dir.join(log).join(format!("{number:016x}.seg"))
+}
+
+/// Where batches begin in a file.
+fn batches(bytes: &[u8]) -> Vec<usize> {
+    (0..bytes.len() - 64).step_by(8).filter(|at| &bytes[at + 4..at + 8] == b"KLB1").collect()
+}
+
+fn flip(path: &Path, at: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn only(report: &Report) -> &Damage {
+    let damages: Vec<_> = report.damages().collect();
+    assert_eq!((damages.len(), report.troubles.len()), (1, 0), "{report:?}");
+    assert!(!report.is_whole());
+    damages[0]
+}
+
+fn skip(dir: &Path, word: &str) {
+    skip_all(dir, &[word.to_owned()]);
+}
+
+fn skip_all(dir: &Path, words: &[String]) {
+    let done = repair(dir, &options(), words).unwrap();
+    assert!(done.iter().zip(words).all(|(done, word)| done.word == *word));
+    let left = found(dir);
+    assert!(left.is_whole(), "{left:?}");
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_folder(&entry.path(), &target),
+            false => drop(std::fs::copy(entry.path(), target).unwrap()),
+        }
+    }
+}
+
+/// BRK-1: a folder that is whole is called so, with what lies in it; somebody else's files are named and left alone.
+#[tokio::test]
+async fn a_whole_folder_is_called_whole_and_what_is_not_ours_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path(), 100, 500).await;
+    for foreign in ["notes.txt", "topics/notes.txt", "journals/notes.txt", "topics/orders/notes.txt"] {
+        std::fs::write(dir.path().join(foreign), "somebody else's").unwrap();
+    }
+    let report = found(dir.path());
+    assert!(report.is_whole(), "{report:?}");
+    let orders = report.logs.iter().find(|log| log.name == "topics/orders").unwrap();
+    assert_eq!(orders.ends, [(0, 100); PARTITIONS as usize]);
+    assert!(orders.segments.len() >= 2 && orders.segments.iter().map(|s| s.batches).sum::<u64>() == 300);
+    assert_eq!(report.foreign.len(), 4, "{:?}", report.foreign);
+    let broker = open(dir.path());
+    let locked = check(dir.path(), &options());
+    assert!(matches!(locked, Err(OpenError::Locked(_))), "a server uses it");
+    drop(broker);
+    assert!(dir.path().join("topics/orders/notes.txt").exists());
+}
+
+/// BRK-1, P10: whichever batch is damaged, and wherever in it, exactly its positions are called gone; skipped, the log
+/// opens, readers pass over them, everything else is there, and no position is given out twice.
+#[tokio::test]
+async fn each_damaged_batch_is_named_with_its_positions_and_can_be_skipped() {
+    let whole = tempfile::tempdir().unwrap();
+    let sent = filled(whole.path(), 5, 40).await;
+    let path = segment(whole.path(), "topics/orders", 1);
+    let starts = batches(&std::fs::read(&path).unwrap());
+    assert_eq!(starts.len(), 15);
+    for (index, start) in starts.iter().enumerate() {
+        // In the header, and in the payload.
+        for at in [20, 70] {
+            let dir = tempfile::tempdir().unwrap();
+            copy_folder(whole.path(), dir.path());
+            let path = segment(dir.path(), "topics/orders", 1);
+            let before = std::fs::read(&path).unwrap();
+            flip(&path, start + at);
+            let report = found(dir.path());
+            let damage = only(&report);
+            assert_eq!(damage.word, format!("topics/orders:1:{start}"));
+            let (partition, position) = (index as u32 % PARTITIONS, index as u64 / u64::from(PARTITIONS));
+            let exact = damage.lost.iter().find(|lost| lost.of == format!("partition {partition}")).unwrap();
+            assert_eq!(exact.from, position, "{damage:?}");
+            // Behind the last header nothing says whose it was.
+            let in_doubt = at == 20 && index >= starts.len() - PARTITIONS as usize;
+            assert_eq!(exact.at_most, in_doubt, "{index} {damage:?}");
+            assert!(in_doubt || damage.lost.len() == 1, "{damage:?}");
+
+            assert!(open(dir.path()).topic("orders").await.is_err(), "nothing is skipped without a word");
+            skip(dir.path(), &damage.word.clone());
+            let kept: Vec<_> = std::fs::read_dir(dir.path().join("repaired")).unwrap().collect();
+            assert_eq!(kept.len(), 2, "the bytes, and what was done");
+            let noted = std::fs::read_to_string(dir.path().join("repaired/log")).unwrap();
+            assert!(noted.contains(&damage.word) && noted.contains(&exact.to_string()), "{noted}");
+
+            let broker = open(dir.path());
+            for other in 0..PARTITIONS {
+                let mut want = sent[other as usize].clone();
+                want.retain(|(lost, _)| other != partition || *lost != position);
+                assert_eq!(read(&broker, other).await.unwrap(), want, "{index} {at}");
+                let next = produce(&broker, other, "next", 40).await;
+                assert!(next >= 5 && (in_doubt || next == 5), "{next}");
+            }
+            drop(broker);
+            assert!(found(dir.path()).is_whole());
+            assert_ne!(std::fs::read(&path).unwrap(), before);
+        }
+    }
+}
+
+/// BRK-1: what is missing as a whole, or cut, is told, and can be skipped.
+#[tokio::test]
+async fn missing_cut_and_headless_segments_are_told_and_can_be_skipped() {
+    let whole = tempfile::tempdir().unwrap();
+    let sent = filled(whole.path(), 150, 400).await;
+    let count =
+        found(whole.path()).logs.iter().find(|log| log.name == "topics/orders").unwrap().segments.len();
+    assert!(count >= 4, "{count}");
+    type Harm = fn(&Path, u64);
+    let harms: [(&str, Harm, bool); 7] = [
+        (
+            "missing in the middle",
+            |dir, _| std::fs::remove_file(segment(dir, "topics/orders", 2)).unwrap(),
+            true,
+        ),
+        (
+            "missing at the end",
+            |dir, n| std::fs::remove_file(segment(dir, "topics/orders", n)).unwrap(),
+            true,
+        ),
+        ("no header", |dir, _| flip(&segment(dir, "topics/orders", 2), 20), true),
+        ("cut in the middle", |dir, _| cut(&segment(dir, "topics/orders", 2), 10_000), true),
+        ("cut at the end", |dir, n| cut(&segment(dir, "topics/orders", n), 300), true),
+        ("cut behind the end", |dir, n| cut(&segment(dir, "topics/orders", n), 60_000), false),
+        ("no end", |dir, _| std::fs::remove_file(dir.join("topics/orders/end")).unwrap(), false),
+    ];
+    for (what, harm, loses) in harms {
+        let dir = tempfile::tempdir().unwrap();
+        copy_folder(whole.path(), dir.path());
+        harm(dir.path(), count as u64);
+        let report = found(dir.path());
+        assert!(report.troubles.is_empty(), "{what}: {report:?}");
+        // Where a file was cut within a batch, the header of that one still says what it was.
+        let damages: Vec<_> = report.damages().cloned().collect();
+        assert!((1..3).contains(&damages.len()), "{what}: {damages:?}");
+        assert_eq!(damages.iter().all(|damage| damage.lost.is_empty()), !loses, "{what}: {damages:?}");
+        assert!(open(dir.path()).topic("orders").await.is_err(), "{what}");
+        let words: Vec<_> = damages.iter().map(|damage| damage.word.clone()).collect();
+        skip_all(dir.path(), &words);
+        let broker = open(dir.path());
+        for partition in 0..PARTITIONS {
+            let of = format!("partition {partition}");
+            let lost = damages.iter().flat_map(|damage| &damage.lost);
+            let lost: Vec<_> = lost.filter(|lost| lost.of == of).collect();
+            let mut want = sent[partition as usize].clone();
+            want.retain(|(position, _)| !lost.iter().any(|lost| (lost.from..lost.to).contains(position)));
+            assert_eq!(read(&broker, partition).await.unwrap(), want, "{what}");
+            assert!(produce(&broker, partition, "next", 40).await >= 150, "{what}");
+        }
+    }
+}
+
+fn cut(path: &Path, bytes: u64) {
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
+}
+
+/// BRK-6, P10: damage in the journals' log is told by group; skipped, only the journal that lost a record stays unread,
+/// and its group can be forgotten.
+#[tokio::test]
+async fn a_damaged_journal_is_told_by_its_group_and_stops_only_its_own() {
+    let whole = tempfile::tempdir().unwrap();
+    filled(whole.path(), 1, 40).await;
+    let bytes = std::fs::read(segment(whole.path(), "journals", 1)).unwrap();
+    let mine =
+        |start: &&usize| String::from_utf8_lossy(&bytes[**start..**start + 120]).contains("record 2 of one");
+    let start = *batches(&bytes).iter().find(mine).unwrap();
+    for at in [20, 70] {
+        let dir = tempfile::tempdir().unwrap();
+        copy_folder(whole.path(), dir.path());
+        flip(&segment(dir.path(), "journals", 1), start + at);
+        let report = found(dir.path());
+        let damage = only(&report).clone();
+        let said: Vec<String> = damage.lost.iter().map(ToString::to_string).collect();
+        assert_eq!(said, ["the journal of group one, topic orders, partition 0: position 2"]);
+        skip(dir.path(), &damage.word);
+
+        let broker = open(dir.path());
+        let one = broker.journal(&name_of("one", LogKind::Journal)).await.unwrap();
+        let refused = one.read(0, 10_000).await.unwrap_err();
+        assert!(refused.to_string().contains("forget-group"), "{refused}");
+        let two = broker.journal(&name_of("two", LogKind::Journal)).await.unwrap();
+        assert_eq!(two.read(0, 10_000).await.unwrap().records.len(), 4);
+        assert_eq!(broker.committed("one", "orders", 0).await.unwrap().unwrap().position, 1);
+        // Cut beyond what is lost, nothing is missing any more.
+        one.cut(3).await.unwrap();
+        assert_eq!(one.read(0, 10_000).await.unwrap().records.len(), 1);
+        drop((one, two));
+        assert_eq!(broker.forget_group("one", "orders").await, Ok(true));
+        drop(broker);
+        assert!(found(dir.path()).is_whole());
+        drop(open(dir.path()));
+    }
+}
+
+/// BRK-1: half a folder is not taken for a whole one, and nothing is mended that cannot be told.
+#[tokio::test]
+async fn a_half_copied_folder_and_unknown_words_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path(), 5, 40).await;
+    let unknown = repair(dir.path(), &options(), &["topics/orders:1:64".to_owned()]);
+    assert!(matches!(unknown, Err(OpenError::Unknown(_))), "{unknown:?}");
+    let outside = repair(dir.path(), &options(), &["../orders:1:64".to_owned()]);
+    assert!(matches!(outside, Err(OpenError::Unknown(_))), "{outside:?}");
+    for file in ["topics/orders/topic", "broker"] {
+        std::fs::remove_file(dir.path().join(file)).unwrap();
+        let report = found(dir.path());
+        assert!(
+            !report.is_whole() && report.troubles.iter().any(|trouble| trouble.contains(file)),
+            "{report:?}"
+        );
+    }
+    let empty = tempfile::tempdir().unwrap();
+    let report = found(empty.path());
+    assert!(report.troubles[0].contains("there is no Keylane data here"), "{report:?}");
+}
+
+/// P1: a backup that is made under load has everything that was acknowledged before it began, each of its logs is whole,
+/// no journal speaks of what the topics do not have, and what the server does later does not change it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_under_load_has_all_that_was_acknowledged_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, target) = (folder.path().join("data"), folder.path().join("backup"));
+    let broker = Arc::new(open(&data));
+    let small = TopicSpec { partitions: 1, retention_bytes: Some(256 << 10), ..TopicSpec::default() };
+    broker.create_topic("orders", &small).await.unwrap();
+    let journal = broker.journal(&name_of("one", LogKind::Journal)).await.unwrap();
+    drop(broker.join("one", "orders", "node").await.unwrap());
+    // Produces, then puts on record that it is settled, then commits and cuts: old segments go all the time.
+    let stop = Arc::new(AtomicBool::new(false));
+    let (writer, stopping) = (Arc::clone(&broker), Arc::clone(&stop));
+    let (sender, mut reached) = tokio::sync::watch::channel(0);
+    let writing = tokio::spawn(async move {
+        while !stopping.load(Ordering::Relaxed) {
+            let position = produce(&writer, 0, "id", 2000).await;
+            let at = journal.append(position.to_string().into(), None).await.unwrap();
+            let commit = Commit { position, metadata: "m".into() };
+            writer.commit("one", "orders", 0, commit).await.unwrap();
+            let _waits_for_the_backup = journal.cut(at.saturating_sub(5)).await;
+            sender.send_replace(position);
+        }
+    });
+    reached.wait_for(|position| *position > 200).await.unwrap();
+    let before = *reached.borrow();
+    let made = broker.backup(&target).await.unwrap();
+    assert!(made.files > 5 && made.shared_bytes > 0, "{made:?}");
+    // Long enough that every segment of then is gone or used again.
+    let end = *reached.borrow();
+    reached.wait_for(|position| *position > end + 250).await.unwrap();
+    stop.store(true, Ordering::Relaxed);
+    writing.await.unwrap();
+
+    let again = folder.path().join("restored");
+    let restored = restore(&target, &again).unwrap();
+    assert_eq!((restored.files, restored.bytes), (made.files, made.bytes));
+    let report = found(&again);
+    assert!(report.is_whole(), "{report:?}");
+    let copy = open(&again);
+    let ends = copy.ends("orders").await.unwrap()[0];
+    assert!(ends.end > before, "{ends:?} {before}");
+    assert_eq!(read(&copy, 0).await.unwrap().len() as u64, ends.end - ends.start);
+    let journal = copy.journal(&name_of("one", LogKind::Journal)).await.unwrap();
+    let page = journal.read(0, 1 << 20).await.unwrap();
+    let (_, last) = page.records.last().unwrap();
+    let settled: u64 = std::str::from_utf8(last).unwrap().parse().unwrap();
+    assert!(settled >= before && settled < ends.end, "{settled} of {ends:?}");
+    let committed = copy.committed("one", "orders", 0).await.unwrap().unwrap();
+    assert!(committed.position >= ends.start, "{committed:?} {ends:?}");
+    produce(&copy, 0, "goes on", 40).await;
+}
+
+/// Bad input: where a backup cannot go, nothing is left behind.
+#[tokio::test]
+async fn a_backup_goes_only_into_an_empty_folder_outside_of_the_data() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    filled(&data, 3, 40).await;
+    let broker = open(&data);
+    let used = folder.path().join("used");
+    std::fs::create_dir(&used).unwrap();
+    std::fs::write(used.join("file"), "somebody else's").unwrap();
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&data, &link).unwrap();
+    for (target, why) in [
+        (used.clone(), "not empty"),
+        (used.join("file/below"), "file/below"),
+        (data.join("backup"), "in the data folder"),
+        (link.join("a/b"), "in the data folder"),
+        (data.clone(), "in the data folder"),
+        (PathBuf::from("relative"), "from the root on"),
+    ] {
+        let refused = broker.backup(&target).await.unwrap_err();
+        assert!(matches!(&refused, BrokerError::Backup(said) if said.contains(why)), "{target:?}: {refused}");
+        assert!(!target.join("manifest").exists());
+    }
+    assert_eq!(std::fs::read(used.join("file")).unwrap(), b"somebody else's");
+    assert!(!data.join("backup").exists());
+    let empty = folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    broker.backup(&empty).await.expect("an empty folder is fine");
+    drop(broker);
+    assert!(found(&data).is_whole());
+    assert!(found(folder.path()).troubles[0].contains("no Keylane data"));
+    assert!(!folder.path().join("lock").exists(), "nothing is made in a folder that is not ours");
+
+    // A topic that cannot be read is not in a backup, which says so.
+    std::fs::write(data.join("topics/orders/topic"), "damaged").unwrap();
+    let made = open(&data).backup(&folder.path().join("rest")).await.unwrap();
+    assert_eq!(made.left_out, ["orders"]);
+}
+
+/// Bad input: a backup that is not what was made is refused before anything is made of it.
+#[tokio::test]
+async fn a_tampered_backup_is_refused_and_nothing_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, backup) = (folder.path().join("data"), folder.path().join("backup"));
+    filled(&data, 3, 40).await;
+    open(&data).backup(&backup).await.unwrap();
+    type Harm = fn(&Path);
+    let harms: [(&str, Harm); 6] = [
+        ("checksum", |dir| flip(&segment(dir, "topics/orders", 1), 5000)),
+        ("bytes", |dir| cut(&segment(dir, "journals", 1), 5000)),
+        ("missing", |dir| std::fs::remove_file(dir.join("topics/orders/topic")).unwrap()),
+        ("missing", |dir| std::fs::remove_file(dir.join("manifest")).unwrap()),
+        ("checksum", |dir| flip(&dir.join("manifest"), 40)),
+        ("makes no sense", |dir| {
+            let text =
+                std::fs::read_to_string(dir.join("manifest")).unwrap().replace(" broker\n", " ../broker\n");
+            let (body, _) = text.rsplit_once("crc ").unwrap();
+            let text = format!("{body}crc {:08x}\n", crc32c::crc32c(body.as_bytes()));
+            std::fs::write(dir.join("manifest"), text).unwrap();
+        }),
+    ];
+    for (index, (why, harm)) in harms.into_iter().enumerate() {
+        let tampered = folder.path().join(format!("tampered-{index}"));
+        copy_folder(&backup, &tampered);
+        harm(&tampered);
+        let target = folder.path().join(format!("restored-{index}"));
+        let refused = restore(&tampered, &target).unwrap_err().to_string();
+        assert!(refused.contains(why), "{index}: {refused}");
+        assert!(!target.exists());
+    }
+    let refused = restore(&backup, &data).unwrap_err().to_string();
+    assert!(refused.contains("not empty"), "{refused}");
+    let target = folder.path().join("restored");
+    std::fs::create_dir(&target).unwrap();
+    restore(&backup, &target).expect("an empty folder is fine");
+    assert!(found(&target).is_whole());
+}

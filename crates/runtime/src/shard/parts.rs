@@ -1,0 +1,57 @@
+//! A shard's partitions: what each does, and whether it may have something to read.
+
+use tokio::sync::mpsc;
+
+use super::Shard;
+use crate::link::{COMMANDS_MAX, Command};
+use crate::poll::PartState;
+
+impl<F> Shard<F> {
+    /// A partition does something else. Returns what it did; `None` if it is not owned.
+    pub(crate) fn enter(&mut self, partition: u32, state: PartState) -> Option<PartState> {
+        let part = self.parts.get_mut(partition as usize)?.as_mut()?;
+        let before = std::mem::replace(&mut part.state, state);
+        self.count(before, Some(state));
+        match state {
+            PartState::Running => {
+                self.engine.release_partition(partition);
+                self.take_turns(partition);
+            }
+            PartState::Verifying => self.engine.hold_partition(partition),
+            PartState::Draining | PartState::Broken => {}
+        }
+        Some(before)
+    }
+
+    /// Counts a partition that changes from one state to another, or goes.
+    pub(crate) fn count(&mut self, before: PartState, state: Option<PartState>) {
+        self.running += usize::from(state == Some(PartState::Running));
+        self.running -= usize::from(before == PartState::Running);
+        self.draining += usize::from(state == Some(PartState::Draining));
+        self.draining -= usize::from(before == PartState::Draining);
+        self.owned -= usize::from(state.is_none());
+    }
+
+    /// A partition may have something to read.
+    pub(crate) fn take_turns(&mut self, partition: u32) {
+        if let Some(Some(part)) = self.parts.get_mut(partition as usize)
+            && !std::mem::replace(&mut part.has_turn, true)
+        {
+            self.turns.push_back(partition);
+        }
+    }
+
+    /// The shard's loop panicked, so nothing that it knows is trusted any more: handlers end where they are, owners hear
+    /// why, and what is told from here on is for whoever takes its place.
+    pub(crate) fn fall(&mut self, why: &str) -> mpsc::Receiver<Command> {
+        for part in self.parts.iter_mut().filter_map(Option::take) {
+            part.link.leave(|mail| mail.gone = Some(why.to_owned()));
+        }
+        for _ in 0..self.attempts.end_all() {
+            self.permits.give();
+        }
+        self.permits.give_back();
+        let (_, nobody) = mpsc::channel(COMMANDS_MAX);
+        std::mem::replace(&mut self.commands, nobody)
+    }
+}

@@ -1,0 +1,71 @@
+//! Noticing that the whole process was paused (ORD-12): nothing starts after it until journals were read to their ends.
+
+use super::Shard;
+use crate::clock::Clock;
+use crate::poll::PartState;
+use crate::spawn::Tasks;
+
+/// The process was paused if a look comes this long after the one before (ORD-12).
+const PAUSE_MS: u64 = 1000;
+/// Within a pass a shard looks whenever its watchdog was awake, and before each of so many polls: right after a pause the
+/// watchdog may not have a core yet. Looking before each poll would cost a tenth of a message and more.
+pub(super) const LOOK_EVERY: u32 = 16;
+
+/// When it was looked last.
+pub(super) struct LooksForPause {
+    clock: Clock,
+    looked_ms: u64,
+    /// What the clock's beat was then.
+    beat: u64,
+    /// How often the watchdog had been awake then.
+    beats: u64,
+    every: u32,
+}
+
+impl LooksForPause {
+    pub(super) fn new(clock: Clock, tasks: &Tasks) -> LooksForPause {
+        // A simulated process has no watchdog.
+        let every = if tasks.watches() { LOOK_EVERY } else { 1 };
+        LooksForPause { clock, looked_ms: clock.passed_ms(), beat: clock.beat(), beats: 0, every }
+    }
+
+    /// True if it is to be looked before this poll of a pass. `beats`: how often the watchdog was awake.
+    #[inline]
+    pub(super) fn due(&mut self, beats: u64, poll: u32) -> bool {
+        let awake = std::mem::replace(&mut self.beats, beats) != beats;
+        awake || poll.is_multiple_of(self.every)
+    }
+
+    /// For how long the process was paused since the last look, if it was.
+    fn paused_ms(&mut self) -> Option<u64> {
+        let beat = self.clock.beat();
+        if std::mem::replace(&mut self.beat, beat) == beat {
+            return None;
+        }
+        let passed_ms = self.clock.passed_ms();
+        let since_ms = passed_ms.saturating_sub(std::mem::replace(&mut self.looked_ms, passed_ms));
+        (since_ms > PAUSE_MS).then_some(since_ms)
+    }
+}
+
+impl<F> Shard<F> {
+    /// Looks, and has each partition verified if there was a pause.
+    pub(super) fn notice_pause(&mut self) {
+        if let Some(paused_ms) = self.looks_for_pause.paused_ms() {
+            self.was_paused(paused_ms);
+        }
+    }
+
+    /// The process was paused for so long (ORD-12).
+    #[cold]
+    fn was_paused(&mut self, since_ms: u64) {
+        self.paused_ms = since_ms;
+        self.pauses.noticed();
+        for partition in 0..self.parts.len() {
+            let state = self.parts[partition].as_ref().map(|part| part.state);
+            if matches!(state, Some(PartState::Running | PartState::Verifying)) {
+                self.verify(partition as u32, since_ms);
+            }
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! A shard driven by hand: readers that say what they are told, attempts that end when the test says so.
+
+use std::collections::VecDeque;
+use std::future::Ready;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use bytes::BytesMut;
+use futures_util::task::noop_waker;
+use keylane_broker::{BrokerError, Reader};
+use keylane_core::intake::Bounds;
+use keylane_core::{Batch, Draft, Engine, Intake, Outcome, Settings, Settled};
+use tokio::sync::mpsc;
+
+use super::{Next, Setup, Shard};
+use crate::clock::Clock;
+use crate::link::{COMMANDS_MAX, Command, Link, Pauses, Start};
+use crate::permits::Permits;
+use crate::slot::Polled;
+use crate::spawn::Tasks;
+use crate::stats::ShardStats;
+use crate::wake::Wakes;
+
+/// One partition's log, of which a reader reads.
+#[derive(Default)]
+struct Log {
+    batches: VecDeque<Batch>,
+    next: u64,
+    waker: Option<Waker>,
+}
+
+struct LogReader(Arc<Mutex<Log>>);
+
+impl Reader for LogReader {
+    fn poll_batch(&mut self, cx: &mut Context<'_>, _: usize) -> Poll<Result<Batch, BrokerError>> {
+        let mut log = self.0.lock().expect("free");
+        match log.batches.pop_front() {
+            Some(batch) => Poll::Ready(Ok(batch)),
+            None => {
+                log.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// A shard is driven outside of tasks, whose budget would end a pass early.
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
+}
+
+struct World {
+    shard: Shard<Ready<Outcome>>,
+    commands: mpsc::Sender<Command>,
+    logs: Vec<Arc<Mutex<Log>>>,
+    links: Vec<Arc<Link>>,
+    pauses: Arc<Pauses>,
+    skipped_ms: &'static AtomicU64,
+}
+
+impl World {
+    /// A shard that owns so many partitions.
+    fn new(partitions: u32, bounds: &Bounds, settings: Settings) -> World {
+        let skipped_ms: &'static AtomicU64 = Box::leak(Box::default());
+        let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+        let (wakes, pauses) = (Arc::<Wakes>::default(), Arc::<Pauses>::default());
+        let shard = Shard::new(Setup {
+            pipeline: "t".into(),
+            engine: Engine::new(settings),
+            intake: Intake::new(bounds),
+            partitions,
+            permits: Permits::new(10_000, vec![Arc::clone(&wakes)]),
+            stats: Arc::<ShardStats>::default(),
+            commands: receiver,
+            wakes,
+            pauses: Arc::clone(&pauses),
+            clock: Clock::system().skipping(skipped_ms),
+            pace: Arc::default(),
+            tasks: Tasks::default(),
+            timeout_ms: 30_000,
+            flaws: Default::default(),
+        });
+        let mut world = World { shard, commands, logs: Vec::new(), links: Vec::new(), pauses, skipped_ms };
+        for partition in 0..partitions {
+            let (log, link) = (Arc::<Mutex<Log>>::default(), Arc::<Link>::default());
+            let start = Start {
+                partition,
+                epoch: 1,
+                settled: Settled::default(),
+                reader: Box::new(LogReader(Arc::clone(&log))),
+                link: Arc::clone(&link),
+                pauses: 0,
+            };
+            world.tell(Command::Start(Box::new(start)));
+            world.logs.push(log);
+            world.links.push(link);
+            world.pass(|_| {});
+        }
+        world
+    }
+
+    fn tell(&self, command: Command) {
+        self.commands.try_send(command).unwrap_or_else(|_| panic!("the shard takes commands"));
+    }
+
+    /// Messages of a key arrive, all in one batch.
+    fn arrive(&self, partition: u32, key: Option<&str>, messages: u64, payload: usize) {
+        let mut log = self.logs[partition as usize].lock().expect("free");
+        let (mut frames, base, payload) = (Vec::new(), log.next, vec![0; payload]);
+        for at in 0..messages {
+            let (key, mut frame) = (key.map(str::as_bytes), BytesMut::new());
+            let draft = Draft { id: "id", key, payload: Some(&payload), ..Draft::default() };
+            draft.encode(&mut frame).expect("within bounds");
+            keylane_core::frame::put_frame(&mut frames, &frame, at as u32);
+        }
+        log.next += messages;
+        let (next, count) = (log.next, messages as u32);
+        log.batches.push_back(Batch { partition, base, next, appended_ms: 0, count, frames: frames.into() });
+        log.waker.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// One pass; each attempt ends as done, once it was looked at. Returns where attempts began, in order.
+    fn pass(&mut self, mut looks: impl FnMut(&mut World)) -> Vec<u32> {
+        let waker = noop_waker();
+        let mut cx = Context::from_waker(&waker);
+        assert!(self.shard.begin_pass(&mut cx));
+        let mut started = Vec::new();
+        while let Next::Poll(seat) = self.shard.next(&mut cx) {
+            started.push(self.shard.attempts.delivery(seat).partition());
+            looks(self);
+            self.shard.polled(Polled::Done);
+        }
+        started
+    }
+
+    /// Passes until nothing more happens.
+    fn run(&mut self) -> Vec<u32> {
+        let mut all = Vec::new();
+        loop {
+            let started = self.pass(|_| {});
+            if started.is_empty() {
+                return all;
+            }
+            all.extend(started);
+        }
+    }
+
+    /// The whole process stood still for so long. Its watchdog is the first to have a core again.
+    fn sleep(&self, ms: u64) {
+        self.sleep_before_its_watchdog(ms);
+        self.pauses.beat();
+    }
+
+    fn sleep_before_its_watchdog(&self, ms: u64) {
+        self.skipped_ms.fetch_add(ms, Ordering::SeqCst);
+    }
+
+    fn verified(&self, partition: u32) {
+        self.tell(Command::Verified { partition, epoch: 1, pauses: self.pauses.count() });
+    }
+}
+
+/// PRF-17, P3: a message costs the same whatever is owned beside its partition: only that is looked at.
+#[test]
+fn a_pass_looks_only_at_partitions_with_something_to_read() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut looks = Vec::new();
+    for partitions in [4, 1_000] {
+        let mut world = World::new(partitions, &Bounds::default(), Settings::default());
+        let before = world.shard.looks;
+        for round in 0..100 {
+            world.arrive(round % 4, Some("k"), 1, 10);
+            assert_eq!(world.run(), [round % 4]);
+        }
+        looks.push(world.shard.looks - before);
+    }
+    assert_eq!(looks[0], looks[1], "looks at 4 and at 1,000 partitions");
+    assert!(looks[0] <= 300, "{} looks for 100 messages", looks[0]);
+}
+
+/// P3, BPR-2: whatever one partition holds, another of its shard that holds nothing is read.
+#[test]
+fn a_partition_that_fills_the_buffer_stops_only_itself() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let bounds = Bounds { bytes: 1 << 20, ..Bounds::default() };
+    let mut world = World::new(2, &bounds, Settings::default());
+    // One key that fails: its first message waits for a retry, the others behind it.
+    for _ in 0..60 {
+        world.arrive(0, Some("failing"), 1, 20_000);
+    }
+    let waker = noop_waker();
+    let mut cx = Context::from_waker(&waker);
+    assert!(world.shard.begin_pass(&mut cx));
+    while let Next::Poll(_) = world.shard.next(&mut cx) {
+        world.shard.polled(Polled::Ended(Box::new(Outcome::failed("broken"))));
+    }
+    while !world.shard.parts[0].as_ref().is_some_and(|part| part.stopped) {
+        assert!(world.pass(|_| {}).is_empty(), "the key waits for its retry");
+    }
+    assert!(world.shard.load.bytes >= (1 << 20) * 8 / 10);
+    world.arrive(1, Some("other"), 12, 20_000);
+    assert_eq!(world.run(), [1; 12]);
+}
+
+/// ORD-12: a pause in the middle of a pass: nothing starts after it until the journal was read to its end.
+#[test]
+fn a_pause_within_a_pass_starts_nothing_until_the_journal_was_read() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    world.arrive(0, None, 100, 10);
+    let mut at = 0;
+    let started = world.pass(|world| {
+        at += 1;
+        if at == 10 {
+            world.sleep(5_000);
+        }
+    });
+    assert_eq!(started.len(), 10, "what began before the pause");
+    assert!(world.run().is_empty());
+    assert_eq!(world.links[0].take().verify.map(|paused_ms| paused_ms >= 5_000), Some(true));
+    world.verified(0);
+    assert_eq!(world.run().len(), 90);
+}
+
+/// ORD-12: also where the watchdog gets no core, at most a few attempts start after a pause.
+#[test]
+fn a_pause_that_no_watchdog_sees_is_noticed_within_a_few_attempts() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    world.arrive(0, None, 100, 10);
+    let mut at = 0;
+    let started = world.pass(|world| {
+        at += 1;
+        if at == 10 {
+            world.sleep_before_its_watchdog(5_000);
+        }
+    });
+    assert!(
+        (10..10 + super::pause::LOOK_EVERY as usize).contains(&started.len()),
+        "{} started",
+        started.len()
+    );
+    assert!(world.run().is_empty());
+}
+
+/// ORD-12: a shard that looks for a pause only between two passes starts what may be another's: this test sees it.
+#[cfg(feature = "flaws")]
+#[test]
+fn a_shard_that_does_not_look_within_a_pass_is_caught() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    world.shard.flaws.blind_within_a_pass = true;
+    world.arrive(0, None, 100, 10);
+    let started = world.pass(|world| world.sleep(5_000));
+    assert_eq!(started.len(), 100, "all of them, though the process slept");
+}
+
+/// ORD-12: a pause after a journal was read makes what was read worthless.
+#[test]
+fn a_second_pause_makes_the_first_verification_worthless() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    world.arrive(0, Some("k"), 3, 10);
+    world.sleep(5_000);
+    assert!(world.run().is_empty());
+    world.verified(0);
+    world.sleep(5_000);
+    assert!(world.run().is_empty(), "read before the second pause");
+    world.verified(0);
+    assert_eq!(world.run().len(), 3);
+}
+
+/// ORD-12, P3: each partition waits for its own journal: one whose journal does not answer stops no other.
+#[test]
+fn a_partition_whose_journal_does_not_answer_stops_only_itself() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(2, &Bounds::default(), Settings::default());
+    world.arrive(0, Some("k"), 5, 10);
+    world.arrive(1, Some("k"), 5, 10);
+    world.sleep(5_000);
+    assert!(world.run().is_empty(), "neither may start");
+    world.verified(1);
+    assert_eq!(world.run(), [1; 5]);
+    world.arrive(1, Some("k"), 5, 10);
+    assert_eq!(world.run(), [1; 5]);
+    world.verified(0);
+    assert_eq!(world.run(), [0; 5]);
+}
+
+/// COM-2: while a lot does not count, nobody looks every millisecond whether it does.
+#[test]
+fn a_lot_that_waits_to_count_keeps_nobody_awake() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    world.arrive(0, Some("k"), 1_000, 10);
+    assert_eq!(world.run().len(), 1_000);
+    assert_eq!(
+        world.links[0].take().done.positions(),
+        1_000,
+        "the first lot is taken, and does not count yet"
+    );
+    world.arrive(0, Some("k"), 10, 10);
+    assert_eq!(world.run().len(), 10);
+    world.shard.now_ms += 10_000;
+    world.shard.hand_over_due();
+    assert_eq!(world.shard.hand_over.due_ms(), None, "there is nothing to do until the owner says so");
+    world.tell(Command::Counted { partition: 0, epoch: 1, dead: Vec::new() });
+    world.run();
+    world.shard.now_ms += 10_000;
+    world.shard.hand_over_due();
+    assert_eq!(world.links[0].take().done.positions(), 10);
+}

@@ -1,0 +1,183 @@
+//! An owner listens always: whatever call of its does not answer, it hears that its partition is another's (ORD-9).
+//!
+//! Two processes on one partition. A kind of call of the first hangs, and the partition goes to the second, by plan or
+//! unheard. From when the second has it, the first starts nothing; a drain of the first ends.
+
+use std::time::Duration;
+
+use keylane::{Flaws, Settings};
+use keylane_broker::Hang;
+use tokio::time::{Instant, sleep};
+
+use crate::rig::{Process, Rig, SLEEPER, SUCCESSOR};
+use crate::{GROUP, TOPIC};
+
+/// Messages produced while the successor has the partition.
+const LATER: usize = 10;
+/// What two hand-overs, and the silence that a successor waits for, take at most: far below a handler's time-out.
+const SOON: Duration = Duration::from_secs(20);
+
+struct Case {
+    hang: Hang,
+    conditional: bool,
+    /// News of the assignment does not reach the first owner.
+    unheard: bool,
+    flaws: Flaws,
+}
+
+impl Case {
+    fn of(hang: Hang) -> Case {
+        Case { hang, conditional: true, unheard: false, flaws: Flaws::default() }
+    }
+
+    fn settings(&self) -> impl FnOnce(&mut Settings) {
+        let flaws = self.flaws;
+        move |settings: &mut Settings| {
+            settings.flaws = flaws;
+            // A snapshot behind each record, and a cut behind each snapshot.
+            settings.bounds.snapshot_after_bytes = 1;
+        }
+    }
+
+    /// How many messages the first owner began though the second had the partition.
+    async fn overlap(self) -> usize {
+        let rig = Rig::new().await;
+        rig.cluster.set_conditional(self.conditional);
+        rig.produce("k", "quick").await;
+        let first = rig.process_with(SLEEPER, 1, self.settings()).await;
+        let _second = rig.process(SUCCESSOR, Duration::from_secs(30), 2).await;
+        rig.cluster.assign(GROUP, TOPIC, 0, SLEEPER);
+        if self.hang == Hang::Reader {
+            first.faulty.hang(&[self.hang]);
+            sleep(Duration::from_secs(10)).await;
+        } else {
+            rig.started_so_many(SLEEPER, 1).await;
+            sleep(Duration::from_secs(5)).await;
+            first.faulty.hang(&[self.hang]);
+        }
+        for payload in ["rejected", "quick"] {
+            rig.produce(payload, payload).await;
+        }
+        sleep(Duration::from_secs(3)).await;
+        let since = Instant::now();
+        match self.unheard {
+            true => rig.hand_over(&first),
+            false => rig.cluster.assign(GROUP, TOPIC, 0, SUCCESSOR),
+        }
+        let mut last = 2;
+        while rig.started(SUCCESSOR).is_empty() {
+            assert!(since.elapsed() < SOON, "{:?}: not taken over", self.hang);
+            rig.produce("k", "quick").await;
+            last += 1;
+            sleep(Duration::from_millis(500)).await;
+        }
+        let before = rig.started(SLEEPER).len();
+        for _ in 0..LATER {
+            rig.produce("k", "quick").await;
+            last += 1;
+        }
+        sleep(Duration::from_secs(30)).await;
+        let newest = rig.started(SUCCESSOR).into_iter().max();
+        assert_eq!(newest, Some(last), "{:?}: the successor handles all", self.hang);
+        rig.started(SLEEPER).len() - before
+    }
+}
+
+/// ORD-9, P9: whatever does not answer, a revocation is heard, and the next owner has the partition soon.
+#[tokio::test(start_paused = true)]
+async fn a_revocation_is_heard_whatever_does_not_answer() {
+    let all =
+        [Hang::HoldAppend, Hang::JournalAppend, Hang::JournalRead, Hang::Cut, Hang::Reader, Hang::Commit];
+    for hang in all {
+        for conditional in [true, false] {
+            let case = Case { conditional, ..Case::of(hang) };
+            assert_eq!(case.overlap().await, 0, "{hang:?}, conditional: {conditional}");
+        }
+    }
+}
+
+/// ORD-9, P2, P9: an owner that no news reaches hears of its successor in the journal, though its own append, or the body
+/// of a dead letter, does not land.
+#[tokio::test(start_paused = true)]
+async fn a_successor_is_heard_in_the_journal_whatever_does_not_answer() {
+    for hang in [Hang::JournalAppend, Hang::HoldAppend, Hang::Cut, Hang::Commit] {
+        for conditional in [true, false] {
+            let case = Case { conditional, unheard: true, ..Case::of(hang) };
+            assert_eq!(case.overlap().await, 0, "{hang:?}, conditional: {conditional}");
+        }
+    }
+}
+
+/// ORD-9: the tests above can fail.
+#[tokio::test(start_paused = true)]
+async fn an_owner_that_is_deaf_is_found() {
+    let flaws = Flaws { deaf_while_appending: true, ..Flaws::default() };
+    let case = Case { unheard: true, flaws, ..Case::of(Hang::JournalAppend) };
+    assert_ne!(case.overlap().await, 0, "an owner that does not read while it appends");
+    let flaws = Flaws { deaf_while_storing: true, ..Flaws::default() };
+    let case = Case { flaws, ..Case::of(Hang::HoldAppend) };
+    assert_ne!(case.overlap().await, 0, "an owner that does not listen while it stores");
+}
+
+async fn owning(rig: &Rig, hang: Hang) -> Process {
+    let process = rig.process(SLEEPER, Duration::from_secs(30), 1).await;
+    rig.cluster.assign(GROUP, TOPIC, 0, SLEEPER);
+    rig.produce("k", "quick").await;
+    rig.started_so_many(SLEEPER, 1).await;
+    sleep(Duration::from_secs(5)).await;
+    process.faulty.hang(&[hang]);
+    for payload in ["rejected", "quick"] {
+        rig.produce(payload, payload).await;
+    }
+    rig.started_so_many(SLEEPER, 3).await;
+    process
+}
+
+/// ORD-10, DLQ-4: a drain does not wait for a hold that never answers.
+#[tokio::test(start_paused = true)]
+async fn a_drain_ends_though_a_dead_letter_is_not_stored() {
+    let rig = Rig::new().await;
+    let process = owning(&rig, Hang::HoldAppend).await;
+    let since = Instant::now();
+    process.pipeline.drain().await.expect("it drains");
+    assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
+    // What was not stored is not settled: whoever comes next handles it again.
+    let _next = rig.process(SUCCESSOR, Duration::from_secs(30), 2).await;
+    rig.cluster.assign(GROUP, TOPIC, 0, SUCCESSOR);
+    rig.started_so_many(SUCCESSOR, 1).await;
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(rig.started(SUCCESSOR), [1], "the rejected one alone");
+}
+
+/// ORD-10: at its deadline a drain ends without `released`, whatever does not answer.
+#[tokio::test(start_paused = true)]
+async fn a_drain_ends_at_its_deadline_though_a_journal_does_not_answer() {
+    for hang in [Hang::JournalAppend, Hang::JournalRead] {
+        for conditional in [true, false] {
+            let rig = Rig::new().await;
+            rig.cluster.set_conditional(conditional);
+            let process = owning(&rig, hang).await;
+            let since = Instant::now();
+            process.pipeline.drain().await.expect("it drains");
+            let deadline = Settings::default().drain + Duration::from_secs(5);
+            assert!(since.elapsed() < deadline, "{hang:?}: {:?}", since.elapsed());
+        }
+    }
+}
+
+/// DLQ-4, P3: a dead letter that cannot be stored keeps its own key waiting, and nobody else.
+#[tokio::test(start_paused = true)]
+async fn a_dead_letter_that_cannot_be_stored_stops_only_its_key() {
+    let rig = Rig::new().await;
+    let process = owning(&rig, Hang::HoldAppend).await;
+    rig.produce("rejected", "behind it").await;
+    for _ in 0..LATER {
+        rig.produce("k", "quick").await;
+    }
+    rig.started_so_many(SLEEPER, 3 + LATER).await;
+    sleep(Duration::from_secs(300)).await;
+    assert!(!rig.started(SLEEPER).contains(&3), "it waits until the dead letter is on record");
+    process.faulty.answer();
+    rig.started_so_many(SLEEPER, 4 + LATER).await;
+    assert!(rig.started(SLEEPER).contains(&3));
+}
