@@ -245,7 +245,8 @@ pub async fn a_reader_under_which_a_journal_was_cut_is_told_so(rig: &mut dyn Rig
     reader.beyond(10).await.expect("something has landed");
     let page = reader.read(10, PLENTY).await.expect("it can be read");
     // What the broker had read ahead before the cut may come here, too: all of it, or nothing.
-    let whole = (page.start == 13 && page.records.is_empty()) || (page.start <= 10 && page.records.len() == 3);
+    let whole =
+        (page.start == 13 && page.records.is_empty()) || (page.start <= 10 && page.records.len() == 3);
     assert!(page.end == 13 && whole, "{page:?}");
     assert_eq!(append(&*journal, "r13").await, 13);
     reader.beyond(13).await.expect("something has landed");

@@ -74,7 +74,10 @@ fn a_folder_is_backed_up_checked_repaired_and_restored() {
     assert!(out.contains("the folder can be used"), "{out}");
     let (code, out, _) = run(&["data", "check", path(&data)]);
     let given_up = format!("skipped {place} lost partition 0: position 1");
-    assert!(code == 0 && out.contains(&given_up) && out.contains("but for what earlier repairs gave up"), "{out}");
+    assert!(
+        code == 0 && out.contains(&given_up) && out.contains("but for what earlier repairs gave up"),
+        "{out}"
+    );
     let mut server = Running::start(&file);
     let tail = text(&server.run(&["tail", "orders", "--from", "earliest", "--limit", "2"], b"").stdout);
     assert!(tail.contains("first") && !tail.contains("second") && tail.contains("third"), "{tail}");
