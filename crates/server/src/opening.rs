@@ -1,8 +1,9 @@
 //! What a server answers while its broker is being opened: reading a large log takes minutes after a crash, and whoever
 //! watches over the process must see that it is alive (ING-8).
 //!
-//! `/healthz` is answered as ever, everything else with 503. A connection gets one answer and is closed; the next one
-//! may meet the server itself.
+//! Most brokers open within a second. For that long connections wait in the listener, and then meet the server itself,
+//! so that a client who comes early is not refused. After that `/healthz` is answered as ever, and everything else with
+//! 503. A connection gets one answer and is closed; the next one may meet the server itself.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -28,12 +29,17 @@ use crate::tasks::Tasks;
 const CONNECTIONS_MAX: usize = 64;
 /// How long a client gets to ask and to take its answer.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// For so long nobody is answered, because the broker may be open by then. Those who watch over a process wait longer.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// After a failed accept, so that the loop does not spin on the same failure.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Answers on `listener` until `opening` has ended.
 pub(crate) async fn meanwhile<T>(listener: &TcpListener, opening: impl Future<Output = T>) -> T {
     let mut opening = pin!(opening);
+    if let Ok(opened) = tokio::time::timeout(PATIENCE, &mut opening).await {
+        return opened;
+    }
     let (places, mut tasks) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Tasks::default());
     let opened = loop {
         let accepted = async {
@@ -110,5 +116,25 @@ mod tests {
         };
         let (opened, ()) = tokio::join!(meanwhile(&listener, opened), asks);
         assert_eq!(opened, Ok(7));
+    }
+
+    /// ING-8: whoever asks a server that opens its log at once is answered by that server, and not refused.
+    #[tokio::test]
+    async fn a_server_that_opens_at_once_refuses_nobody() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let (open, opened) = oneshot::channel();
+        let early = async {
+            let mut stream = TcpStream::connect(address).await.expect("it listens");
+            stream.write_all(b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n").await.expect("it reads");
+            open.send(7).expect("it is waited for");
+            stream
+        };
+        let (opened, _early) = tokio::join!(meanwhile(&listener, opened), early);
+        assert_eq!(opened, Ok(7));
+        let (mut stream, _) = listener.accept().await.expect("the early one still waits");
+        let mut asked = [0; 3];
+        stream.read_exact(&mut asked).await.expect("what it asked");
+        assert_eq!(&asked, b"GET");
     }
 }
