@@ -275,9 +275,9 @@ async fn a_profile_makes_topics_for_a_cluster() {
         for figure in ["PartitionCount: 12", "ReplicationFactor: 3", "min.insync.replicas=2"] {
             assert!(told.contains(figure), "{topic} has no {figure}: {told}");
         }
-        for setting in ["compression.type=lz4", "retention.ms=604800000"] {
-            assert!(told.contains(setting), "{topic} has no {setting}: {told}");
-        }
+        assert!(told.contains("retention.ms=604800000"), "{topic} keeps something else: {told}");
+        // Messages come as lz4; managed clusters refuse the setting, so only a codec that the config writes is set.
+        assert!(!told.contains("compression.type"), "{topic} has a codec that nobody wrote: {told}");
     }
     let acked = fill(&server, &items("k", 0, 50)).await;
     server.settles(&sink, &acked).await;
