@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use keylane_tests::{
-    Acked, Item, PipelineView, Refusal, Reply, Server, Setup, Sink, SmallDisk, Tracer, check, client,
-    files_below, fill, find_bytes, items, produce, until,
+    Acked, Item, PartitionView, PipelineView, Refusal, Reply, Server, Setup, Sink, SmallDisk, Tracer, check,
+    client, files_below, fill, find_bytes, items, produce, until,
 };
 
 async fn refused(server: &Server, batch: &[Item]) -> Refusal {
@@ -394,10 +394,21 @@ async fn a_server_without_its_journals_runs_nothing() {
     server.recorded().await;
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
     std::fs::remove_dir_all(server.data().join("journals")).expect("the journals' folder is there");
-    server.spawn();
-    assert_eq!(server.ended().await, Some(1), "{}", server.output());
-    let said = server.output();
-    assert!(said.contains("journals"), "{said}");
+    server.start().await;
+    let view = until("all partitions to stop", async || {
+        let view = PipelineView::of(&server).await?;
+        let stopped = |partition: &PartitionView| partition.state == "stopped";
+        (!view.partitions.is_empty() && view.partitions.iter().all(stopped)).then_some(view)
+    })
+    .await;
+    for partition in &view.partitions {
+        assert!(partition.why.as_ref().is_some_and(|why| why.contains("journals")), "{partition:?}");
+    }
+    let (_, answer) = server.get("/readyz").await.expect("it answers");
+    assert!(answer["reasons"].to_string().contains("journals"), "{answer}");
+    // Messages are taken, since the topic is whole; nothing runs.
+    fill(&server, &items("k", 100, 10)).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
     assert_eq!(sink.len(), 100, "something ran again");
 }
 
