@@ -66,7 +66,7 @@ async fn after_a_failed_sync_the_server_lives_but_is_not_ready() {
 /// P10, P1: a full disk refuses producers, loses nothing, and is over when there is room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_refuses_clearly_and_goes_on_when_there_is_room() {
-    let Some(disk) = SmallDisk::mount(96).await else {
+    let Some(disk) = SmallDisk::mount(256).await else {
         return;
     };
     let sink = Sink::start().await;
@@ -102,6 +102,31 @@ async fn a_full_disk_refuses_clearly_and_goes_on_when_there_is_room() {
     server.settles(&sink, &acked).await;
     server.recorded().await;
     check(&acked, &sink.calls()).assert_once();
+}
+
+/// P10, BRK-1: a disk that has no room for a new topic is waited out; the process lives, and says what it waits for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_on_a_full_disk_waits_for_room_and_then_goes_on() {
+    let Some(disk) = SmallDisk::mount(256).await else {
+        return;
+    };
+    let sink = Sink::start().await;
+    let mut server = Server::on(&Setup::default(), &sink, &disk.path().join("data"));
+    // Enough for the journals, and not for a topic beside them.
+    let ballast = disk.fill(90 << 10);
+    server.spawn();
+    until("the server to say what it waits for", async || {
+        let (_, answer) = server.get("/readyz").await?;
+        answer["reasons"].to_string().contains("KL-1115").then_some(())
+    })
+    .await;
+    std::fs::remove_file(ballast).expect("the ballast is there");
+    let acked = until("room to be found", async || {
+        produce(&client(), &server.topic_url(), &items("a", 0, 10)).await.ok()
+    })
+    .await;
+    server.settles(&sink, &acked).await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
 /// What became of a server whose files were changed.

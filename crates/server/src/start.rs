@@ -56,7 +56,7 @@ impl Coming {
         for name in std::mem::take(&mut self.left) {
             match start_pipeline(&self.app.keylane, &name, &self.config.pipelines[&name]).await {
                 Ok(pipeline) => self.pipelines.lock().expect("no holder panics").push(pipeline),
-                Err(ServeError::Keylane(error)) if [UNREACHABLE, DENIED].contains(&error.code()) => {
+                Err(ServeError::Keylane(error)) if [UNREACHABLE, DENIED, FULL].contains(&error.code()) => {
                     waiting.push(format!("pipeline {name} cannot start: {}", reason(&error)));
                     self.left.push(name);
                 }
@@ -127,6 +127,8 @@ const UNREACHABLE: &str = "KL-1102";
 const CREDENTIALS: &str = "KL-1109";
 /// Somebody may grant it.
 const DENIED: &str = "KL-1110";
+/// Somebody may make room. What is there already goes on meanwhile, so nobody else waits for it.
+const FULL: &str = "KL-1115";
 /// Concerns one topic or one log, which stays closed until somebody has looked at it: it stopped, it is damaged, or a
 /// newer version wrote it.
 const APART: [&str; 3] = ["KL-1104", "KL-1107", "KL-1114"];
@@ -136,7 +138,8 @@ fn reason(error: &Error) -> String {
 }
 
 /// Declared topics as declared, or, of those that are there, what is written; without any, those of the pipelines, as
-/// they are or as a first use makes them. One that is damaged is left: whoever needs it hears why.
+/// they are or as a first use makes them. One that is damaged, or that the disk has no room for, is left: whoever needs
+/// it hears why.
 async fn ensure_topics(config: &Config, keylane: &Keylane) -> Result<(), Error> {
     for (name, topic) in &config.topics {
         keylane.declare_topic(name, &topic.spec);
@@ -170,7 +173,7 @@ async fn ensure_topics(config: &Config, keylane: &Keylane) -> Result<(), Error> 
 
 fn unless_apart(ensured: Result<(), Error>) -> Result<(), Error> {
     match ensured {
-        Err(error) if APART.contains(&error.code()) => Ok(()),
+        Err(error) if APART.contains(&error.code()) || error.code() == FULL => Ok(()),
         ensured => ensured,
     }
 }
