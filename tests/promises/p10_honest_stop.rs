@@ -280,21 +280,22 @@ async fn harmless_or_reported(data: &Path, changed: &Path) {
     let own = Sink::start().await;
     let mut damaged = Server::on(&lazy(), &own, data);
     damaged.spawn();
-    let reported = until("an end, a reason, or an acknowledgement", async || {
+    let mut taken = false;
+    let reported = until("an end, a reason, or the new message", async || {
         if !damaged.is_running() {
             assert_eq!(damaged.ended().await, Some(1), "{}", damaged.output());
             return Some(true);
         }
         let view = PipelineView::of(&damaged).await?;
+        // Messages can be taken although the journals, or the holds, are closed.
         if view.partitions.iter().any(|partition| partition.state == "stopped") {
             return Some(true);
         }
-        let more = produce(&client(), &damaged.topic_url(), &items("k", 500, 1)).await;
-        more.is_ok().then_some(false)
+        taken = taken || produce(&client(), &damaged.topic_url(), &items("k", 500, 1)).await.is_ok();
+        (!own.is_empty()).then_some(false)
     })
     .await;
     if !reported {
-        own.wait("the new message", |sink| !sink.is_empty()).await;
         let numbers: Vec<_> = own.calls().iter().map(|call| call.n).collect();
         assert_eq!(numbers, [Some(500)], "run again after a change in {}", changed.display());
     }

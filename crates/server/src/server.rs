@@ -159,7 +159,9 @@ impl Server {
         let accepting = tasks::spawn(listen::accept(listener, Arc::clone(&app), config.server.clone()));
         let (drain, pipelines, outboxes) = (config.server.drain, Arc::default(), config.outbox.clone());
         let left = config.pipelines.keys().cloned().collect();
-        let mut coming = Coming { config, app: Arc::clone(&app), pipelines: Arc::clone(&pipelines), left };
+        let no_room = BTreeMap::new();
+        let mut coming =
+            Coming { config, app: Arc::clone(&app), pipelines: Arc::clone(&pipelines), left, no_room };
         let coming_up = tokio::sync::Mutex::default();
         let looking = tasks::spawn(look::on(Arc::clone(&app)));
         let server = Server { address, app, pipelines, accepting, looking, coming: coming_up, drain };

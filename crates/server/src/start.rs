@@ -5,6 +5,7 @@
 //! topic or a journal whose files are damaged: what needs it is shown as stopped, and all else runs (P10). What waiting
 //! does not cure ends the start: a wrong log-in, topics that cannot be made as the config asks.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub(crate) struct Coming {
     pub(crate) pipelines: Arc<Mutex<Vec<Pipeline>>>,
     /// Those that do not yet, by name.
     pub(crate) left: Vec<String>,
+    /// Topics that the disk has no room for yet, with what it says.
+    pub(crate) no_room: BTreeMap<String, String>,
 }
 
 impl Coming {
@@ -43,20 +46,30 @@ impl Coming {
 
     /// One try: true if all runs.
     pub(crate) async fn step(&mut self) -> Result<bool, ServeError> {
-        if self.app.phase() == Phase::Opening {
-            if let Err(error) = ensure_topics(&self.config, &self.app.keylane).await {
-                self.wait_for(vec![reason(&error)]);
-                return if error.code() == UNREACHABLE { Ok(false) } else { Err(error.into()) };
+        let is_opening = self.app.phase() == Phase::Opening;
+        if is_opening || !self.no_room.is_empty() {
+            match ensure_topics(&self.config, &self.app.keylane).await {
+                Ok(no_room) => self.no_room = no_room,
+                Err(error) => {
+                    self.wait_for(vec![reason(&error)]);
+                    return if error.code() == UNREACHABLE { Ok(false) } else { Err(error.into()) };
+                }
             }
+        }
+        if is_opening {
             self.say_which_groups().await;
             self.app.go(Phase::Starting);
             self.warn().await;
         }
-        let mut waiting = Vec::new();
+        let mut waiting: Vec<String> = self.no_room.values().cloned().collect();
         for name in std::mem::take(&mut self.left) {
+            if self.no_room.contains_key(&self.config.pipelines[&name].topic) {
+                self.left.push(name);
+                continue;
+            }
             match start_pipeline(&self.app.keylane, &name, &self.config.pipelines[&name]).await {
                 Ok(pipeline) => self.pipelines.lock().expect("no holder panics").push(pipeline),
-                Err(ServeError::Keylane(error)) if [UNREACHABLE, DENIED, FULL].contains(&error.code()) => {
+                Err(ServeError::Keylane(error)) if [UNREACHABLE, DENIED].contains(&error.code()) => {
                     waiting.push(format!("pipeline {name} cannot start: {}", reason(&error)));
                     self.left.push(name);
                 }
@@ -67,11 +80,12 @@ impl Coming {
             }
         }
         self.wait_for(waiting);
-        if self.left.is_empty() {
+        let all_run = self.left.is_empty() && self.no_room.is_empty();
+        if all_run {
             self.app.go(Phase::Ready);
             tracing::info!(pipelines = self.config.pipelines.len(), "ready");
         }
-        Ok(self.left.is_empty())
+        Ok(all_run)
     }
 
     /// A group that no pipeline of the config reads any more must not hold its topic's messages back for ever (BRK-1).
@@ -138,9 +152,10 @@ fn reason(error: &Error) -> String {
 }
 
 /// Declared topics as declared, or, of those that are there, what is written; without any, those of the pipelines, as
-/// they are or as a first use makes them. One that is damaged, or that the disk has no room for, is left: whoever needs
-/// it hears why.
-async fn ensure_topics(config: &Config, keylane: &Keylane) -> Result<(), Error> {
+/// they are or as a first use makes them. One that is damaged is left: whoever needs it hears why. Returns those that the
+/// disk has no room for.
+async fn ensure_topics(config: &Config, keylane: &Keylane) -> Result<BTreeMap<String, String>, Error> {
+    let mut no_room = BTreeMap::new();
     for (name, topic) in &config.topics {
         keylane.declare_topic(name, &topic.spec);
     }
@@ -150,7 +165,7 @@ async fn ensure_topics(config: &Config, keylane: &Keylane) -> Result<(), Error> 
             let spec = there.map_or_else(|| topic.spec.clone(), |there| topic.over(&there));
             keylane.ensure_topic(name, &spec).await
         };
-        unless_apart(ensured.await)?;
+        unless_apart(name, ensured.await, &mut no_room)?;
     }
     if config.topics.is_empty() {
         for pipeline in config.pipelines.values() {
@@ -160,20 +175,28 @@ async fn ensure_topics(config: &Config, keylane: &Keylane) -> Result<(), Error> 
                     Some(_) => Ok(()),
                 }
             };
-            unless_apart(ensured.await)?;
+            unless_apart(&pipeline.topic, ensured.await, &mut no_room)?;
         }
     }
     // With nothing to make, a broker that is away or does not accept us would not be noticed. What else is wrong with
     // it does not keep the rest from its work, and `/readyz` says it.
     match keylane.health().await {
         Err(error) if [UNREACHABLE, CREDENTIALS].contains(&error.code()) => Err(error),
-        _ => Ok(()),
+        _ => Ok(no_room),
     }
 }
 
-fn unless_apart(ensured: Result<(), Error>) -> Result<(), Error> {
+fn unless_apart(
+    topic: &str,
+    ensured: Result<(), Error>,
+    no_room: &mut BTreeMap<String, String>,
+) -> Result<(), Error> {
     match ensured {
-        Err(error) if APART.contains(&error.code()) || error.code() == FULL => Ok(()),
+        Err(error) if APART.contains(&error.code()) => Ok(()),
+        Err(error) if error.code() == FULL => {
+            no_room.insert(topic.to_owned(), format!("topic {topic} cannot be made: {}", reason(&error)));
+            Ok(())
+        }
         ensured => ensured,
     }
 }
