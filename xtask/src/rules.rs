@@ -15,6 +15,7 @@ pub mod manifests;
 pub mod names;
 pub mod places;
 pub mod provenance;
+pub mod repeats;
 pub mod requirements;
 
 use crate::tidy::Report;
@@ -36,6 +37,7 @@ pub const ALL: &[Rule] = &[
     names::check,
     places::check,
     provenance::check,
+    repeats::check,
     requirements::check,
 ];
 

@@ -191,6 +191,7 @@ fn run_in_background(
     let tasks = subscription.tasks.clone();
     tasks.spawn(async move {
         tokio::select! {
+            biased;
             () = following => {}
             () = keep_committing(subscription) => {}
         }

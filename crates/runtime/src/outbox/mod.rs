@@ -230,6 +230,7 @@ impl OutboxRelay {
         let mut relay = Relay::new(self.keylane, self.options, table, self.status, stop);
         let mut running = std::pin::pin!(relay.run());
         tokio::select! {
+            biased;
             () = &mut running => return Ok(()),
             () = shutdown => told.send_replace(true),
         };

@@ -97,8 +97,9 @@ impl Relay {
         let opening = Database::open(&self.options.url, &self.table, self.options.create);
         let mut stop = self.stop.clone();
         let mut database = tokio::select! {
-            opened = opening => opened?,
+            biased;
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
+            opened = opening => opened?,
         };
         while !database.lock(&self.options.url).await? {
             self.status.send_modify(|status| status.state = OutboxState::StandingBy);

@@ -37,6 +37,7 @@ pub(super) async fn drain(spill: Weak<Spill>, bells: Arc<Bells>) {
         match next {
             None => bells.to_drain.notified().await,
             Some(at_ms) => tokio::select! {
+                biased;
                 () = bells.to_drain.notified() => {}
                 () = tokio::time::sleep_until(clock.instant(at_ms)) => {}
             },

@@ -1,0 +1,38 @@
+//! What a seed does, it does again.
+//!
+//! The simulation finds a fault once and must find it again by its seed. A `select!` that is not biased looks at its
+//! branches in an order that is drawn anew each time, which no seed decides.
+
+use crate::tidy::Report;
+use crate::tree::Tree;
+
+pub fn check(tree: &Tree, report: &mut Report) {
+    let simulated =
+        |path: &str| path.starts_with("crates/runtime/src/") || path.starts_with("crates/core/src/");
+    for source in tree.rust.iter().filter(|source| simulated(&source.path) && !source.for_tests) {
+        let biased = source.find_code(&["select", "!", "{", "biased"]);
+        let all = source.find_code(&["select", "!", "{"]);
+        for line in all.into_iter().filter(|line| !biased.contains(line)) {
+            report.find(
+                &source.path,
+                line,
+                "repeats itself",
+                "a `select!` draws the order of its branches".to_owned(),
+                "begin it with `biased;`, and put first what must not be missed",
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::found;
+
+    #[test]
+    fn a_select_that_is_not_biased_is_found() {
+        let text = "fn a() {\n    tokio::select! {\n        biased;\n        () = b => {}\n    }\n    select! {\n        () = b => {}\n    }\n}\n";
+        assert_eq!(found(check, &[("crates/runtime/src/own.rs", text)]), ["crates/runtime/src/own.rs:6"]);
+        assert!(found(check, &[("crates/server/src/listen.rs", text)]).is_empty());
+    }
+}
