@@ -85,6 +85,9 @@ pub(crate) fn produce_status(error: &ProduceError) -> (StatusCode, &'static str)
             (StatusCode::BAD_REQUEST, "the message cannot be taken")
         }
         ProduceError::Denied(_) => (StatusCode::SERVICE_UNAVAILABLE, "the broker does not let us"),
+        ProduceError::Unavailable(_) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "the broker did not take the message")
+        }
         _ => (StatusCode::SERVICE_UNAVAILABLE, "there is no room now"),
     }
 }
