@@ -130,8 +130,8 @@ pub fn large() -> Vec<Scope> {
             snapshot_after: Some(1),
             ..warm("warm: snapshots, there and back", ONE)
         },
+        // With a planned hand-over besides, it has more worlds than fit into memory.
         Scope {
-            moves: 1,
             crashes: 1,
             impatience: 1,
             snapshot_after: Some(1),
