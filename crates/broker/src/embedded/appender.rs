@@ -173,7 +173,13 @@ impl Appender {
             Some(at) => self.spares.swap_remove(at),
             None => {
                 self.may_make(capacity)?;
-                let made = make_zeroed(&self.host, self.dir.join(SPARE_NEW), capacity, self.sizes.reserve);
+                // A name of its own: one that did not get the segment's may wait already, and making another under its
+                // name would leave that one without any.
+                let path = match self.host.flaw(|flaws| flaws.one_name_for_spares) {
+                    true => self.dir.join(SPARE_NEW),
+                    false => self.spare_path(),
+                };
+                let made = make_zeroed(&self.host, path, capacity, self.sizes.reserve);
                 self.note_full(made.as_ref().err());
                 made?
             }

@@ -21,7 +21,7 @@ use super::segment::{ALIGN, ReadHeader, Segment, SegmentHeader, Table, segment_n
 const ZEROS: usize = 1 << 20;
 /// Files that wait for use have names that begin so.
 pub(super) const SPARE: &str = "spare-";
-/// The one that is made when no other is there.
+/// The one that the first segment of a log is made of, when no other can be there.
 pub(super) const SPARE_NEW: &str = "spare-new";
 /// The last step of making a topic writes this file; until then it has the other name.
 const TOPIC: &str = "topic";

@@ -105,6 +105,8 @@ pub struct Flaws {
     pub trust_the_cache: bool,
     /// Forgets an old segment before its file is gone: the file stays if that fails, and later ones go.
     pub forget_before_freeing: bool,
+    /// Makes every file for the next segment under one name, though an earlier one may still wait there for its use.
+    pub one_name_for_spares: bool,
     /// Takes whatever is left of a log for all of it.
     pub ignore_the_recorded_end: bool,
     /// Empties the folder of a log that is to be made, whatever lies there.
