@@ -148,19 +148,16 @@ impl Looked {
         if !journals {
             report.ends = ends_of(&walked.table, &walked.starts);
         }
-        let gaps = walked.streams.gaps();
         for region in &walked.regions {
-            report.damages.push(damage(&dir, &name, region, &walked, journals.then_some(&gaps)));
+            report.damages.push(damage(&dir, &name, region, &walked, journals));
         }
         if let Some(what) = &walked.no_end {
             report.damages.push(no_end(&dir, &name, what));
         }
-        if journals && walked.regions.is_empty() {
-            let of = |(stream, from, to): &(u32, u64, u64)| {
-                format!("{name}: a segment is missing: {}", lost(&walked, &name, &range(*stream, *from, *to)))
-            };
-            self.report.troubles.extend(gaps.iter().map(of));
-        }
+        let of = |(stream, from, to): &(u32, u64, u64)| {
+            format!("{name}: a segment is missing: {}", lost(&walked, &name, &range(*stream, *from, *to)))
+        };
+        self.report.troubles.extend(walked.missing.iter().map(of));
         self.report.foreign.extend(foreign(host, &dir));
         self.report.logs.push(report);
         self.logs.insert(name, (log, walked));
@@ -171,27 +168,28 @@ fn range(stream: u32, from: u64, to: u64) -> LostRange {
     LostRange { stream, from, to, at_most: false }
 }
 
-/// Damage in words. Of journals only what is still needed is lost: most of what lies in their logs was replaced.
-fn damage(
-    dir: &Path,
-    name: &str,
-    region: &Region,
-    walked: &Walked,
-    gaps: Option<&Vec<(u32, u64, u64)>>,
-) -> Damage {
-    let needed = |range: &&LostRange| {
-        let within = |gap: &(u32, u64, u64)| gap.0 == range.stream && gap.1 < range.to && range.from < gap.2;
-        range.at_most || gaps.is_none_or(|gaps| gaps.iter().any(within))
-    };
+fn damage(dir: &Path, name: &str, region: &Region, walked: &Walked, journals: bool) -> Damage {
     Damage {
         word: format!("{name}:{}:{}", region.segment, region.from),
         file: segment_path(dir, region.segment),
         offset: region.from,
         bytes: region.to - region.from,
         what: region.what.clone(),
-        lost: region.lost.iter().filter(needed).map(|range| lost(walked, name, range)).collect(),
+        lost: all_lost(walked, name, region, journals),
         can_be_skipped: !matches!(region.mend, Mend::Nothing),
     }
+}
+
+/// What a region held, in words. Of journals only what is still needed is lost: most of what lies in their logs was
+/// replaced.
+pub(super) fn all_lost(walked: &Walked, name: &str, region: &Region, journals: bool) -> Vec<Lost> {
+    let gaps = walked.streams.gaps();
+    let needed = |range: &&LostRange| {
+        let within = |gap: &(u32, u64, u64)| gap.0 == range.stream && gap.1 < range.to && range.from < gap.2;
+        range.at_most || !journals || gaps.iter().any(within)
+    };
+    let all = region.lost.iter().filter(needed).chain(&region.gaps);
+    all.map(|range| lost(walked, name, range)).collect()
 }
 
 fn no_end(dir: &Path, name: &str, what: &str) -> Damage {
@@ -207,7 +205,7 @@ fn no_end(dir: &Path, name: &str, what: &str) -> Damage {
 }
 
 /// Positions of a stream, with the words for whose they are.
-pub(super) fn lost(walked: &Walked, name: &str, range: &LostRange) -> Lost {
+fn lost(walked: &Walked, name: &str, range: &LostRange) -> Lost {
     let LostRange { stream, from, to, at_most } = *range;
     let of = match walked.table.get(&stream).and_then(|ends| parse_name(&ends.name)) {
         _ if name.contains("topics/") => format!("partition {stream}"),
