@@ -6,10 +6,18 @@
 mod rig;
 
 use std::sync::Arc;
+use std::task::Poll;
 
+use bytes::Bytes;
 use keylane_broker::embedded::sim_disk::Fault;
-use keylane_broker::{Broker, ProduceError};
-use rig::{Rig, frames};
+use keylane_broker::{Broker, BrokerError, Commit, Journal, JournalName, LogKind, ProduceError};
+use rig::{Rig, frames, poll};
+
+fn journal(rig: &Rig, kind: LogKind, partition: u32) -> Arc<dyn Journal> {
+    let name = JournalName { group: "group".into(), topic: "orders".into(), partition, kind };
+    let broker = Arc::clone(rig.broker());
+    rig.run(broker.journal(&name)).expect("a journal")
+}
 
 fn produce(rig: &Rig, id: &str, bytes: usize) -> Result<u64, ProduceError> {
     let broker = Arc::clone(rig.broker());
@@ -58,4 +66,89 @@ fn a_file_that_got_no_name_is_used_later_though_a_larger_one_was_made_meanwhile(
         let placed = produce(&rig, &index.to_string(), 50_000);
         assert!(placed.is_ok(), "{placed:?}");
     }
+}
+
+/// P10, BRK-6: whatever a group writes behind its own end in one group commit, the journals go on.
+#[test]
+fn a_group_that_commits_while_it_is_forgotten_stops_no_journal() {
+    let mut rig = Rig::new(2);
+    rig.open().expect("an empty disk");
+    rig.create("orders", &rig::spec(1));
+    let commit = |position| Commit { position, metadata: Bytes::from_static(b"ours") };
+    let broker = Arc::clone(rig.broker());
+    rig.run(broker.commit("group", "orders", 0, commit(1))).expect("room");
+    let held = journal(&rig, LogKind::Journal, 0);
+    assert_eq!(rig.run(held.append("a".into(), None)), Ok(0));
+    {
+        let mut forgotten = broker.forget_group("group", "orders");
+        assert!(poll(forgotten.as_mut()).is_pending());
+        let mut appended = held.append("b".into(), None);
+        let mut committed = broker.commit("group", "orders", 0, commit(2));
+        let mut cut = held.cut(1);
+        assert!(poll(appended.as_mut()).is_pending() && poll(committed.as_mut()).is_pending());
+        assert!(poll(cut.as_mut()).is_pending());
+        broker.commit_once();
+        assert_eq!(poll(forgotten.as_mut()), Poll::Ready(Ok(true)));
+        assert!(matches!(poll(appended.as_mut()), Poll::Ready(Err(_))));
+        assert!(matches!(poll(committed.as_mut()), Poll::Ready(Err(_))));
+        assert!(matches!(poll(cut.as_mut()), Poll::Ready(Err(_))));
+    }
+    assert_eq!(rig.run(broker.troubles()), []);
+    drop((broker, held));
+    for crash in [Rig::kill, Rig::cut_power, Rig::close] {
+        crash(&mut rig);
+        let broker = rig.open().expect("no damage");
+        assert_eq!(rig.run(broker.troubles()), []);
+        assert_eq!(rig.run(broker.committed("group", "orders", 0)), Ok(None));
+    }
+    let anew = journal(&rig, LogKind::Journal, 0);
+    assert_eq!(rig.run(anew.append("anew".into(), Some(0))), Ok(0));
+}
+
+/// P10, BRK-6: a disk that is full of what is dead has room.
+#[test]
+fn journals_and_holds_on_a_full_disk_free_their_own_dead_segments() {
+    for kind in [LogKind::Journal, LogKind::Hold] {
+        let mut rig = Rig::new(3);
+        rig.open().expect("an empty disk");
+        rig.create("orders", &rig::spec(1));
+        let full = journal(&rig, kind, 0);
+        rig.disk.set_space(Some(rig.disk.used() + (150 << 10)));
+        let mut end = 0;
+        while rig.run(full.append(vec![7; 2000].into(), None)).is_ok() {
+            end += 1;
+            assert!(end < 1000, "the disk is full");
+        }
+        rig.run(full.cut(end)).expect("a cut needs little room");
+        for _ in 0..10 {
+            rig.broker().commit_once();
+        }
+        for index in 0..60 {
+            let appended = rig.run(full.append(vec![7; 2000].into(), None));
+            assert_eq!(appended, Ok(end + index), "{kind:?}");
+            rig.run(full.cut(end + index)).expect("room");
+        }
+    }
+}
+
+/// P10, BRK-6: nothing waits deaf, whenever it came.
+#[test]
+fn a_journal_that_is_first_opened_after_its_log_ended_says_so_to_whoever_waits() {
+    let mut rig = Rig::new(4);
+    rig.open().expect("an empty disk");
+    rig.create("orders", &rig::spec(1));
+    rig.disk.fail(Fault::Sync, 1);
+    let first = journal(&rig, LogKind::Journal, 0);
+    assert!(rig.run(first.append("lost".into(), None)).is_err());
+    let late = journal(&rig, LogKind::Journal, 1);
+    let told = poll(late.beyond(0).as_mut());
+    assert!(matches!(told, Poll::Ready(Err(BrokerError::Stopped(_)))), "{told:?}");
+
+    let hold = journal(&rig, LogKind::Hold, 0);
+    assert!(poll(hold.beyond(0).as_mut()).is_pending());
+    rig.broker().close();
+    let broker = Arc::clone(rig.broker());
+    let name = JournalName { group: "g".into(), topic: "orders".into(), partition: 7, kind: LogKind::Hold };
+    let late = rig.run(broker.journal(&name)).expect("a handle");
+    assert_eq!(poll(late.beyond(0).as_mut()), Poll::Ready(Err(BrokerError::Closed)));
 }

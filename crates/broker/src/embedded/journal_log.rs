@@ -79,6 +79,8 @@ struct Group {
     batches: Vec<Laid>,
     /// The last batch of each stream, and where the stream will end.
     open: HashMap<u32, (Option<usize>, u64)>,
+    /// Streams that this group forgets, each with the batch that says so: nothing of theirs may come behind it.
+    forgotten: HashMap<u32, usize>,
     /// Each caller, what it will be told, and the batch that must be durable for it.
     answers: Vec<Answer>,
 }
@@ -310,7 +312,6 @@ impl JournalLog {
 
     /// Frees one segment, or copies a part of what lives in one that is mostly dead. True if there may be more to do.
     fn tidy(&self, appender: &mut Appender) -> Result<bool, Failure> {
-        appender.prepare()?;
         let Some((number, living)) = ({
             let streams = lock(&self.streams);
             streams
@@ -365,11 +366,16 @@ impl Drive for JournalLog {
         if self.stopped.get().is_some() {
             return;
         }
-        match self.tidy(&mut appender) {
-            Ok(true) => self.queue.change(|_| true),
-            Ok(false) => {}
-            Err(failure) if failure.is_harmless() => {}
-            Err(failure) => self.stop(failure.to_broker_error()),
+        // What is dead goes first, and whatever becomes of that, the next file is made: a full disk may have room only
+        // once something went.
+        let (tidied, prepared) = (self.tidy(&mut appender), appender.prepare());
+        if let Ok(true) = tidied {
+            self.queue.change(|_| true);
+        }
+        for failure in [tidied.err(), prepared.err()].into_iter().flatten() {
+            if !failure.is_harmless() {
+                self.stop(failure.to_broker_error());
+            }
         }
     }
 
@@ -415,6 +421,14 @@ impl Group {
         let Some(stream) = streams.get(number) else {
             return;
         };
+        if let Some(gone) = self.forgotten.get(&number) {
+            let (result, batch) = match request.want {
+                Want::Forget => (Ok(stream.next), Some(*gone)),
+                _ => (Err(AppendError::Unknown("the group was forgotten just now".to_owned())), None),
+            };
+            self.answers.push(Answer { caller: request.answer, result, batch });
+            return;
+        }
         if let Want::Cut(below) = request.want
             && below <= stream.start
         {
@@ -445,7 +459,11 @@ impl Group {
                 self.open.insert(number, (None, end));
                 (Ok(end), Some(batch))
             }
-            Want::Forget => (Ok(end), Some(self.begin(number, Kind::Gone, 0))),
+            Want::Forget => {
+                let batch = self.begin(number, Kind::Gone, 0);
+                self.forgotten.insert(number, batch);
+                (Ok(end), Some(batch))
+            }
         };
         self.answers.push(Answer { caller: request.answer, result, batch });
     }

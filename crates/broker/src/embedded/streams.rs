@@ -33,6 +33,8 @@ pub(crate) struct Streams {
     segments: BTreeMap<u64, SegmentUse>,
     /// The next number: never one that an older segment may still speak of.
     next: u32,
+    /// Why nothing comes any more: a stream that is new must say so, too.
+    stopped: Option<BrokerError>,
 }
 
 /// One stream.
@@ -189,7 +191,8 @@ impl Streams {
     }
 
     /// Tells everybody who waits that nothing comes any more.
-    pub fn stop(&self, why: &BrokerError) {
+    pub fn stop(&mut self, why: &BrokerError) {
+        self.stopped.get_or_insert_with(|| why.clone());
         for stream in self.streams.values() {
             stream.tail.send_modify(|tail| {
                 tail.stopped.get_or_insert_with(|| why.clone());
@@ -252,12 +255,13 @@ impl Streams {
     fn add(&mut self, number: u32, name: Vec<u8>, named: bool) {
         self.next = self.next.max(number + 1);
         self.by_name.insert(name.clone(), number);
+        let tail = Tail { end: 0, stopped: self.stopped.clone() };
         let stream = self.streams.entry(number).or_insert_with(|| Stream {
             name,
             named,
             start: 0,
             next: 0,
-            tail: watch::Sender::new(Tail::default()),
+            tail: watch::Sender::new(tail),
             runs: BTreeMap::new(),
         });
         stream.named = named;
