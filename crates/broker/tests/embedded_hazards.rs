@@ -5,6 +5,7 @@
 
 mod rig;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -151,4 +152,46 @@ fn a_journal_that_is_first_opened_after_its_log_ended_says_so_to_whoever_waits()
     let name = JournalName { group: "g".into(), topic: "orders".into(), partition: 7, kind: LogKind::Hold };
     let late = rig.run(broker.journal(&name)).expect("a handle");
     assert_eq!(poll(late.beyond(0).as_mut()), Poll::Ready(Err(BrokerError::Closed)));
+}
+
+/// Makes a log look as it did before logs recorded their ends.
+fn make_old(rig: &Rig, log: &str) {
+    for path in rig.segments(log) {
+        let mut bytes = rig.disk.contents(&path).expect("a segment");
+        bytes[56..64].fill(0);
+        let length = u32::from_le_bytes(bytes[52..56].try_into().expect("four bytes")) as usize;
+        let crc = crc32c::crc32c(&bytes[4..length]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        rig.disk.set_contents(&path, bytes);
+    }
+    rig.disk.lose(&Path::new("data").join(log).join("end"));
+}
+
+/// P1, BRK-1: a folder of an earlier version whose end could not be recorded at the first start, and a crash at any step
+/// of the first roll after it.
+#[test]
+fn a_log_whose_end_was_never_recorded_survives_a_crash_in_its_first_roll() {
+    for step in 0..14 {
+        for crash in [Rig::kill as fn(&mut Rig), Rig::cut_power] {
+            let mut rig = Rig::new(step);
+            rig.open().expect("an empty disk");
+            rig.create("orders", &rig::spec(1));
+            let mut want = vec![(produce(&rig, "old", 50_000).expect("room"), "old".to_owned())];
+            rig.close();
+            make_old(&rig, "topics/orders");
+            // The disk is full: three logs cannot record their ends, which is no reason not to open.
+            rig.disk.fail(Fault::Create, 3);
+            rig.open().expect("a full disk is no damage");
+            assert!(rig.disk.contents(Path::new("data/topics/orders/end")).is_none());
+            rig.disk.stop_after(step);
+            if let Ok(position) = produce(&rig, "new", 50_000) {
+                want.push((position, "new".to_owned()));
+            }
+            crash(&mut rig);
+            let broker = rig.open().expect("the others go on");
+            assert_eq!(rig.run(broker.troubles()), [], "step {step}");
+            let read = rig.read("orders", 0).expect("no damage");
+            assert_eq!(read[..want.len()], want, "step {step}");
+        }
+    }
 }

@@ -110,6 +110,8 @@ pub(crate) struct Appender {
     /// A thread that makes the next spare: zeros for a whole segment take longer than callers should wait.
     pub(super) preparing: Option<JoinHandle<Result<Spare, Failure>>>,
     pub(super) full: Option<Full>,
+    /// False for a log of an earlier version, whose end could not be recorded when it was opened.
+    pub(super) recorded: bool,
 }
 
 /// The disk was full while a file was made, though it had said there was room: a quota, or somebody else was quicker.
@@ -184,6 +186,15 @@ impl Appender {
                 made?
             }
         };
+        if !self.recorded {
+            // Before the first segment that says its capacity: beside such a one a missing record is damage.
+            let end = End { closed: false, ..self.reached() };
+            if let Err(failure) = end.write(&self.host, &self.dir, &*self.handle) {
+                self.spares.push(spare);
+                return Err(failure);
+            }
+            self.recorded = true;
+        }
         let new = NewSegment { number, previous_end: self.end, group: self.group };
         match self.place().name(&spare, &self.table, new) {
             Ok(segment) => {

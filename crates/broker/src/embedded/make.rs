@@ -58,6 +58,7 @@ pub(crate) fn create(
         spare_number: 0,
         preparing: None,
         full: None,
+        recorded: true,
     })
 }
 
