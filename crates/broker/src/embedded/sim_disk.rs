@@ -59,6 +59,8 @@ struct Contents {
     durable: Vec<u8>,
     current: Vec<u8>,
     unsynced: Vec<(u64, Vec<u8>)>,
+    /// What cannot be read: from where to where.
+    spoiled: Vec<(u64, u64)>,
 }
 
 /// A change of a name: `from` is gone, `to` is there.
@@ -199,7 +201,7 @@ impl SimDisk {
         let inode = state.next_inode;
         state.next_inode += 1;
         state.used += bytes.len() as u64;
-        let file = Contents { durable: bytes.clone(), current: bytes, unsynced: Vec::new() };
+        let file = Contents { durable: bytes.clone(), current: bytes, ..Contents::default() };
         state.files.insert(inode, file);
         state.names.insert(path.to_owned(), inode);
         state.durable_names.insert(path.to_owned(), inode);

@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::{Bytes, BytesMut};
 use keylane_core::Batch;
 
+use super::disk::DiskFile;
 use super::failure::{Action, Failure};
 use super::index::Span;
 use super::lock;
+use super::patient::Patient;
 use super::segment::{ALIGN, BATCH_HEADER, BatchHeader, Kind, u32_at};
 
 /// Spans kept after they were read: enough that readers of all partitions that walk the same stretch share it.
@@ -199,7 +201,8 @@ impl Slot {
 fn read_span(span: &Span, mut bytes: BytesMut) -> Result<(Bytes, SpanBatches), Failure> {
     let segment = &span.segment;
     bytes.resize(span.bytes as usize, 0);
-    segment.file()?.read_at(&mut bytes, span.offset).map_err(Failure::io(Action::Read, &segment.path))?;
+    let read = Patient(&*segment.file()?).read_at(&mut bytes, span.offset);
+    read.map_err(Failure::io(Action::Read, &segment.path))?;
     let bytes = bytes.freeze();
     let (mut batches, mut at) = (SpanBatches { whole: Vec::new(), damaged: None }, 0);
     while at < bytes.len() {

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use super::disk::DiskFile;
 use super::failure::{Action, Failure};
+use super::patient::Patient;
 use super::recover::Visitor;
 use super::segment::{BATCH_HEADER, BatchHeader, Kind, Segment, Table, u32_at};
 use crate::contract::BrokerError;
@@ -74,6 +76,8 @@ struct SegmentUse {
     segment: Arc<Segment>,
     bytes: u64,
     live: u64,
+    /// Something in it that lives cannot be read: it stays as it is until all of it is dead.
+    stays: bool,
 }
 
 impl Streams {
@@ -154,6 +158,7 @@ impl Streams {
             segment: Arc::clone(segment),
             bytes: 0,
             live: 0,
+            stays: false,
         });
     }
 
@@ -161,7 +166,7 @@ impl Streams {
     pub fn mostly_dead(&self, active: u64) -> Option<u64> {
         let closed = self.segments.iter().filter(|(number, _)| **number != active);
         closed
-            .filter(|(_, used)| used.live * 2 <= used.bytes || used.live == 0)
+            .filter(|(_, used)| used.live == 0 || used.live * 2 <= used.bytes && !used.stays)
             .min_by_key(|(_, used)| used.live)
             .map(|(number, _)| *number)
     }
@@ -183,6 +188,13 @@ impl Streams {
             }
         }
         living
+    }
+
+    /// A segment cannot be emptied.
+    pub fn let_stay(&mut self, segment: u64) {
+        if let Some(used) = self.segments.get_mut(&segment) {
+            used.stays = true;
+        }
     }
 
     /// Takes a segment out.
@@ -369,7 +381,8 @@ pub(crate) fn read_run(run: &Run, segment: &Segment) -> Result<Vec<(u64, Bytes)>
         return Err(Failure::damaged(&segment.path, run.offset, what));
     }
     let mut bytes = vec![0; run.bytes as usize];
-    segment.file()?.read_at(&mut bytes, run.offset).map_err(Failure::io(Action::Read, &segment.path))?;
+    let read = Patient(&*segment.file()?).read_at(&mut bytes, run.offset);
+    read.map_err(Failure::io(Action::Read, &segment.path))?;
     let bytes = Bytes::from(bytes);
     let damaged = |what| Failure::damaged(&segment.path, run.offset, what);
     let header = BatchHeader::decode(&bytes, segment.generation)

@@ -7,10 +7,12 @@
 
 use std::path::{Path, PathBuf};
 
+use super::super::disk::DiskFile;
 use super::super::end::End;
 use super::super::failure::{Action, Failure, OpenError};
 use super::super::make::{make_dir, sync_dir};
 use super::super::options::{Host, Options};
+use super::super::patient::Patient;
 use super::super::segment::{
     BATCH_HEADER, BatchHeader, Kind, ReadHeader, SegmentHeader, segment_path, stored_bytes,
 };
@@ -122,7 +124,7 @@ impl Repair<'_> {
             _ => (0, length),
         };
         let mut bytes = vec![0; (to - from) as usize];
-        file.read_at(&mut bytes, from).map_err(failed())?;
+        Patient(&*file).read_at(&mut bytes, from).map_err(failed())?;
         let dir = self.root.join(REPAIRED);
         make_dir(self.host, &dir)?;
         let name = format!(
@@ -148,7 +150,7 @@ impl Repair<'_> {
         }
         let there = self.host.disk.open(path).map_err(failed())?;
         let mut bytes = vec![0; there.len().map_err(failed())? as usize];
-        there.read_at(&mut bytes, 0).map_err(failed())?;
+        Patient(&*there).read_at(&mut bytes, 0).map_err(failed())?;
         self.replace(path, &bytes, bytes.len() as u64)
     }
 

@@ -4,8 +4,10 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use super::super::disk::DiskFile;
 use super::super::failure::{Action, Failure};
 use super::super::options::Host;
+use super::super::patient::Patient;
 use super::super::segment::{
     ALIGN, BATCH_HEADER, BatchHeader, ReadHeader, Segment, SegmentHeader, segment_path,
 };
@@ -30,7 +32,7 @@ impl Head {
         };
         let failed = || Failure::io(Action::Read, &path);
         let file_bytes = file.len().map_err(failed())?;
-        let (header, first) = match SegmentHeader::read(&*file).map_err(failed())? {
+        let (header, first) = match SegmentHeader::read(&Patient(&*file)).map_err(failed())? {
             ReadHeader::Good(header, first) => (header, first as u64),
             ReadHeader::Newer => return Err(Failure::newer(&path, "the segment's format is not known here")),
             ReadHeader::Bad => return Ok(Err("the segment's header is damaged".to_owned())),
@@ -55,7 +57,7 @@ impl Head {
         let path = &self.segment.path;
         let file = host.disk.open(path).map_err(Failure::io(Action::Open, path))?;
         let mut bytes = vec![0; self.file_bytes as usize];
-        file.read_at(&mut bytes, 0).map_err(Failure::io(Action::Read, path))?;
+        Patient(&*file).read_at(&mut bytes, 0).map_err(Failure::io(Action::Read, path))?;
         Ok(bytes)
     }
 }
