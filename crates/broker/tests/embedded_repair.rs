@@ -4,12 +4,16 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod folder;
+mod rig;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use folder::*;
-use keylane_broker::embedded::data::{Damage, repair};
-use keylane_broker::{Broker, JournalName, LogKind, TopicSpec};
+use keylane_broker::embedded::OpenError;
+use keylane_broker::embedded::data::{Damage, check, repair};
+use keylane_broker::{Broker, BrokerError, JournalName, LogKind, TopicSpec};
+use rig::Rig;
 
 /// BRK-1: a log may be larger than the machine's memory, and is checked all the same.
 #[tokio::test]
@@ -182,4 +186,128 @@ async fn a_damaged_cut_can_be_skipped() {
     let damages = skipped(dir.path(), &busy, &[(other, count + 1)]).await;
     assert_eq!((damages.len(), damages[0].lost.len()), (1, 1), "{damages:?}");
     assert_eq!(damages[0].lost[0].from, 0);
+}
+
+/// A topic whose messages are larger than a sector, on a disk that does not give one sector within the first message of
+/// partition 0 any more.
+fn with_a_bad_sector(seed: u64) -> Rig {
+    let mut rig = Rig::new(seed);
+    rig.options.tail_bytes = 0;
+    rig.open().unwrap();
+    rig.create("orders", &rig::spec(2));
+    for index in 0..10 {
+        for partition in 0..2 {
+            rig.produce("orders", &[(partition, &index.to_string(), 10_000)]);
+        }
+    }
+    let path = rig.segments("topics/orders").remove(0);
+    let first = batches(&rig.disk.contents(&path).unwrap())[0] as u64;
+    rig.disk.spoil(&path, (first + 200).next_multiple_of(4096), 512);
+    rig
+}
+
+/// P10, BRK-1: a sector that cannot be read concerns the partition whose message lies there.
+#[test]
+fn a_sector_that_cannot_be_read_concerns_its_own_partition_alone() {
+    let rig = with_a_bad_sector(1);
+    assert_eq!(rig.read("orders", 1).unwrap().len(), 10);
+    let refused = rig.read("orders", 0).unwrap_err();
+    assert!(matches!(refused, BrokerError::Damaged(_)), "{refused}");
+}
+
+/// P10, BRK-1: it is damage: told by `check`, skipped by `repair`, found by whoever reads old segments again.
+#[test]
+fn a_sector_that_cannot_be_read_is_told_as_damage_and_can_be_skipped() {
+    let mut rig = with_a_bad_sector(2);
+    rig.broker().scrub_once();
+    assert_eq!(rig.broker().scrubbed().damaged, 1);
+    rig.close();
+    let report = check(Path::new("data"), &rig.options).unwrap();
+    let damage = only(&report).clone();
+    assert_eq!(damage.lost[0].to_string(), "partition 0: position 0");
+    repair(Path::new("data"), &rig.options, &[damage.word]).unwrap();
+    assert!(check(Path::new("data"), &rig.options).unwrap().is_whole());
+    rig.open().unwrap();
+    let read: Vec<_> = rig.read("orders", 0).unwrap().into_iter().map(|(position, _)| position).collect();
+    assert_eq!(read, (1..10).collect::<Vec<_>>());
+    assert_eq!(rig.read("orders", 1).unwrap().len(), 10);
+}
+
+/// P10, BRK-6: a record that cannot be read stops its own journal, and keeps no other segment from being emptied.
+#[test]
+fn a_sector_that_cannot_be_read_keeps_no_other_segment_of_the_journals() {
+    let mut rig = Rig::new(3);
+    rig.open().unwrap();
+    let journal = |group: &str| {
+        let broker = Arc::clone(rig.broker());
+        rig.run(broker.journal(&name_of(group, LogKind::Journal))).unwrap()
+    };
+    let (old, kept, busy) = (journal("old"), journal("kept"), journal("busy"));
+    let mut at = 0;
+    let mut work = |rounds| {
+        for _ in 0..rounds {
+            assert_eq!(rig.run(busy.append(vec![2; 2000].into(), None)), Ok(at));
+            rig.run(busy.cut(at)).unwrap();
+            at += 1;
+        }
+    };
+    rig.run(old.append(vec![1; 9000].into(), None)).unwrap();
+    let spoiled = rig.segments("journals").remove(0);
+    let first = batches(&rig.disk.contents(&spoiled).unwrap())[0] as u64;
+    rig.disk.spoil(&spoiled, (first + 200).next_multiple_of(4096), 512);
+    work(20);
+    rig.run(kept.append(vec![3; 12_000].into(), None)).unwrap();
+    let beside = rig.segments("journals").pop().unwrap();
+    work(400);
+    let segments = rig.segments("journals");
+    assert!(segments.contains(&spoiled) && !segments.contains(&beside), "{segments:?}");
+    assert_eq!(rig.run(rig.broker().troubles()), []);
+    assert_eq!(rig.run(kept.read(0, 1 << 20)).unwrap().records.len(), 1);
+    let refused = rig.run(old.read(0, 1 << 20)).unwrap_err();
+    assert!(matches!(refused, BrokerError::Damaged(_)), "{refused}");
+}
+
+/// P10: what a newer version wrote is neither damage nor a tail, wherever it lies.
+#[test]
+fn a_check_calls_what_a_newer_version_wrote_by_its_name() {
+    for behind_damage in [false, true] {
+        let mut rig = Rig::new(4);
+        rig.open().unwrap();
+        rig.create("orders", &rig::spec(1));
+        for index in 0..3 {
+            rig.produce("orders", &[(0, &index.to_string(), 100)]);
+        }
+        rig.close();
+        let path = rig.segments("topics/orders").remove(0);
+        let mut bytes = rig.disk.contents(&path).unwrap();
+        let places = batches(&bytes);
+        // The last batch is of a kind that is not known here.
+        let last = &mut bytes[places[2]..places[2] + 64];
+        last[60..62].copy_from_slice(&99u16.to_le_bytes());
+        let crc = crc32c::crc32c(&last[4..]);
+        last[..4].copy_from_slice(&crc.to_le_bytes());
+        bytes[places[1] + 20] ^= u8::from(behind_damage);
+        rig.disk.set_contents(&path, bytes.clone());
+        let report = check(Path::new("data"), &rig.options).unwrap();
+        assert_eq!(report.damages().count(), 0, "{report:?}");
+        assert!(report.troubles.iter().any(|trouble| trouble.contains("newer version")), "{report:?}");
+        assert_eq!(rig.disk.contents(&path), Some(bytes));
+    }
+}
+
+/// BRK-1: a copy on a disk that is mounted read-only can be checked, and a server's folder cannot, whoever asks.
+#[test]
+fn a_folder_that_nobody_can_write_to_can_be_checked() {
+    let mut rig = Rig::new(5);
+    rig.open().unwrap();
+    rig.create("orders", &rig::spec(1));
+    rig.produce("orders", &[(0, "a", 100)]);
+    rig.disk.set_read_only(true);
+    let in_use = check(Path::new("data"), &rig.options);
+    assert!(matches!(in_use, Err(OpenError::Locked(_))), "{in_use:?}");
+    rig.kill();
+    rig.disk.set_read_only(true);
+    let report = check(Path::new("data"), &rig.options).unwrap();
+    assert!(report.is_whole() && report.logs.len() == 3, "{report:?}");
+    assert!(repair(Path::new("data"), &rig.options, &["topics/orders:end:0".to_owned()]).is_err());
 }

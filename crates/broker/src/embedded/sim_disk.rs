@@ -401,10 +401,18 @@ impl Disk for SimDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let state = lock(&self.state);
+        state.alive()?;
+        state.names.get(path).ok_or(io::ErrorKind::NotFound)?;
+        state.writable()?;
+        drop(state);
+        self.open_to_read(path)
+    }
+
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = lock(&self.state);
         state.alive()?;
         let inode = *state.names.get(path).ok_or(io::ErrorKind::NotFound)?;
-        state.writable()?;
         state.meet(Fault::Open)?;
         state.descriptor()?;
         let descriptor = Descriptor { disk: self.clone(), life: state.life };
@@ -472,10 +480,14 @@ impl Disk for SimDisk {
         Ok(state.space.map_or(u64::MAX, |space| space.saturating_sub(state.used)))
     }
 
-    fn lock(&self, _path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
+        lock(&self.state).writable()?;
+        self.lock_to_read(path)
+    }
+
+    fn lock_to_read(&self, _path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
         let mut state = lock(&self.state);
         state.alive()?;
-        state.writable()?;
         if std::mem::replace(&mut state.locked, true) {
             return Err(io::ErrorKind::WouldBlock.into());
         }

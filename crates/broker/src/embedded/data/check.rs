@@ -50,20 +50,13 @@ pub(super) fn lock(
     if !writes && !names.iter().any(|name| ROOT_NAMES.contains(&name.as_str())) {
         return Ok(None);
     }
-    match host.disk.lock(&root.join("lock")) {
+    let path = root.join("lock");
+    // Whoever only reads can do so where nobody can write.
+    let locked = if writes { host.disk.lock(&path) } else { host.disk.lock_to_read(&path) };
+    match locked {
         Ok(locked) => Ok(Some(locked)),
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
             Err(OpenError::Locked(root.to_owned()))
-        }
-        // Whoever only reads can do so where nobody can write.
-        Err(error)
-            if !writes
-                && matches!(
-                    error.kind(),
-                    std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied
-                ) =>
-        {
-            Ok(None)
         }
         Err(error) => Err(Failure::io(Action::Lock, root)(error).into()),
     }
@@ -84,7 +77,7 @@ pub(super) fn look(host: &Host, root: &Path) -> Result<Looked, Failure> {
 fn given_up(host: &Host, root: &Path) -> Result<Vec<String>, Failure> {
     let path = root.join(REPAIRED).join(REPAIR_LOG);
     let failed = || Failure::io(Action::Read, &path);
-    let file = match host.disk.open(&path) {
+    let file = match host.disk.open_to_read(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(failed()(error)),

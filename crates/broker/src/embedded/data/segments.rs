@@ -8,6 +8,7 @@ use super::super::disk::DiskFile;
 use super::super::failure::{Action, Failure};
 use super::super::options::Host;
 use super::super::patient::Patient;
+use super::super::scan::known_kind;
 use super::super::segment::{
     ALIGN, BATCH_HEADER, BatchHeader, ReadHeader, Segment, SegmentHeader, segment_path,
 };
@@ -23,7 +24,7 @@ impl Head {
     /// The inner error says what is wrong with the segment.
     pub fn read(host: &Host, dir: &Path, number: u64, log: u128) -> Result<Result<Head, String>, Failure> {
         let path = segment_path(dir, number);
-        let file = match host.disk.open(&path) {
+        let file = match host.disk.open_to_read(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 return Ok(Err("the segment is missing".to_owned()));
@@ -55,7 +56,7 @@ impl Head {
     /// Its bytes.
     pub fn bytes(&self, host: &Host) -> Result<Vec<u8>, Failure> {
         let path = &self.segment.path;
-        let file = host.disk.open(path).map_err(Failure::io(Action::Open, path))?;
+        let file = host.disk.open_to_read(path).map_err(Failure::io(Action::Open, path))?;
         let mut bytes = vec![0; self.file_bytes as usize];
         Patient(&*file).read_at(&mut bytes, 0).map_err(Failure::io(Action::Read, path))?;
         Ok(bytes)
@@ -89,4 +90,18 @@ pub(super) fn proven(bytes: &[u8], bad: u64, segment: &Segment, group: u64) -> b
         header_at(bytes, at, segment)
             .is_some_and(|header| header.group > group && u64::from(header.group_start) > bad)
     })
+}
+
+/// An error if a newer version wrote a batch at a bad place or behind it: that is neither damage nor a tail, and writing
+/// over it would lose it.
+pub(super) fn no_newer(
+    bytes: &[u8],
+    bad: u64,
+    segment: &Segment,
+    group: u64,
+    limit: u64,
+) -> Result<(), Failure> {
+    (bad..limit.min(bytes.len() as u64))
+        .step_by(ALIGN)
+        .try_for_each(|at| known_kind(segment, at, &bytes[at as usize..], group))
 }

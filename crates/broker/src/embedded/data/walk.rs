@@ -23,7 +23,7 @@ use super::super::segment::{
 use super::super::streams::Streams;
 use super::gaps::attribute;
 use super::report::SegmentReport;
-use super::segments::{Head, good_at, header_at, proven};
+use super::segments::{Head, good_at, header_at, no_newer, proven};
 
 /// No record is shorter: so many positions at most lay in damaged bytes.
 const RECORD_BYTES_MIN: u64 = 4;
@@ -136,7 +136,7 @@ pub(super) fn walk(host: &Host, dir: &Path, log: u128, holes: bool) -> Result<Wa
         walker.missing_before(number, holes, head.as_ref().ok().map(|head| &head.header));
         let next = next.filter(|next| next.number == number + 1);
         match head {
-            Ok(head) => walker.segment(&head, &head.bytes(host)?, next),
+            Ok(head) => walker.segment(&head, &head.bytes(host)?, next)?,
             Err(what) => walker.anew(number, what, next),
         }
     }
@@ -223,7 +223,7 @@ impl Walker {
     }
 
     /// Reads one segment.
-    fn segment(&mut self, head: &Head, bytes: &[u8], next: Option<&SegmentHeader>) {
+    fn segment(&mut self, head: &Head, bytes: &[u8], next: Option<&SegmentHeader>) -> Result<(), Failure> {
         let Head { header, segment, .. } = head;
         if self.walked.starts.is_empty() && self.before == 0 {
             self.walked.starts = header.table.clone();
@@ -240,7 +240,7 @@ impl Walker {
             ..SegmentReport::default()
         };
         self.walked.segments.push(report);
-        let end = self.scan(segment, bytes, sealed, known);
+        let end = self.scan(segment, bytes, sealed, known)?;
         let length = bytes.len() as u64;
         if sealed.is_none() && length < header.capacity && end <= length {
             // Nothing that was written is missing, but the file cannot be written further.
@@ -256,11 +256,19 @@ impl Walker {
             report.used_bytes = end;
         }
         self.close_segment(header.number, next);
+        Ok(())
     }
 
-    fn scan(&mut self, segment: &Arc<Segment>, bytes: &[u8], sealed: Option<u64>, known: Option<u64>) -> u64 {
+    fn scan(
+        &mut self,
+        segment: &Arc<Segment>,
+        bytes: &[u8],
+        sealed: Option<u64>,
+        known: Option<u64>,
+    ) -> Result<u64, Failure> {
         let limit = sealed.unwrap_or(segment.capacity);
         let (mut at, mut group) = (segment.first, 0);
+        let mut is_ours = false;
         while at < limit {
             if let Some((header, payload)) = good_at(bytes, at, segment, group, limit)
                 && self.fits(&header, payload)
@@ -272,6 +280,9 @@ impl Walker {
                 at += header.stored_bytes() as u64;
                 continue;
             }
+            if !std::mem::replace(&mut is_ours, true) {
+                no_newer(bytes, at, segment, group, limit)?;
+            }
             let must = sealed.or(known).unwrap_or(segment.first);
             if at >= must && !proven(bytes, at, segment, group) {
                 break;
@@ -280,7 +291,7 @@ impl Walker {
             at = to;
         }
         self.walked.group = self.walked.group.max(group);
-        at
+        Ok(at)
     }
 
     /// Notes a region that begins at `at`, and says where it ends.
