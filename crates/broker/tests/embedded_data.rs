@@ -328,3 +328,100 @@ async fn a_tampered_backup_is_refused_and_nothing_is_made() {
     restore(&backup, &target).expect("an empty folder is fine");
     assert!(found(&target).is_whole());
 }
+
+/// Bad input, P1: a restore writes into a folder that is there, since that may be a mount point or a link to another
+/// disk, and touches nothing beside it that is not its own.
+#[tokio::test]
+async fn a_restore_goes_into_a_folder_that_is_there_and_leaves_its_neighbours_alone() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = tempfile::tempdir().unwrap();
+    let (data, backup) = (folder.path().join("data"), folder.path().join("backup"));
+    filled(&data, 3, 40).await;
+    let made = open(&data).backup(&backup).await.unwrap();
+
+    let (there, elsewhere, link) =
+        (folder.path().join("there"), folder.path().join("elsewhere"), folder.path().join("link"));
+    std::fs::create_dir(&there).unwrap();
+    // What a file system puts at its root is not somebody's data.
+    std::fs::create_dir(there.join("lost+found")).unwrap();
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
+    let neighbour = folder.path().join("there.restoring");
+    std::fs::create_dir(&neighbour).unwrap();
+    std::fs::write(neighbour.join("notes.txt"), "somebody else's").unwrap();
+    let before = std::fs::metadata(&there).unwrap().ino();
+    for target in [&there, &link] {
+        assert_eq!(restore(&backup, target).unwrap().files, made.files);
+        assert!(found(target).is_whole());
+        assert!(!target.join("restoring").exists(), "what says that a restore is under way is gone");
+    }
+    assert_eq!(std::fs::metadata(&there).unwrap().ino(), before, "the folder that was there");
+    assert!(link.is_symlink() && elsewhere.join("broker").exists());
+    assert!(neighbour.join("notes.txt").exists());
+
+    // One that is not there yet is made beside, under a name that somebody may have used.
+    let new = folder.path().join("new");
+    let neighbour = folder.path().join("new.restoring");
+    std::fs::create_dir(&neighbour).unwrap();
+    std::fs::write(neighbour.join("notes.txt"), "somebody else's").unwrap();
+    let refused = restore(&backup, &new).unwrap_err().to_string();
+    assert!(refused.contains("new.restoring"), "{refused}");
+    assert!(neighbour.join("notes.txt").exists() && !new.exists());
+    // What an earlier try left has a mark, and goes.
+    std::fs::write(neighbour.join("restoring"), "").unwrap();
+    restore(&backup, &new).unwrap();
+    assert!(found(&new).is_whole() && !neighbour.exists());
+}
+
+/// Bad input: a restore into a folder that is there and fails leaves it as it was; one that was cut off goes on.
+#[tokio::test]
+async fn a_restore_that_fails_leaves_an_empty_folder_and_one_that_was_cut_off_can_be_repeated() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, backup) = (folder.path().join("data"), folder.path().join("backup"));
+    filled(&data, 3, 40).await;
+    open(&data).backup(&backup).await.unwrap();
+    let target = folder.path().join("target");
+    std::fs::create_dir(&target).unwrap();
+    let foreign = target.join("journals");
+    std::fs::write(&foreign, "in the way").unwrap();
+    assert!(restore(&backup, &target).is_err());
+    assert_eq!(std::fs::read(&foreign).unwrap(), b"in the way");
+    std::fs::remove_file(&foreign).unwrap();
+    // The power went in the middle of it.
+    std::fs::write(target.join("restoring"), "").unwrap();
+    std::fs::create_dir(target.join("journals")).unwrap();
+    std::fs::write(target.join("journals/0000000000000001.seg"), "half a file").unwrap();
+    restore(&backup, &target).unwrap();
+    assert!(found(&target).is_whole());
+}
+
+/// BRK-1: what lies in a backup and in a folder that was made of it is the owner's alone, as in the data folder.
+#[tokio::test]
+async fn a_backup_and_what_is_restored_of_it_are_the_owners_alone() {
+    fn modes(dir: &Path, wrong: &mut Vec<(PathBuf, u32)>) {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            let want = if path.is_dir() { 0o700 } else { 0o600 };
+            if mode(&path) != want {
+                wrong.push((path.clone(), mode(&path)));
+            }
+            if path.is_dir() {
+                modes(&path, wrong);
+            }
+        }
+        if mode(dir) != 0o700 {
+            wrong.push((dir.to_owned(), mode(dir)));
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [data, backup, restored] = ["data", "backup", "restored"].map(|name| folder.path().join(name));
+    filled(&data, 100, 900).await;
+    open(&data).backup(&backup).await.unwrap();
+    restore(&backup, &restored).unwrap();
+    for dir in [backup, restored] {
+        let mut wrong = Vec::new();
+        modes(&dir, &mut wrong);
+        assert_eq!(wrong, [], "{}", dir.display());
+    }
+}
