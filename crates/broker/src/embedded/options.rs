@@ -37,6 +37,7 @@ impl Default for Options {
                 uptime: Arc::new(uptime_ms),
                 entropy: Arc::new(Entropy::System),
                 threads: true,
+                promised: Arc::default(),
                 #[cfg(feature = "flaws")]
                 flaws: Flaws::default(),
             },
@@ -126,6 +127,8 @@ pub(crate) struct Host {
     pub entropy: Arc<Entropy>,
     /// False in a simulation: somebody calls `commit_once`, and reads happen where they are asked for.
     pub threads: bool,
+    /// Bytes of files that are being made and are not written yet: the disk calls them free.
+    pub promised: Arc<Mutex<u64>>,
     #[cfg(feature = "flaws")]
     pub flaws: Flaws,
 }
