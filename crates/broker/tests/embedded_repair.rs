@@ -80,25 +80,42 @@ async fn skipped(dir: &Path, broken: &JournalName, whole: &[(JournalName, usize)
     damages
 }
 
-/// BRK-6, P10: the same in the journals' log, where records that are still needed lay in that segment.
+/// BRK-6, P10: the same in the journals' log, where records that are still needed lay in that segment; also where the
+/// newest segment has no room left to say so.
 #[tokio::test]
 async fn an_oldest_segment_of_journals_without_a_header_is_told_by_what_it_held() {
-    let dir = tempfile::tempdir().unwrap();
-    let (one, two) = (name_of("one", LogKind::Journal), name_of("two", LogKind::Journal));
-    {
-        let broker = open(dir.path());
-        broker.create_topic("orders", &TopicSpec { partitions: 1, ..TopicSpec::default() }).await.unwrap();
-        let journal = broker.journal(&one).await.unwrap();
-        for _ in 0..40 {
-            journal.append(vec![7; 4000].into(), None).await.unwrap();
+    for is_full in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (name_of("one", LogKind::Journal), name_of("two", LogKind::Journal));
+        {
+            let broker = open(dir.path());
+            broker
+                .create_topic("orders", &TopicSpec { partitions: 1, ..TopicSpec::default() })
+                .await
+                .unwrap();
+            let journal = broker.journal(&one).await.unwrap();
+            for _ in 0..40 {
+                journal.append(vec![7; 4000].into(), None).await.unwrap();
+            }
+            broker.journal(&two).await.unwrap().append("two".into(), None).await.unwrap();
         }
-        broker.journal(&two).await.unwrap().append("two".into(), None).await.unwrap();
+        if is_full {
+            let newest = found(dir.path()).logs[0].segments.last().unwrap().clone();
+            let (header, length, left) = (64, 4, 16);
+            let bytes = newest.file_bytes - newest.used_bytes - header - length - left;
+            let broker = open(dir.path());
+            let journal = broker.journal(&two).await.unwrap();
+            journal.append(vec![7; bytes as usize].into(), None).await.unwrap();
+            drop((journal, broker));
+            let last = found(dir.path()).logs[0].segments.last().unwrap().clone();
+            assert_eq!((last.number, last.file_bytes - last.used_bytes), (newest.number, left));
+        }
+        flip(&segment(dir.path(), "journals", 1), 20);
+        let damages = skipped(dir.path(), &one, &[(two, 1 + usize::from(is_full))]).await;
+        assert_eq!((damages.len(), damages[0].lost.len()), (1, 1), "{damages:?}");
+        let lost = &damages[0].lost[0];
+        assert!(lost.from == 0 && lost.to > 5 && lost.to < 40 && !lost.at_most, "{lost:?}");
     }
-    flip(&segment(dir.path(), "journals", 1), 20);
-    let damages = skipped(dir.path(), &one, &[(two, 1)]).await;
-    assert_eq!((damages.len(), damages[0].lost.len()), (1, 1), "{damages:?}");
-    let lost = &damages[0].lost[0];
-    assert!(lost.from == 0 && lost.to > 5 && lost.to < 40 && !lost.at_most, "{lost:?}");
 }
 
 /// Journals of which one has an old record that was copied to the end again and again, and one was cut all the time.

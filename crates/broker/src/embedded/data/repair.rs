@@ -14,7 +14,7 @@ use super::super::make::{make_dir, sync_dir};
 use super::super::options::{Host, Options};
 use super::super::patient::Patient;
 use super::super::segment::{
-    BATCH_HEADER, BatchHeader, Kind, ReadHeader, SegmentHeader, segment_path, stored_bytes,
+    BATCH_HEADER, BatchHeader, Kind, ReadHeader, Segment, SegmentHeader, segment_path, stored_bytes,
 };
 use super::check::{END_WORD, REPAIR_LOG, REPAIRED, all_lost, lock, look};
 use super::report::Lost;
@@ -202,10 +202,34 @@ impl Repair<'_> {
         if batches.is_empty() {
             return Ok(());
         }
+        if self.walked.end + (batches.len() * BATCH_HEADER) as u64 > newest.capacity {
+            return self.say_in_another(newest, batches);
+        }
         self.part_from_copies(&newest.path)?;
         self.lengthen(&newest.path, u64::MAX)?;
         let bytes = lay_out(batches, newest.generation, self.walked.group, self.walked.end, None);
         self.write(&newest.path, &bytes, self.walked.end)
+    }
+
+    /// The newest segment has no room for it: the next one begins with it.
+    fn say_in_another(&self, newest: &Segment, batches: Vec<Batch>) -> Result<(), Failure> {
+        let mut table = self.walked.table.clone();
+        // What is in doubt does not count before it is said.
+        let regions = self.walked.regions.iter().filter(|region| region.segment == newest.number);
+        for range in regions.flat_map(|region| &region.lost).filter(|range| range.at_most) {
+            if let Some(ends) = table.get_mut(&range.stream) {
+                ends.next = ends.next.min(range.from);
+            }
+        }
+        let (generation, number) = (self.host.entropy.u64()?, newest.number + 1);
+        let first = SegmentHeader::encoded_bytes(&table) as u64;
+        let said = lay_out(batches, generation, self.walked.group, first, None);
+        let capacity = newest.capacity.max(first + said.len() as u64);
+        let previous_end = self.walked.end;
+        let header = SegmentHeader { generation, number, previous_end, log: self.log, capacity, table };
+        let mut bytes = header.encode();
+        bytes.extend_from_slice(&said);
+        self.replace(&segment_path(self.dir, number), &bytes, capacity)
     }
 
     fn write(&self, path: &Path, bytes: &[u8], at: u64) -> Result<(), Failure> {
