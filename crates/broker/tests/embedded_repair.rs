@@ -151,7 +151,7 @@ fn last_of(dir: &Path, kind: u8, stream: u8) -> (std::path::PathBuf, usize) {
         let is_it = move |at: &usize| {
             bytes[at + 60] == kind && bytes[at + 36] == stream && bytes[at + 8..at + 16] == bytes[8..16]
         };
-        let at = batches(&std::fs::read(path).unwrap()).into_iter().filter(is_it).next_back();
+        let at = batches(&std::fs::read(path).unwrap()).into_iter().rfind(is_it);
         at.map(|at| (path.clone(), at))
     });
     places.into_iter().next().expect("one of that kind")
