@@ -195,3 +195,28 @@ fn a_log_whose_end_was_never_recorded_survives_a_crash_in_its_first_roll() {
         }
     }
 }
+
+/// BRK-1: the more topics there are, the less of each is held in memory; what is not held is read from the disk.
+#[test]
+fn topics_share_the_memory_for_their_newest_messages() {
+    let mut rig = Rig::new(5);
+    (rig.options.tail_bytes, rig.options.tails_bytes) = (64 << 10, 64 << 10);
+    rig.open().expect("an empty disk");
+    rig.create("orders", &rig::spec(1));
+    let want: Vec<_> = (0..4).map(|index| (index, index.to_string())).collect();
+    for (position, id) in &want {
+        assert_eq!(produce(&rig, id, 5000), Ok(*position));
+    }
+    // A disk that gives nothing shows what is in memory.
+    rig.disk.fail(Fault::Read, u32::MAX);
+    assert_eq!(rig.read("orders", 0), Ok(want.clone()));
+    rig.create("other", &rig::spec(1));
+    rig.broker().commit_once();
+    assert!(rig.read("orders", 0).is_err(), "half of it must be read from the disk");
+    let broker = Arc::clone(rig.broker());
+    let mut reader = rig.run(broker.reader("orders", 0, 3)).expect("in range");
+    let last = poll(std::pin::pin!(std::future::poll_fn(|cx| reader.poll_batch(cx, 10_000))));
+    assert!(matches!(last, Poll::Ready(Ok(_))), "the newest is in memory");
+    rig.disk.heal();
+    assert_eq!(rig.read("orders", 0), Ok(want));
+}
