@@ -5,7 +5,7 @@
 mod rig;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use keylane_broker::embedded::sim_disk::Fault;
 use keylane_broker::{Broker, BrokerError, JournalName, LogKind, TopicSpec};
@@ -89,6 +89,53 @@ fn a_tail_torn_at_any_byte_is_cut_and_everything_before_it_is_kept() {
         let found = read(&rig).expect("a torn tail is no damage");
         assert!(found == whole(if torn == starts[4] { 6 } else { 4 }), "missing up to {torn}");
         rig.kill();
+    }
+}
+
+/// Keeps what is logged, as text.
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = event.metadata().level().to_string();
+        let mut add = |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            line += &format!(" {}={value:?}", field.name());
+        };
+        event.record(&mut add);
+        self.0.lock().expect("nobody panics").push(line);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// BRK-1: an operator hears once, with file and place, that the last write was not complete.
+#[test]
+fn a_tail_that_is_cut_is_logged_once_with_its_place() {
+    let (mut rig, path, bytes, _) = written(3);
+    let starts = batches(&bytes);
+    let mut torn = bytes.clone();
+    torn[starts[4]..starts[4] + 8].fill(0);
+    rig.disk.set_contents(&path, torn);
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    tracing::subscriber::with_default(Lines(Arc::clone(&lines)), || {
+        for _ in 0..2 {
+            rig.open().expect("a torn tail is no damage");
+            rig.kill();
+        }
+    });
+    let lines = lines.lock().expect("nobody panics");
+    let told: Vec<_> = lines.iter().filter(|line| line.contains("was not complete")).collect();
+    assert_eq!(told.len(), 1, "{lines:?}");
+    for part in ["WARN", &path.display().to_string(), &format!("byte={}", starts[4]), "batches=1"] {
+        assert!(told[0].contains(part), "{part}: {told:?}");
     }
 }
 

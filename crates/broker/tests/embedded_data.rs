@@ -1,135 +1,17 @@
 //! A data folder in the hands of an operator: checked, repaired, backed up, restored.
 #![cfg(feature = "testing")]
-#![allow(missing_docs, clippy::unwrap_used, clippy::field_reassign_with_default)]
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod folder;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use keylane_broker::embedded::data::{Damage, Report, check, repair, restore};
-use keylane_broker::embedded::{Embedded, OpenError, Options};
-use keylane_broker::{Broker, BrokerError, Commit, JournalName, LogKind, TopicSpec};
-use keylane_core::{Draft, Frames};
-
-const PARTITIONS: u32 = 3;
-
-fn options() -> Options {
-    let mut options = Options::default();
-    options.segment_bytes = 64 << 10;
-    options.journal_segment_bytes = 64 << 10;
-    options.tail_bytes = 0;
-    options
-}
-
-fn open(dir: &Path) -> Embedded {
-    Embedded::open(dir, options()).unwrap()
-}
-
-fn found(dir: &Path) -> Report {
-    check(dir, &options()).unwrap()
-}
-
-fn frame(partition: u32, id: &str, bytes: usize) -> Frames {
-    let (mut frames, payload) = (Frames::default(), vec![b'p'; bytes]);
-    let draft = Draft { id, payload: Some(&payload), ..Draft::default() };
-    frames.push(partition, &draft).expect("a small message");
-    frames
-}
-
-async fn produce(broker: &Embedded, partition: u32, id: &str, bytes: usize) -> u64 {
-    broker.produce("orders", frame(partition, id, bytes)).await.remove(0).unwrap()
-}
-
-/// What can be read of a partition: positions and ids.
-async fn read(broker: &Embedded, partition: u32) -> Result<Vec<(u64, String)>, BrokerError> {
-    let ends = broker.ends("orders").await?[partition as usize];
-    let mut reader = broker.reader("orders", partition, ends.start).await?;
-    let (mut read, mut at) = (Vec::new(), ends.start);
-    while at < ends.end {
-        let batch = std::future::poll_fn(|cx| reader.poll_batch(cx, 1 << 20)).await?;
-        let deliveries = batch.cursor(0).map(|delivery| delivery.expect("a good frame"));
-        read.extend(deliveries.map(|delivery| (delivery.position(), delivery.id().to_owned())));
-        at = batch.next;
-    }
-    Ok(read)
-}
-
-fn name_of(group: &str, kind: LogKind) -> JournalName {
-    JournalName { group: group.into(), topic: "orders".into(), partition: 0, kind }
-}
-
-/// A topic with `rounds` batches in each partition, one at a time, and two groups with journals.
-async fn filled(dir: &Path, rounds: u64, bytes: usize) -> Vec<Vec<(u64, String)>> {
-    let broker = open(dir);
-    broker
-        .create_topic("orders", &TopicSpec { partitions: PARTITIONS, ..TopicSpec::default() })
-        .await
-        .unwrap();
-    let mut sent = vec![Vec::new(); PARTITIONS as usize];
-    for round in 0..rounds {
-        for partition in 0..PARTITIONS {
-            let id = format!("{round}-{partition}");
-            let position = produce(&broker, partition, &id, bytes).await;
-            sent[partition as usize].push((position, id));
-        }
-    }
-    for group in ["one", "two"] {
-        drop(broker.join(group, "orders", "node").await.unwrap());
-        for kind in [LogKind::Journal, LogKind::Hold] {
-            let journal = broker.journal(&name_of(group, kind)).await.unwrap();
-            for record in 0..4 {
-                journal.append(format!("record {record} of {group}").into(), None).await.unwrap();
-            }
-        }
-        broker.commit(group, "orders", 0, Commit { position: 1, metadata: "m".into() }).await.unwrap();
-    }
-    sent
-}
-
-fn segment(dir: &Path, log: &str, number: u64) -> PathBuf {
-    dir.join(log).join(format!("{number:016x}.seg"))
-}
-
-/// Where batches begin in a file.
-fn batches(bytes: &[u8]) -> Vec<usize> {
-    (0..bytes.len() - 64).step_by(8).filter(|at| &bytes[at + 4..at + 8] == b"KLB1").collect()
-}
-
-fn flip(path: &Path, at: usize) {
-    let mut bytes = std::fs::read(path).unwrap();
-    bytes[at] ^= 1;
-    std::fs::write(path, bytes).unwrap();
-}
-
-fn only(report: &Report) -> &Damage {
-    let damages: Vec<_> = report.damages().collect();
-    assert_eq!((damages.len(), report.troubles.len()), (1, 0), "{report:?}");
-    assert!(!report.is_whole());
-    damages[0]
-}
-
-fn skip(dir: &Path, word: &str) {
-    skip_all(dir, &[word.to_owned()]);
-}
-
-fn skip_all(dir: &Path, words: &[String]) {
-    let done = repair(dir, &options(), words).unwrap();
-    assert!(done.iter().zip(words).all(|(done, word)| done.word == *word));
-    let left = found(dir);
-    assert!(left.is_whole(), "{left:?}");
-}
-
-fn copy_folder(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy_folder(&entry.path(), &target),
-            false => drop(std::fs::copy(entry.path(), target).unwrap()),
-        }
-    }
-}
+use folder::*;
+use keylane_broker::embedded::OpenError;
+use keylane_broker::embedded::data::{check, repair, restore};
+use keylane_broker::{Broker, BrokerError, Commit, LogKind, TopicSpec};
 
 /// BRK-1: a folder that is whole is called so, with what lies in it; somebody else's files are named and left alone.
 #[tokio::test]
@@ -252,10 +134,6 @@ async fn missing_cut_and_headless_segments_are_told_and_can_be_skipped() {
             assert!(produce(&broker, partition, "next", 40).await >= 150, "{what}");
         }
     }
-}
-
-fn cut(path: &Path, bytes: u64) {
-    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(bytes).unwrap();
 }
 
 /// BRK-6, P10: damage in the journals' log is told by group; skipped, only the journal that lost a record stays unread,
@@ -449,4 +327,101 @@ async fn a_tampered_backup_is_refused_and_nothing_is_made() {
     std::fs::create_dir(&target).unwrap();
     restore(&backup, &target).expect("an empty folder is fine");
     assert!(found(&target).is_whole());
+}
+
+/// Bad input, P1: a restore writes into a folder that is there, since that may be a mount point or a link to another
+/// disk, and touches nothing beside it that is not its own.
+#[tokio::test]
+async fn a_restore_goes_into_a_folder_that_is_there_and_leaves_its_neighbours_alone() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = tempfile::tempdir().unwrap();
+    let (data, backup) = (folder.path().join("data"), folder.path().join("backup"));
+    filled(&data, 3, 40).await;
+    let made = open(&data).backup(&backup).await.unwrap();
+
+    let (there, elsewhere, link) =
+        (folder.path().join("there"), folder.path().join("elsewhere"), folder.path().join("link"));
+    std::fs::create_dir(&there).unwrap();
+    // What a file system puts at its root is not somebody's data.
+    std::fs::create_dir(there.join("lost+found")).unwrap();
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
+    let neighbour = folder.path().join("there.restoring");
+    std::fs::create_dir(&neighbour).unwrap();
+    std::fs::write(neighbour.join("notes.txt"), "somebody else's").unwrap();
+    let before = std::fs::metadata(&there).unwrap().ino();
+    for target in [&there, &link] {
+        assert_eq!(restore(&backup, target).unwrap().files, made.files);
+        assert!(found(target).is_whole());
+        assert!(!target.join("restoring").exists(), "what says that a restore is under way is gone");
+    }
+    assert_eq!(std::fs::metadata(&there).unwrap().ino(), before, "the folder that was there");
+    assert!(link.is_symlink() && elsewhere.join("broker").exists());
+    assert!(neighbour.join("notes.txt").exists());
+
+    // One that is not there yet is made beside, under a name that somebody may have used.
+    let new = folder.path().join("new");
+    let neighbour = folder.path().join("new.restoring");
+    std::fs::create_dir(&neighbour).unwrap();
+    std::fs::write(neighbour.join("notes.txt"), "somebody else's").unwrap();
+    let refused = restore(&backup, &new).unwrap_err().to_string();
+    assert!(refused.contains("new.restoring"), "{refused}");
+    assert!(neighbour.join("notes.txt").exists() && !new.exists());
+    // What an earlier try left has a mark, and goes.
+    std::fs::write(neighbour.join("restoring"), "").unwrap();
+    restore(&backup, &new).unwrap();
+    assert!(found(&new).is_whole() && !neighbour.exists());
+}
+
+/// Bad input: a restore into a folder that is there and fails leaves it as it was; one that was cut off goes on.
+#[tokio::test]
+async fn a_restore_that_fails_leaves_an_empty_folder_and_one_that_was_cut_off_can_be_repeated() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, backup) = (folder.path().join("data"), folder.path().join("backup"));
+    filled(&data, 3, 40).await;
+    open(&data).backup(&backup).await.unwrap();
+    let target = folder.path().join("target");
+    std::fs::create_dir(&target).unwrap();
+    let foreign = target.join("journals");
+    std::fs::write(&foreign, "in the way").unwrap();
+    assert!(restore(&backup, &target).is_err());
+    assert_eq!(std::fs::read(&foreign).unwrap(), b"in the way");
+    std::fs::remove_file(&foreign).unwrap();
+    // The power went in the middle of it.
+    std::fs::write(target.join("restoring"), "").unwrap();
+    std::fs::create_dir(target.join("journals")).unwrap();
+    std::fs::write(target.join("journals/0000000000000001.seg"), "half a file").unwrap();
+    restore(&backup, &target).unwrap();
+    assert!(found(&target).is_whole());
+}
+
+/// BRK-1: what lies in a backup and in a folder that was made of it is the owner's alone, as in the data folder.
+#[tokio::test]
+async fn a_backup_and_what_is_restored_of_it_are_the_owners_alone() {
+    fn modes(dir: &Path, wrong: &mut Vec<(PathBuf, u32)>) {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        for path in std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()) {
+            let want = if path.is_dir() { 0o700 } else { 0o600 };
+            if mode(&path) != want {
+                wrong.push((path.clone(), mode(&path)));
+            }
+            if path.is_dir() {
+                modes(&path, wrong);
+            }
+        }
+        if mode(dir) != 0o700 {
+            wrong.push((dir.to_owned(), mode(dir)));
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [data, backup, restored] = ["data", "backup", "restored"].map(|name| folder.path().join(name));
+    filled(&data, 100, 900).await;
+    open(&data).backup(&backup).await.unwrap();
+    restore(&backup, &restored).unwrap();
+    for dir in [backup, restored] {
+        let mut wrong = Vec::new();
+        modes(&dir, &mut wrong);
+        assert_eq!(wrong, [], "{}", dir.display());
+    }
 }

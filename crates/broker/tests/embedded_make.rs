@@ -5,10 +5,16 @@
 
 mod rig;
 
-use std::path::Path;
+use std::any::Any;
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use keylane_broker::embedded::sim_disk::Fault;
+use keylane_broker::embedded::Options;
+use keylane_broker::embedded::disk::{Disk, DiskDir, DiskFile};
+use keylane_broker::embedded::sim_disk::{Fault, SimDisk};
 use keylane_broker::{Broker, BrokerError, Ends, JournalName, LogKind, TopicSpec};
 use rig::Rig;
 
@@ -204,4 +210,70 @@ fn a_log_of_many_segments_opens_with_few_descriptors() {
     rig.open().expect("no more are needed than to run");
     assert_eq!(rig.ends("orders")[0].end, 600);
     assert_eq!(rig.read("orders", 0).expect("no damage").len(), 600);
+}
+
+/// A disk that keeps the capitals of names, and finds them by any.
+#[derive(Debug)]
+struct AnyCase(SimDisk);
+
+impl AnyCase {
+    /// The path under which it is there.
+    fn there(&self, path: &Path) -> PathBuf {
+        path.iter().fold(PathBuf::new(), |above, name| {
+            let names = self.0.list(&above).unwrap_or_default();
+            let same = names.into_iter().find(|other| name.eq_ignore_ascii_case(other.as_str()));
+            above.join(same.map_or(name.to_owned(), OsString::from))
+        })
+    }
+}
+
+impl Disk for AnyCase {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        self.0.create_dir(&self.there(dir))
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.0.list(&self.there(dir))
+    }
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.0.open(&self.there(path))
+    }
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.0.create(&self.there(path))
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.rename(&self.there(from), &self.there(to))
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.remove(&self.there(path))
+    }
+    fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn DiskDir>> {
+        self.0.open_dir(&self.there(dir))
+    }
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        self.0.free_bytes(dir)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
+        self.0.lock(path)
+    }
+}
+
+/// P1, BRK-1: where the file system takes `orders` for `Orders`, the second topic is refused, and the first stays.
+#[test]
+fn a_topic_with_other_capitals_is_refused_where_it_would_be_the_same_folder() {
+    let mut rig = Rig::new(8);
+    let clock = Arc::clone(&rig.now_ms);
+    let clock = Arc::new(move || clock.load(Ordering::Relaxed));
+    rig.options = Options::simulated(Arc::new(AnyCase(rig.disk.clone())), clock, 8);
+    rig.open().expect("an empty disk");
+    rig.create("Orders", &rig::spec(1));
+    assert_eq!(rig.produce("Orders", &[(0, "kept", 100)]), [0]);
+    for crash in [Rig::kill as fn(&mut Rig), Rig::cut_power, Rig::close] {
+        let broker = Arc::clone(rig.broker());
+        let made = rig.run(broker.create_topic("orders", &rig::spec(1)));
+        assert!(matches!(&made, Err(BrokerError::Damaged(text)) if text.contains("capitals")), "{made:?}");
+        drop(broker);
+        crash(&mut rig);
+        rig.open().expect("no damage");
+        assert_eq!(rig.read("Orders", 0), Ok(vec![(0, "kept".to_owned())]));
+    }
 }

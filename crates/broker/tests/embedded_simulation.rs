@@ -95,12 +95,23 @@ impl Run {
     }
 
     fn start_produce(&mut self) {
-        let sent: Vec<(u32, u64)> = (0..1 + self.dice.below(5))
-            .map(|_| (self.dice.below(u64::from(PARTITIONS)) as u32, self.id()))
-            .collect();
+        let sent = self.dice.below(5);
         let size = [0, 100, 3000][self.dice.below(3) as usize];
+        self.produce(1 + sent, size, size);
+    }
+
+    /// One message of that size, which may need a larger segment than the next one would be, and some small ones.
+    fn produce_first(&mut self, bytes: usize) {
+        let behind = self.dice.below(2);
+        self.produce(1 + behind, bytes, 100);
+    }
+
+    fn produce(&mut self, count: u64, first: usize, others: usize) {
+        let sent: Vec<(u32, u64)> =
+            (0..count).map(|_| (self.dice.below(u64::from(PARTITIONS)) as u32, self.id())).collect();
         let named: Vec<_> = sent.iter().map(|(p, id)| (*p, format!("{id:08}"))).collect();
-        let messages: Vec<_> = named.iter().map(|(p, id)| (*p, id.as_str(), size)).collect();
+        let mut messages: Vec<_> = named.iter().map(|(p, id)| (*p, id.as_str(), others)).collect();
+        messages[0].2 = first;
         let frames = frames(&messages);
         let broker = Arc::clone(self.rig.broker());
         let call = Box::pin(async move { broker.produce("orders", frames).await });
@@ -110,7 +121,7 @@ impl Run {
     fn start_append(&mut self) {
         let index = self.dice.below(u64::from(JOURNALS) * 2) as usize;
         let id = self.id();
-        let size = [8, 200, 2000][self.dice.below(3) as usize];
+        let size = [8, 8, 200, 200, 2000, 2000, 2000, 40_000][self.dice.below(8) as usize];
         let mut record = id.to_le_bytes().to_vec();
         record.resize(size, 7);
         let end = self.model.journals[index].records.keys().next_back().map_or(0, |last| last + 1);
@@ -158,7 +169,7 @@ impl Run {
 
     /// One thing happens.
     fn step(&mut self) {
-        match self.dice.below(105) {
+        match self.dice.below(107) {
             0..35 => self.start_produce(),
             35..55 => self.start_append(),
             55..60 => self.start_cut(),
@@ -189,6 +200,7 @@ impl Run {
             99..100 => self.restart(Rig::close),
             100..103 => self.break_something(),
             103..104 => self.run_short(),
+            104..106 => self.roll_short(),
             _ => self.tamper(),
         }
     }
@@ -208,6 +220,19 @@ impl Run {
             1 => disk.set_descriptors(Some(disk.descriptors() + self.dice.below(3))),
             _ => disk.heal(),
         }
+    }
+
+    /// Messages that need larger segments come while descriptors run out in the middle of making one.
+    fn roll_short(&mut self) {
+        let disk = self.rig.disk.clone();
+        for _ in 0..3 {
+            disk.set_descriptors(Some(disk.descriptors() + self.dice.below(3)));
+            let bytes = [70_000, 90_000][self.dice.below(2) as usize];
+            self.produce_first(bytes);
+            self.rig.broker().commit_once();
+            self.answers();
+        }
+        disk.set_descriptors(None);
     }
 
     /// Somebody cuts or removes a file while nothing runs: its log stops, or nothing of it is missing.
@@ -372,6 +397,10 @@ fn run(seed: u64, change: fn(&mut Rig)) -> std::thread::Result<()> {
         let mut run = Run::new(seed);
         change(&mut run.rig);
         run.open();
+        // From here on the group is known, and nothing may go that it has not settled.
+        let broker = Arc::clone(run.rig.broker());
+        drop(run.rig.run(broker.join("group", "orders", "node")).expect("a topic"));
+        drop(broker);
         for _ in 0..1500 {
             run.step();
         }
@@ -430,6 +459,13 @@ mod flaws {
     #[test]
     fn a_lost_end_that_is_taken_for_the_end_is_found() {
         let found = finds(|rig| with(rig, Flaws { ignore_the_recorded_end: true, ..Flaws::default() }));
+        assert!(found.is_some(), "no seed finds it");
+    }
+
+    /// P1, P10.
+    #[test]
+    fn one_name_for_all_files_that_wait_is_found() {
+        let found = finds(|rig| with(rig, Flaws { one_name_for_spares: true, ..Flaws::default() }));
         assert!(found.is_some(), "no seed finds it");
     }
 }

@@ -110,6 +110,8 @@ pub(crate) struct Appender {
     /// A thread that makes the next spare: zeros for a whole segment take longer than callers should wait.
     pub(super) preparing: Option<JoinHandle<Result<Spare, Failure>>>,
     pub(super) full: Option<Full>,
+    /// False for a log of an earlier version, whose end could not be recorded when it was opened.
+    pub(super) recorded: bool,
 }
 
 /// The disk was full while a file was made, though it had said there was room: a quota, or somebody else was quicker.
@@ -173,11 +175,26 @@ impl Appender {
             Some(at) => self.spares.swap_remove(at),
             None => {
                 self.may_make(capacity)?;
-                let made = make_zeroed(&self.host, self.dir.join(SPARE_NEW), capacity, self.sizes.reserve);
+                // A name of its own: one that did not get the segment's may wait already, and making another under its
+                // name would leave that one without any.
+                let path = match self.host.flaw(|flaws| flaws.one_name_for_spares) {
+                    true => self.dir.join(SPARE_NEW),
+                    false => self.spare_path(),
+                };
+                let made = make_zeroed(&self.host, path, capacity, self.sizes.reserve);
                 self.note_full(made.as_ref().err());
                 made?
             }
         };
+        if !self.recorded {
+            // Before the first segment that says its capacity: beside such a one a missing record is damage.
+            let end = End { closed: false, ..self.reached() };
+            if let Err(failure) = end.write(&self.host, &self.dir, &*self.handle) {
+                self.spares.push(spare);
+                return Err(failure);
+            }
+            self.recorded = true;
+        }
         let new = NewSegment { number, previous_end: self.end, group: self.group };
         match self.place().name(&spare, &self.table, new) {
             Ok(segment) => {

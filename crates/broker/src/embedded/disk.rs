@@ -26,6 +26,10 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
     /// Opens a file that is there, to read and write.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Opens a file that is there, to read it: also where nobody can write.
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.open(path)
+    }
     /// Makes a file that is not there yet.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
     /// Gives a file another name, replacing what has it.
@@ -39,6 +43,10 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
     /// Takes a lock that no other process can have, held until the answer is dropped. `WouldBlock`: somebody has it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>>;
+    /// The same for whoever only reads: nothing is made, and nothing need be writable.
+    fn lock_to_read(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
+        self.lock(path)
+    }
     /// Lets only the owner of a file or folder read and write it.
     fn make_private(&self, _path: &Path) -> io::Result<()> {
         Ok(())
@@ -93,6 +101,10 @@ impl Disk for RealDisk {
         Ok(Arc::new(OpenOptions::new().read(true).write(true).open(path)?))
     }
 
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(File::open(path)?))
+    }
+
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = OpenOptions::new();
         Ok(Arc::new(options.read(true).write(true).create_new(true).mode(FILE_MODE).open(path)?))
@@ -119,16 +131,22 @@ impl Disk for RealDisk {
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(FILE_MODE);
-        // The folder too: whoever removes the file and makes another has not unlocked the folder.
-        let folder = path.parent().map(File::open).transpose()?;
-        if let Some(TryLockError::WouldBlock) = folder.as_ref().and_then(|folder| folder.try_lock().err()) {
-            return Err(io::ErrorKind::WouldBlock.into());
-        }
+        let folder = lock_folder(path)?;
         let file = options.open(path)?;
         match file.try_lock() {
             Ok(()) => Ok(Box::new((file, folder))),
             Err(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
             Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn lock_to_read(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
+        let folder = lock_folder(path)?;
+        // One that cannot be opened is missing, or somebody else's: the folder is what counts.
+        let file = File::open(path).ok();
+        match file.as_ref().map(File::try_lock) {
+            Some(Err(TryLockError::WouldBlock)) => Err(io::ErrorKind::WouldBlock.into()),
+            _ => Ok(Box::new((file, folder))),
         }
     }
 
@@ -143,6 +161,15 @@ impl Disk for RealDisk {
 
     fn links(&self, path: &Path) -> io::Result<u64> {
         Ok(std::fs::metadata(path)?.nlink())
+    }
+}
+
+/// Locks the folder of a lock file, too: whoever removes the file and makes another has not unlocked the folder.
+fn lock_folder(path: &Path) -> io::Result<Option<File>> {
+    let folder = path.parent().map(File::open).transpose()?;
+    match folder.as_ref().and_then(|folder| folder.try_lock().err()) {
+        Some(TryLockError::WouldBlock) => Err(io::ErrorKind::WouldBlock.into()),
+        _ => Ok(folder),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What can go wrong below the contract, and how it is told.
 //!
 //! [`Failure`] is what files do to us; it becomes an [`OpenError`] at the start, and a [`BrokerError`] later. Only a
-//! full disk, or a lack of descriptors, is survived; after anything else the log stops, because what the disk holds is
+//! full disk, or a lack of descriptors or threads, is survived; after anything else the log stops, because what the disk holds is
 //! then a guess (P10).
 
 use std::fmt;
@@ -124,7 +124,7 @@ impl Failure {
     }
 
     /// True if nothing is in doubt, and it may work later: a file that could not be made holds nothing yet, a read
-    /// changes nothing, and a full disk may have room again. A failed sync is never among these: the kernel may have
+    /// changes nothing, a thread may be started another time, and a full disk may have room again. A failed sync is never among these: the kernel may have
     /// dropped the pages, and says so only once.
     pub fn is_harmless(&self) -> bool {
         let Failure::Io { action, .. } = self else {
@@ -132,7 +132,7 @@ impl Failure {
         };
         match action {
             Action::Sync | Action::Record => false,
-            Action::Make | Action::Open | Action::Read => true,
+            Action::Make | Action::Open | Action::Read | Action::StartThread => true,
             _ => self.is_full(),
         }
     }
@@ -175,5 +175,26 @@ impl From<Failure> for OpenError {
 impl From<Failure> for BrokerError {
     fn from(failure: Failure) -> BrokerError {
         failure.to_broker_error()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn harmless(action: Action, kind: io::ErrorKind) -> bool {
+        Failure::io(action, Path::new("log"))(kind.into()).is_harmless()
+    }
+
+    /// P10: a process at its limit of threads refuses nothing and stops nothing: the next segment is made when it is
+    /// needed.
+    #[test]
+    fn a_thread_that_cannot_be_started_stops_no_log_and_a_failed_sync_does() {
+        assert!(harmless(Action::StartThread, io::ErrorKind::WouldBlock));
+        assert!(harmless(Action::Write, io::ErrorKind::StorageFull));
+        for action in [Action::Sync, Action::Record] {
+            assert!(!harmless(action, io::ErrorKind::StorageFull));
+        }
+        assert!(!harmless(Action::Write, io::ErrorKind::Other));
     }
 }

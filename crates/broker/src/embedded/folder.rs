@@ -48,6 +48,8 @@ pub(crate) struct Folder {
     pub members: Arc<Members>,
     /// Held while a topic is made or changed: both take long, and must not happen twice.
     making: Mutex<()>,
+    /// Held while a backup is made.
+    pub backing_up: Mutex<()>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     pub closed: watch::Sender<bool>,
     pub scrub: Arc<Scrub>,
@@ -100,6 +102,7 @@ impl Folder {
             holds,
             members: Arc::default(),
             making: Mutex::default(),
+            backing_up: Mutex::default(),
             threads: Mutex::default(),
             closed: watch::Sender::new(false),
             scrub: Arc::default(),

@@ -116,12 +116,7 @@ impl TopicLog {
                 index.add(&placed.segment, &placed.header, placed.offset);
             }
         }
-        while writer.tail_bytes > self.tail_bytes_max
-            && let Some((partition, held)) = writer.in_tails.pop_front()
-        {
-            lock(&self.tails[partition as usize]).batches.pop_front();
-            writer.tail_bytes -= held;
-        }
+        self.trim(writer);
     }
 
     /// Frees what may go, and begins another segment where this one has been in use for too long. An answer says why
@@ -226,6 +221,7 @@ impl Drive for TopicLog {
         match waiting.is_empty() {
             true => {
                 self.make_room(&mut writer, 0);
+                self.trim(&mut writer);
                 // Nobody may come while health says that nothing is taken, so that it is asked here.
                 if self.refusal.now().is_some() && writer.appender.can_roll().is_ok() {
                     self.refusal.end(&self.topic.name);

@@ -12,7 +12,7 @@ use super::segment::{BatchHeader, Segment, Table};
 
 /// A span is closed when it has this many bytes: long enough that a system call does not matter, short enough that a
 /// seek to a position reads little it does not need.
-const SPAN_BYTES: u64 = 512 * 1024;
+pub(crate) const SPAN_BYTES: u64 = 512 * 1024;
 
 /// A run of whole batches.
 #[derive(Debug, Clone)]

@@ -7,7 +7,6 @@
 //! A closed segment that is mostly dead is emptied: what lives is copied to the end, positions kept, and synced;
 //! only then the segment goes. So an entry that lives long keeps nothing else from being freed.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -20,18 +19,17 @@ use super::appender::{Appender, Laid, Sizes};
 use super::data::Captured;
 use super::entrance::{Entrance, Gather, Ticket};
 use super::failure::Failure;
+use super::journal_group::{Group, Request, Want, copy_of};
 use super::lock;
 use super::make;
 use super::options::Host;
 use super::recover::recover;
 use super::refusal::Refusal;
-use super::segment::{BATCH_HEADER, Kind, Table};
-use super::streams::{Run, Streams, put_record, read_run};
+use super::segment::{BATCH_HEADER, Table};
+use super::streams::{Streams, read_run};
 use super::writer::{Drive, Queue, Urgency};
 use crate::contract::{AppendError, BrokerError};
 
-/// A batch of records has at most about this many bytes: what a read gets at once.
-const BATCH_BYTES_MAX: usize = 1 << 20;
 /// At most so much is admitted and not written; more callers wait outside.
 const WAITING_KIB_MAX: usize = 64 << 10;
 /// Emptying a segment copies at most about this much at a time: appends wait meanwhile.
@@ -50,43 +48,12 @@ pub(crate) struct JournalLog {
     still: AtomicUsize,
 }
 
-#[derive(Debug)]
-struct Request {
-    stream: u32,
-    want: Want,
-    answer: oneshot::Sender<Result<u64, AppendError>>,
-}
-
-#[derive(Debug)]
-enum Want {
-    Append { record: Bytes, expect_end: Option<u64> },
-    Replace(Bytes),
-    Cut(u64),
-    Forget,
-}
-
 impl Gather for Vec<Request> {
     type Call = Request;
 
     fn admit(&mut self, call: Request) {
         self.push(call);
     }
-}
-
-/// A group while it is laid out.
-#[derive(Default)]
-struct Group {
-    batches: Vec<Laid>,
-    /// The last batch of each stream, and where the stream will end.
-    open: HashMap<u32, (Option<usize>, u64)>,
-    /// Each caller, what it will be told, and the batch that must be durable for it.
-    answers: Vec<Answer>,
-}
-
-struct Answer {
-    caller: oneshot::Sender<Result<u64, AppendError>>,
-    result: Result<u64, AppendError>,
-    batch: Option<usize>,
 }
 
 impl JournalLog {
@@ -310,7 +277,6 @@ impl JournalLog {
 
     /// Frees one segment, or copies a part of what lives in one that is mostly dead. True if there may be more to do.
     fn tidy(&self, appender: &mut Appender) -> Result<bool, Failure> {
-        appender.prepare()?;
         let Some((number, living)) = ({
             let streams = lock(&self.streams);
             streams
@@ -329,7 +295,19 @@ impl JournalLog {
         }
         let mut copies = Vec::with_capacity(living.len());
         for (stream, start, run, segment) in living {
-            let records = if run.lost { Vec::new() } else { read_run(&run, &segment)? };
+            let records = match run.lost {
+                true => Ok(Vec::new()),
+                false => read_run(&run, &segment),
+            };
+            let records = match records {
+                // Its journal says so to whoever reads it. It must keep neither the others nor their space.
+                Err(failure @ Failure::Damaged { .. }) => {
+                    tracing::error!(log = self.name, %failure, "a record cannot be read, so that its segment is kept");
+                    lock(&self.streams).let_stay(number);
+                    return Ok(true);
+                }
+                records => records?,
+            };
             copies.push(copy_of(stream, start, &run, records));
         }
         self.write(appender, &mut copies).map_err(|(_, failure)| failure)?;
@@ -365,11 +343,16 @@ impl Drive for JournalLog {
         if self.stopped.get().is_some() {
             return;
         }
-        match self.tidy(&mut appender) {
-            Ok(true) => self.queue.change(|_| true),
-            Ok(false) => {}
-            Err(failure) if failure.is_harmless() => {}
-            Err(failure) => self.stop(failure.to_broker_error()),
+        // What is dead goes first, and whatever becomes of that, the next file is made: a full disk may have room only
+        // once something went.
+        let (tidied, prepared) = (self.tidy(&mut appender), appender.prepare());
+        if let Ok(true) = tidied {
+            self.queue.change(|_| true);
+        }
+        for failure in [tidied.err(), prepared.err()].into_iter().flatten() {
+            if !failure.is_harmless() {
+                self.stop(failure.to_broker_error());
+            }
         }
     }
 
@@ -407,84 +390,4 @@ impl Drive for JournalLog {
             false
         });
     }
-}
-
-impl Group {
-    fn add(&mut self, streams: &Streams, request: Request) {
-        let number = request.stream;
-        let Some(stream) = streams.get(number) else {
-            return;
-        };
-        if let Want::Cut(below) = request.want
-            && below <= stream.start
-        {
-            let result = Ok(stream.start);
-            self.answers.push(Answer { caller: request.answer, result, batch: None });
-            return;
-        }
-        if !stream.named && !self.open.contains_key(&number) {
-            let mut name = Laid::new(number, 0, Kind::Name);
-            name.bytes.extend_from_slice(&stream.name);
-            self.batches.push(name);
-        }
-        let (_, end) = *self.open.entry(number).or_insert((None, stream.next));
-        let (result, batch) = match request.want {
-            Want::Append { expect_end, .. } if expect_end.is_some_and(|expected| expected != end) => {
-                (Err(AppendError::Moved { end }), None)
-            }
-            Want::Append { record, .. } => (Ok(end), Some(self.record(number, &record))),
-            Want::Replace(record) => {
-                let batch = self.begin(number, Kind::Latest, end);
-                put_record(&mut self.batches[batch].bytes, &record);
-                self.batches[batch].count = 1;
-                self.open.insert(number, (None, end + 1));
-                (Ok(end), Some(batch))
-            }
-            Want::Cut(below) => {
-                let batch = self.begin(number, Kind::Cut, below.min(end));
-                self.open.insert(number, (None, end));
-                (Ok(end), Some(batch))
-            }
-            Want::Forget => (Ok(end), Some(self.begin(number, Kind::Gone, 0))),
-        };
-        self.answers.push(Answer { caller: request.answer, result, batch });
-    }
-
-    fn begin(&mut self, stream: u32, kind: Kind, base: u64) -> usize {
-        self.batches.push(Laid::new(stream, base, kind));
-        self.batches.len() - 1
-    }
-
-    /// Adds a record to the stream's open batch, or to a new one.
-    fn record(&mut self, stream: u32, record: &[u8]) -> usize {
-        let (open, end) = self.open.get(&stream).copied().unwrap_or_default();
-        let room = |batch: &usize| {
-            let bytes = self.batches[*batch].payload_bytes();
-            bytes == 0 || bytes + record.len() <= BATCH_BYTES_MAX
-        };
-        let batch = match open.filter(room) {
-            Some(batch) => batch,
-            None => self.begin(stream, Kind::Records, end),
-        };
-        put_record(&mut self.batches[batch].bytes, record);
-        self.batches[batch].count += 1;
-        self.open.insert(stream, (Some(batch), end + 1));
-        batch
-    }
-}
-
-/// What lives of a run, as a batch for the end of the log.
-fn copy_of(stream: u32, start: u64, run: &Run, records: Vec<(u64, Bytes)>) -> Laid {
-    if run.lost {
-        // That it is lost must not be lost.
-        let mut copy = Laid::new(stream, run.base, Kind::Lost);
-        copy.count = run.count;
-        return copy;
-    }
-    let mut copy = Laid::new(stream, run.base.max(start), Kind::Copies);
-    for (_, record) in records.iter().filter(|(position, _)| *position >= start) {
-        put_record(&mut copy.bytes, record);
-        copy.count += 1;
-    }
-    copy
 }

@@ -12,6 +12,7 @@ use super::appender::{Appender, Sizes};
 use super::disk::{DiskDir, DiskFile};
 use super::end::{self, End};
 use super::failure::{Action, Failure};
+use super::lock;
 use super::options::Host;
 use super::scan::{Extent, scan};
 use super::segment::{ALIGN, ReadHeader, Segment, SegmentHeader, Table, segment_number, segment_path};
@@ -21,7 +22,7 @@ use super::segment::{ALIGN, ReadHeader, Segment, SegmentHeader, Table, segment_n
 const ZEROS: usize = 1 << 20;
 /// Files that wait for use have names that begin so.
 pub(super) const SPARE: &str = "spare-";
-/// The one that is made when no other is there.
+/// The one that the first segment of a log is made of, when no other can be there.
 pub(super) const SPARE_NEW: &str = "spare-new";
 /// The last step of making a topic writes this file; until then it has the other name.
 const TOPIC: &str = "topic";
@@ -58,6 +59,7 @@ pub(crate) fn create(
         spare_number: 0,
         preparing: None,
         full: None,
+        recorded: true,
     })
 }
 
@@ -187,7 +189,7 @@ impl Place<'_> {
 
 /// A file of zeros. Written, not only reserved: a block written for the first time costs its sync twice as much.
 pub(super) fn make_zeroed(host: &Host, path: PathBuf, capacity: u64, reserve: u64) -> Result<Spare, Failure> {
-    check_space(host, &path, capacity, reserve)?;
+    let mut room = Room::take(host, &path, capacity, reserve)?;
     let failed = || Failure::io(Action::Make, &path);
     // One that a power cut left behind may be short.
     match host.disk.remove(&path) {
@@ -195,7 +197,7 @@ pub(super) fn make_zeroed(host: &Host, path: PathBuf, capacity: u64, reserve: u6
         _ => {}
     }
     let file = host.disk.create(&path).map_err(failed())?;
-    let filled = fill(&*file, capacity);
+    let filled = fill(&*file, capacity, &mut room);
     if let Err(error) = filled {
         let failure = failed()(error);
         // Gives the space back: the disk may just have become full.
@@ -208,8 +210,13 @@ pub(super) fn make_zeroed(host: &Host, path: PathBuf, capacity: u64, reserve: u6
 /// An error if the disk has no room for such a file beside what is kept for others. Asked before a byte is written: to
 /// write until the disk is full, and then to give it all back, would starve everybody else on it each time.
 pub(super) fn check_space(host: &Host, path: &Path, capacity: u64, reserve: u64) -> Result<(), Failure> {
+    has_room(host, path, capacity, reserve, *lock(&host.promised))
+}
+
+fn has_room(host: &Host, path: &Path, capacity: u64, reserve: u64, promised: u64) -> Result<(), Failure> {
     // A disk that does not say is tried.
     let free = host.disk.free_bytes(path.parent().unwrap_or(path)).unwrap_or(u64::MAX);
+    let free = free.saturating_sub(promised);
     if free >= capacity.saturating_add(reserve) {
         return Ok(());
     }
@@ -221,13 +228,42 @@ pub(super) fn check_space(host: &Host, path: &Path, capacity: u64, reserve: u64)
     Err(Failure::Io { action: Action::Make, path: path.to_owned(), kind: ErrorKind::StorageFull, error })
 }
 
-fn fill(file: &dyn DiskFile, capacity: u64) -> std::io::Result<()> {
+/// Room on the disk for a file that is being made: what is not written yet counts as taken, so that several logs that make
+/// files at once do not all take the same, and with it what is kept for others.
+struct Room<'h> {
+    host: &'h Host,
+    left: u64,
+}
+
+impl<'h> Room<'h> {
+    fn take(host: &'h Host, path: &Path, capacity: u64, reserve: u64) -> Result<Room<'h>, Failure> {
+        let mut promised = lock(&host.promised);
+        has_room(host, path, capacity, reserve, *promised)?;
+        *promised += capacity;
+        Ok(Room { host, left: capacity })
+    }
+
+    /// So much of it is written, and the disk counts it now.
+    fn written(&mut self, bytes: u64) {
+        *lock(&self.host.promised) -= bytes;
+        self.left -= bytes;
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        *lock(&self.host.promised) -= self.left;
+    }
+}
+
+fn fill(file: &dyn DiskFile, capacity: u64, room: &mut Room<'_>) -> std::io::Result<()> {
     let zeros = vec![0; ZEROS.min(capacity as usize)];
     let mut at = 0;
     while at < capacity {
         let piece = zeros.len().min((capacity - at) as usize);
         file.write_at(&zeros[..piece], at)?;
         file.sync_data()?;
+        room.written(piece as u64);
         at += piece as u64;
     }
     Ok(())
@@ -258,5 +294,85 @@ pub(super) fn make_dir(host: &Host, dir: &Path) -> Result<(), Failure> {
     match host.disk.open_dir(above).and_then(|handle| handle.sync()) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
         synced => synced.map_err(Failure::io(Action::Sync, dir)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::Any;
+    use std::io;
+
+    use super::super::disk::{Disk, RealDisk};
+    use super::super::options::Options;
+    use super::*;
+
+    type Meanwhile = Box<dyn FnOnce() + Send>;
+
+    /// A disk with so many bytes left, on which something else happens while the first file is made.
+    struct Small {
+        free: u64,
+        meanwhile: Mutex<Option<Meanwhile>>,
+    }
+
+    impl std::fmt::Debug for Small {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Small")
+        }
+    }
+
+    impl Disk for Small {
+        fn create_dir(&self, dir: &Path) -> io::Result<()> {
+            RealDisk.create_dir(dir)
+        }
+        fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+            RealDisk.list(dir)
+        }
+        fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+            RealDisk.open(path)
+        }
+        fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+            let meanwhile = lock(&self.meanwhile).take();
+            meanwhile.into_iter().for_each(|meanwhile| meanwhile());
+            RealDisk.create(path)
+        }
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            RealDisk.rename(from, to)
+        }
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            RealDisk.remove(path)
+        }
+        fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn DiskDir>> {
+            RealDisk.open_dir(dir)
+        }
+        fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
+            Ok(self.free)
+        }
+        fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
+            RealDisk.lock(path)
+        }
+    }
+
+    /// BRK-1, P10: what is kept for the journals stays free though several topics make their next segments at once.
+    #[test]
+    fn files_that_are_made_at_once_leave_together_what_is_kept_free() {
+        const CAPACITY: u64 = 64 << 10;
+        let dir = tempfile::tempdir().expect("a folder");
+        let (first, second) = (dir.path().join("spare-1"), dir.path().join("spare-2"));
+        let mut host = Options::default().host;
+        // Room for one and what is kept, and not for two.
+        let disk = Arc::new(Small { free: 2 * CAPACITY + 1000, meanwhile: Mutex::default() });
+        host.disk = Arc::clone(&disk) as Arc<dyn Disk>;
+        let other = Arc::new(Mutex::new(None));
+        let (theirs, result, path) = (host.clone(), Arc::clone(&other), second.clone());
+        *lock(&disk.meanwhile) = Some(Box::new(move || {
+            *lock(&result) = Some(make_zeroed(&theirs, path, CAPACITY, CAPACITY).map(drop));
+        }));
+        make_zeroed(&host, first, CAPACITY, CAPACITY).map(drop).expect("room for one");
+        let refused = lock(&other).take().expect("another was asked for meanwhile");
+        assert!(refused.is_err_and(|failure| failure.is_full() && failure.is_harmless()));
+        assert!(!second.exists());
+        // The first is written, and what was promised to it is given back: here the disk does not count what it holds.
+        make_zeroed(&host, second, CAPACITY, CAPACITY).map(drop).expect("nothing is promised any more");
+        assert_eq!(*lock(&host.promised), 0);
     }
 }

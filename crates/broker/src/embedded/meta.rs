@@ -121,7 +121,7 @@ pub(super) fn checksummed(text: &str) -> String {
 pub(super) fn read(host: &Host, dir: &Path, name: &str, first: &str) -> Result<Option<String>, Failure> {
     let path = dir.join(name);
     let failed = || Failure::io(Action::Read, &path);
-    let file = match host.disk.open(&path) {
+    let file = match host.disk.open_to_read(&path) {
         Ok(file) => file,
         // Something else may lie among the topics: it is none.
         Err(error)

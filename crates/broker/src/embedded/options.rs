@@ -6,6 +6,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Mutex, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -22,6 +23,9 @@ pub struct Options {
     pub journal_segment_bytes: u64,
     /// Bytes of each topic's newest messages that are kept in memory, so that readers at the end make no system call.
     pub tail_bytes: usize,
+    /// The same of all topics together: each gets an equal part, if that is less. As much again may be held of what was
+    /// read from the disk last.
+    pub tails_bytes: usize,
     pub(crate) host: Host,
 }
 
@@ -31,12 +35,15 @@ impl Default for Options {
             segment_bytes: 64 << 20,
             journal_segment_bytes: 16 << 20,
             tail_bytes: 8 << 20,
+            tails_bytes: 256 << 20,
             host: Host {
                 disk: Arc::new(RealDisk),
                 clock: Arc::new(system_ms),
                 uptime: Arc::new(uptime_ms),
                 entropy: Arc::new(Entropy::System),
                 threads: true,
+                promised: Arc::default(),
+                topics: Arc::default(),
                 #[cfg(feature = "flaws")]
                 flaws: Flaws::default(),
             },
@@ -50,6 +57,7 @@ impl std::fmt::Debug for Options {
             .field("segment_bytes", &self.segment_bytes)
             .field("journal_segment_bytes", &self.journal_segment_bytes)
             .field("tail_bytes", &self.tail_bytes)
+            .field("tails_bytes", &self.tails_bytes)
             .finish_non_exhaustive()
     }
 }
@@ -105,6 +113,8 @@ pub struct Flaws {
     pub trust_the_cache: bool,
     /// Forgets an old segment before its file is gone: the file stays if that fails, and later ones go.
     pub forget_before_freeing: bool,
+    /// Makes every file for the next segment under one name, though an earlier one may still wait there for its use.
+    pub one_name_for_spares: bool,
     /// Takes whatever is left of a log for all of it.
     pub ignore_the_recorded_end: bool,
     /// Empties the folder of a log that is to be made, whatever lies there.
@@ -124,6 +134,10 @@ pub(crate) struct Host {
     pub entropy: Arc<Entropy>,
     /// False in a simulation: somebody calls `commit_once`, and reads happen where they are asked for.
     pub threads: bool,
+    /// Bytes of files that are being made and are not written yet: the disk calls them free.
+    pub promised: Arc<Mutex<u64>>,
+    /// Topics that are open: what all of them may hold in memory is divided among them.
+    pub topics: Arc<AtomicUsize>,
     #[cfg(feature = "flaws")]
     pub flaws: Flaws,
 }

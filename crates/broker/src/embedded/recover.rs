@@ -72,7 +72,7 @@ pub(crate) fn recover(
         group,
         closed: false,
     };
-    record(host, dir, &*handle, &reached, known.is_none())?;
+    let recorded = record(host, dir, &*handle, &reached, known.is_none())? || known.is_some();
     let (spares, spare_number) = open_spares(host, dir, sizes, &names)?;
     last.segment.keep_open(&last.file);
     Ok(Appender {
@@ -91,6 +91,7 @@ pub(crate) fn recover(
         spare_number,
         preparing: None,
         full: None,
+        recorded,
     })
 }
 
@@ -194,14 +195,14 @@ fn tell_of_cut(segment: &Segment, scanned: &ScanEnd, known: Option<&End>) {
 }
 
 /// Records how far the log reaches. A full disk is no reason not to open it: pipelines may make room by settling what
-/// is there, and the bound that was there before still holds.
+/// is there, and the bound that was there before still holds. False if it was not recorded.
 fn record(
     host: &Host,
     dir: &Path,
     handle: &dyn DiskDir,
     reached: &End,
     is_first: bool,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     match reached.write(host, dir, handle) {
         Ok(()) if is_first => tracing::info!(
             dir = %dir.display(),
@@ -210,10 +211,11 @@ fn record(
         Ok(()) => {}
         Err(failure) if failure.is_harmless() && failure.is_full() => {
             tracing::warn!(%failure, "the end of the log was not recorded; an older record stays");
+            return Ok(false);
         }
         Err(failure) => return Err(failure),
     }
-    Ok(())
+    Ok(true)
 }
 
 fn open_segment(

@@ -139,7 +139,7 @@ fn next_batch<'w>(
 }
 
 /// An error if a newer version wrote this batch: overwriting it as if it were a torn tail would lose it.
-fn known_kind(segment: &Segment, at: u64, bytes: &[u8], group: u64) -> Result<(), Failure> {
+pub(crate) fn known_kind(segment: &Segment, at: u64, bytes: &[u8], group: u64) -> Result<(), Failure> {
     match BatchHeader::unknown_kind(bytes, segment.generation) {
         Some((code, later)) if later >= group => {
             let what = format!("at byte {at} is a batch of kind {code}, which this version does not know");

@@ -13,6 +13,7 @@ use std::time::Duration;
 use super::failure::{Action, Failure};
 use super::folder::Folder;
 use super::lock;
+use super::patient::Patient;
 use super::scan::{Extent, scan};
 use super::segment::{ReadHeader, Segment, SegmentHeader};
 use crate::contract::{BrokerError, Scrubbed};
@@ -98,22 +99,26 @@ impl Scrub {
         let extent = match next {
             None => Extent::Open,
             Some(next) => {
-                match SegmentHeader::read(&*next.file()?).map_err(Failure::io(Action::Read, &next.path))? {
+                match SegmentHeader::read(&Patient(&*next.file()?))
+                    .map_err(Failure::io(Action::Read, &next.path))?
+                {
                     ReadHeader::Good(header, _) => Extent::Sealed(header.previous_end),
                     // Its own turn comes.
                     _ => Extent::Open,
                 }
             }
         };
-        let file = segment.file()?;
+        // What cannot be read is damage to whoever will need it; only what may pass is not told (`tell`).
+        let opened = segment.file()?;
+        let file = Patient(&*opened);
         if !matches!(
-            SegmentHeader::read(&*file).map_err(Failure::io(Action::Read, &segment.path))?,
+            SegmentHeader::read(&file).map_err(Failure::io(Action::Read, &segment.path))?,
             ReadHeader::Good(..)
         ) {
             return Err(Failure::damaged(&segment.path, 0, "the segment's header is damaged"));
         }
         let mut since = 0;
-        let scanned = scan(segment, &*file, extent, None, |header, _, _| {
+        let scanned = scan(segment, &file, extent, None, |header, _, _| {
             let bytes = header.stored_bytes() as u64;
             self.bytes.fetch_add(bytes, Ordering::Relaxed);
             since += bytes;

@@ -59,6 +59,8 @@ struct Contents {
     durable: Vec<u8>,
     current: Vec<u8>,
     unsynced: Vec<(u64, Vec<u8>)>,
+    /// What cannot be read: from where to where.
+    spoiled: Vec<(u64, u64)>,
 }
 
 /// A change of a name: `from` is gone, `to` is there.
@@ -199,7 +201,7 @@ impl SimDisk {
         let inode = state.next_inode;
         state.next_inode += 1;
         state.used += bytes.len() as u64;
-        let file = Contents { durable: bytes.clone(), current: bytes, unsynced: Vec::new() };
+        let file = Contents { durable: bytes.clone(), current: bytes, ..Contents::default() };
         state.files.insert(inode, file);
         state.names.insert(path.to_owned(), inode);
         state.durable_names.insert(path.to_owned(), inode);
@@ -399,10 +401,18 @@ impl Disk for SimDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let state = lock(&self.state);
+        state.alive()?;
+        state.names.get(path).ok_or(io::ErrorKind::NotFound)?;
+        state.writable()?;
+        drop(state);
+        self.open_to_read(path)
+    }
+
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = lock(&self.state);
         state.alive()?;
         let inode = *state.names.get(path).ok_or(io::ErrorKind::NotFound)?;
-        state.writable()?;
         state.meet(Fault::Open)?;
         state.descriptor()?;
         let descriptor = Descriptor { disk: self.clone(), life: state.life };
@@ -470,10 +480,14 @@ impl Disk for SimDisk {
         Ok(state.space.map_or(u64::MAX, |space| space.saturating_sub(state.used)))
     }
 
-    fn lock(&self, _path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
+    fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
+        lock(&self.state).writable()?;
+        self.lock_to_read(path)
+    }
+
+    fn lock_to_read(&self, _path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
         let mut state = lock(&self.state);
         state.alive()?;
-        state.writable()?;
         if std::mem::replace(&mut state.locked, true) {
             return Err(io::ErrorKind::WouldBlock.into());
         }

@@ -9,13 +9,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::{Bytes, BytesMut};
 use keylane_core::Batch;
 
+use super::disk::DiskFile;
 use super::failure::{Action, Failure};
-use super::index::Span;
+use super::index::{SPAN_BYTES, Span};
 use super::lock;
+use super::patient::Patient;
 use super::segment::{ALIGN, BATCH_HEADER, BatchHeader, Kind, u32_at};
 
 /// Spans kept after they were read: enough that readers of all partitions that walk the same stretch share it.
 const SPANS_MAX: usize = 16;
+/// Spans of that many bytes, as they mostly have.
+fn most(bytes_max: usize) -> usize {
+    (bytes_max / SPAN_BYTES as usize).clamp(1, SPANS_MAX)
+}
+
 /// Buffers kept for the next reads: as many as are read at the same time on a small machine.
 const BUFFERS_MAX: usize = 4;
 
@@ -133,9 +140,9 @@ impl SpanCache {
         loaded.as_ref().map(|loaded| Arc::clone(&loaded.batches))
     }
 
-    /// The batches of a span, from memory or from the disk.
-    pub fn load(&self, span: &Span) -> Result<Arc<SpanBatches>, Failure> {
-        let slot = self.slot(span);
+    /// The batches of a span, from memory or from the disk. At most about so many bytes are kept, and at least one span.
+    pub fn load(&self, span: &Span, bytes_max: usize) -> Result<Arc<SpanBatches>, Failure> {
+        let slot = self.slot(span, bytes_max);
         let mut loaded = lock(&slot.loaded);
         if let Some(loaded) = &*loaded {
             return Ok(Arc::clone(&loaded.batches));
@@ -150,7 +157,21 @@ impl SpanCache {
         Ok(batches)
     }
 
-    fn slot(&self, span: &Span) -> Arc<Slot> {
+    /// Keeps no more than about so many bytes.
+    pub fn trim(&self, bytes_max: usize) {
+        while let Some(oldest) = self.beyond(bytes_max) {
+            drop(oldest);
+        }
+        lock(&self.buffers).truncate(most(bytes_max) * BUFFERS_MAX / SPANS_MAX);
+    }
+
+    /// Takes the oldest out, if there are more than fit.
+    fn beyond(&self, bytes_max: usize) -> Option<Arc<Slot>> {
+        let mut slots = lock(&self.slots);
+        (slots.len() > most(bytes_max)).then(|| slots.pop_front()).flatten()
+    }
+
+    fn slot(&self, span: &Span, bytes_max: usize) -> Arc<Slot> {
         let mut slots = lock(&self.slots);
         if let Some(slot) = slots.iter().find(|slot| slot.holds(span)) {
             return Arc::clone(slot);
@@ -162,12 +183,8 @@ impl SpanCache {
             loaded: Mutex::new(None),
         });
         slots.push_back(Arc::clone(&slot));
-        let oldest = match slots.len() > SPANS_MAX {
-            true => slots.pop_front(),
-            false => None,
-        };
         drop(slots);
-        if let Some(oldest) = oldest.and_then(Arc::into_inner) {
+        if let Some(oldest) = self.beyond(bytes_max).and_then(Arc::into_inner) {
             self.use_again(oldest);
         }
         slot
@@ -199,7 +216,8 @@ impl Slot {
 fn read_span(span: &Span, mut bytes: BytesMut) -> Result<(Bytes, SpanBatches), Failure> {
     let segment = &span.segment;
     bytes.resize(span.bytes as usize, 0);
-    segment.file()?.read_at(&mut bytes, span.offset).map_err(Failure::io(Action::Read, &segment.path))?;
+    let read = Patient(&*segment.file()?).read_at(&mut bytes, span.offset);
+    read.map_err(Failure::io(Action::Read, &segment.path))?;
     let bytes = bytes.freeze();
     let (mut batches, mut at) = (SpanBatches { whole: Vec::new(), damaged: None }, 0);
     while at < bytes.len() {

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::sync::watch;
 
+use super::disk::DiskFile;
 use super::failure::{Action, Failure};
+use super::patient::Patient;
 use super::recover::Visitor;
 use super::segment::{BATCH_HEADER, BatchHeader, Kind, Segment, Table, u32_at};
 use crate::contract::BrokerError;
@@ -33,6 +35,8 @@ pub(crate) struct Streams {
     segments: BTreeMap<u64, SegmentUse>,
     /// The next number: never one that an older segment may still speak of.
     next: u32,
+    /// Why nothing comes any more: a stream that is new must say so, too.
+    stopped: Option<BrokerError>,
 }
 
 /// One stream.
@@ -72,6 +76,8 @@ struct SegmentUse {
     segment: Arc<Segment>,
     bytes: u64,
     live: u64,
+    /// Something in it that lives cannot be read: it stays as it is until all of it is dead.
+    stays: bool,
 }
 
 impl Streams {
@@ -152,6 +158,7 @@ impl Streams {
             segment: Arc::clone(segment),
             bytes: 0,
             live: 0,
+            stays: false,
         });
     }
 
@@ -159,7 +166,7 @@ impl Streams {
     pub fn mostly_dead(&self, active: u64) -> Option<u64> {
         let closed = self.segments.iter().filter(|(number, _)| **number != active);
         closed
-            .filter(|(_, used)| used.live * 2 <= used.bytes || used.live == 0)
+            .filter(|(_, used)| used.live == 0 || used.live * 2 <= used.bytes && !used.stays)
             .min_by_key(|(_, used)| used.live)
             .map(|(number, _)| *number)
     }
@@ -183,13 +190,21 @@ impl Streams {
         living
     }
 
+    /// A segment cannot be emptied.
+    pub fn let_stay(&mut self, segment: u64) {
+        if let Some(used) = self.segments.get_mut(&segment) {
+            used.stays = true;
+        }
+    }
+
     /// Takes a segment out.
     pub fn remove(&mut self, segment: u64) -> Option<Arc<Segment>> {
         self.segments.remove(&segment).map(|used| used.segment)
     }
 
     /// Tells everybody who waits that nothing comes any more.
-    pub fn stop(&self, why: &BrokerError) {
+    pub fn stop(&mut self, why: &BrokerError) {
+        self.stopped.get_or_insert_with(|| why.clone());
         for stream in self.streams.values() {
             stream.tail.send_modify(|tail| {
                 tail.stopped.get_or_insert_with(|| why.clone());
@@ -252,12 +267,13 @@ impl Streams {
     fn add(&mut self, number: u32, name: Vec<u8>, named: bool) {
         self.next = self.next.max(number + 1);
         self.by_name.insert(name.clone(), number);
+        let tail = Tail { end: 0, stopped: self.stopped.clone() };
         let stream = self.streams.entry(number).or_insert_with(|| Stream {
             name,
             named,
             start: 0,
             next: 0,
-            tail: watch::Sender::new(Tail::default()),
+            tail: watch::Sender::new(tail),
             runs: BTreeMap::new(),
         });
         stream.named = named;
@@ -365,7 +381,8 @@ pub(crate) fn read_run(run: &Run, segment: &Segment) -> Result<Vec<(u64, Bytes)>
         return Err(Failure::damaged(&segment.path, run.offset, what));
     }
     let mut bytes = vec![0; run.bytes as usize];
-    segment.file()?.read_at(&mut bytes, run.offset).map_err(Failure::io(Action::Read, &segment.path))?;
+    let read = Patient(&*segment.file()?).read_at(&mut bytes, run.offset);
+    read.map_err(Failure::io(Action::Read, &segment.path))?;
     let bytes = Bytes::from(bytes);
     let damaged = |what| Failure::damaged(&segment.path, run.offset, what);
     let header = BatchHeader::decode(&bytes, segment.generation)

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::task::Waker;
 
@@ -54,7 +55,34 @@ pub(crate) struct TopicLog {
     pub(super) writer: Mutex<Writer>,
     pub(super) stopped: OnceLock<BrokerError>,
     pub(super) refusal: Refusal,
-    pub(super) tail_bytes_max: usize,
+    memory: Memory,
+}
+
+/// What a topic may hold in memory. It counts as open until this is dropped.
+struct Memory {
+    tail_bytes: usize,
+    /// Of all topics.
+    tails_bytes: usize,
+    topics: Arc<AtomicUsize>,
+}
+
+impl Memory {
+    fn new(options: &Options) -> Memory {
+        let topics = Arc::clone(&options.host.topics);
+        topics.fetch_add(1, Ordering::Relaxed);
+        Memory { tail_bytes: options.tail_bytes, tails_bytes: options.tails_bytes, topics }
+    }
+
+    /// Bytes, now: fewer the more topics there are.
+    fn share(&self) -> usize {
+        self.tails_bytes / self.topics.load(Ordering::Relaxed).max(1)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.topics.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// The newest batches of a partition, and who waits for more.
@@ -147,7 +175,7 @@ impl TopicLog {
             }),
             refusal: Refusal::default(),
             stopped: OnceLock::new(),
-            tail_bytes_max: options.tail_bytes,
+            memory: Memory::new(options),
         }
     }
 
@@ -253,7 +281,19 @@ impl TopicLog {
 
     /// Reads a span, from memory or from the disk.
     pub fn load(&self, span: &Span) -> Result<Arc<SpanBatches>, BrokerError> {
-        self.spans.load(span).map_err(BrokerError::from)
+        self.spans.load(span, self.memory.share()).map_err(BrokerError::from)
+    }
+
+    /// Lets go what is beyond the topic's part of the memory: there may be more topics than before.
+    pub(super) fn trim(&self, writer: &mut Writer) {
+        let share = self.memory.share();
+        while writer.tail_bytes > self.memory.tail_bytes.min(share)
+            && let Some((partition, held)) = writer.in_tails.pop_front()
+        {
+            lock(&self.tails[partition as usize]).batches.pop_front();
+            writer.tail_bytes -= held;
+        }
+        self.spans.trim(share);
     }
 
     /// A span that another reader has read already.

@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, TryLockError};
 
 use super::super::end::{End, NAME as END};
 use super::super::failure::{Action, Failure};
@@ -32,16 +32,34 @@ pub(in crate::embedded) struct Captured {
 
 /// Copies `folder` to `target`, which is not there yet or empty.
 pub(in crate::embedded) fn back_up(folder: &Folder, target: &Path) -> Result<Backup, BrokerError> {
-    let made = prepare(folder.root(), target)?;
-    let copied = copy_all(folder, target);
-    if copied.is_err() {
-        // Half a backup is of no use, and may be what fills the disk.
-        let removed = if made { fs::remove_dir_all(target) } else { empty(target) };
-        if let Err(error) = removed {
-            tracing::warn!(%error, folder = %target.display(), "what was copied of a failed backup could not be removed");
+    let _one_at_a_time = match folder.backing_up.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            let what = "another backup of the data folder is being made; wait until it is done";
+            return Err(BrokerError::Backup(what.to_owned()));
         }
+        locked => locked,
+    };
+    let made = prepare(folder.root(), target)?;
+    copy_to(folder, target, made)
+}
+
+/// Copies to a folder that was found empty; `made`: this backup made it.
+fn copy_to(folder: &Folder, target: &Path, made: bool) -> Result<Backup, BrokerError> {
+    let mut copy = Copy {
+        root: folder.root(),
+        target,
+        manifest: Manifest::default(),
+        backup: Backup::default(),
+        made: Vec::new(),
+    };
+    if made {
+        copy.made.push(target.to_owned());
     }
-    copied.map_err(|failure| BrokerError::Backup(failure.to_string()))
+    let copied = copy.all(folder);
+    if copied.is_err() {
+        copy.remove();
+    }
+    copied.map(|()| copy.backup).map_err(|failure| BrokerError::Backup(failure.to_string()))
 }
 
 /// Makes the folder; true if it was not there.
@@ -69,58 +87,78 @@ fn prepare(root: &Path, target: &Path) -> Result<bool, BrokerError> {
     }
 }
 
-fn empty(dir: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        match entry.file_type()?.is_dir() {
-            true => fs::remove_dir_all(entry.path())?,
-            false => fs::remove_file(entry.path())?,
-        }
-    }
-    Ok(())
-}
-
-fn copy_all(folder: &Folder, target: &Path) -> Result<Backup, Failure> {
-    let _still = folder.stand_still();
-    let mut copy =
-        Copy { root: folder.root(), target, manifest: Manifest::default(), backup: Backup::default() };
-    copy.manifest.made_ms = folder.options.host.now_ms();
-    copy.small("broker")?;
-    for (name, log) in [("journals", folder.journals()), ("holds", folder.holds())] {
-        let log = log.map_err(|error| Failure::damaged(&folder.root().join(name), 0, error.to_string()))?;
-        copy.log(name, &log.capture())?;
-    }
-    for topic in folder.open_topics() {
-        let name = format!("topics/{}", topic.topic.name);
-        copy.log(&name, &topic.capture())?;
-        copy.small(&format!("{name}/topic"))?;
-    }
-    copy.backup.left_out = folder.closed_topics();
-    copy.finish()
-}
-
 struct Copy<'a> {
     root: &'a Path,
     target: &'a Path,
     manifest: Manifest,
     backup: Backup,
+    /// Files and folders that this backup made: what else is there is another's, that found the folder empty as well.
+    made: Vec<PathBuf>,
 }
 
 impl Copy<'_> {
+    fn all(&mut self, folder: &Folder) -> Result<(), Failure> {
+        let _still = folder.stand_still();
+        self.manifest.made_ms = folder.options.host.now_ms();
+        self.small("broker")?;
+        for (name, log) in [("journals", folder.journals()), ("holds", folder.holds())] {
+            let log =
+                log.map_err(|error| Failure::damaged(&folder.root().join(name), 0, error.to_string()))?;
+            self.log(name, &log.capture())?;
+        }
+        for topic in folder.open_topics() {
+            let name = format!("topics/{}", topic.topic.name);
+            self.log(&name, &topic.capture())?;
+            self.small(&format!("{name}/topic"))?;
+        }
+        self.backup.left_out = folder.closed_topics();
+        self.finish()
+    }
+
+    /// Takes back what was made: half a backup is of no use, and may be what fills the disk.
+    fn remove(&self) {
+        for path in self.made.iter().rev() {
+            let removed = if path.is_dir() { fs::remove_dir(path) } else { fs::remove_file(path) };
+            if let Err(error) = removed
+                && path.exists()
+            {
+                tracing::warn!(%error, path = %path.display(), "this was copied for a backup that failed, and could not be removed");
+            }
+        }
+    }
+
+    fn folder(&mut self, dir: &Path) -> Result<(), Failure> {
+        if let Some(above) = dir.parent().filter(|above| !above.exists()) {
+            self.folder(above)?;
+        }
+        match fs::DirBuilder::new().mode(0o700).create(dir) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => {
+                made.map_err(Failure::io(Action::CreateFolder, dir))?;
+                self.made.push(dir.to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, path: &Path) -> io::Result<File> {
+        let file = new_file(path)?;
+        self.made.push(path.to_owned());
+        Ok(file)
+    }
+
     fn log(&mut self, name: &str, captured: &Captured) -> Result<(), Failure> {
         let dir = self.target.join(name);
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&dir)
-            .map_err(Failure::io(Action::CreateFolder, &dir))?;
+        self.folder(&dir)?;
         let Some((newest, full)) = captured.segments.split_last() else {
             return Ok(());
         };
         for segment in full {
             let to = self.target_of(&segment.path);
             let linked = fs::hard_link(&segment.path, &to).is_ok();
-            if !linked {
+            if linked {
+                self.made.push(to.clone());
+            } else {
                 self.copy(&segment.path, &to, u64::MAX, segment.capacity)?;
             }
             self.add(&to, linked)?;
@@ -129,7 +167,7 @@ impl Copy<'_> {
         self.copy(&newest.path, &to, captured.end.end, newest.capacity)?;
         self.add(&to, false)?;
         let to = dir.join(END);
-        write_new(&to, checksummed(&captured.end.text()).as_bytes())?;
+        self.write_new(&to, checksummed(&captured.end.text()).as_bytes())?;
         self.add(&to, false)?;
         sync(&dir)
     }
@@ -139,7 +177,7 @@ impl Copy<'_> {
         let from = self.root.join(name);
         let bytes = fs::read(&from).map_err(Failure::io(Action::Read, &from))?;
         let to = self.target.join(name);
-        write_new(&to, &bytes)?;
+        self.write_new(&to, &bytes)?;
         self.add(&to, false)
     }
 
@@ -148,10 +186,10 @@ impl Copy<'_> {
     }
 
     /// Copies the first `bytes` of a file, and makes the copy `length` long.
-    fn copy(&self, from: &Path, to: &Path, bytes: u64, length: u64) -> Result<(), Failure> {
-        let copied = || {
+    fn copy(&mut self, from: &Path, to: &Path, bytes: u64, length: u64) -> Result<(), Failure> {
+        let mut copied = || {
             let mut source = File::open(from)?.take(bytes);
-            let mut copy = new_file(to)?;
+            let mut copy = self.file(to)?;
             io::copy(&mut source, &mut copy)?;
             if copy.metadata()?.len() < length {
                 copy.set_len(length)?;
@@ -172,17 +210,27 @@ impl Copy<'_> {
     }
 
     /// The manifest comes last: what it names is durable by then.
-    fn finish(self) -> Result<Backup, Failure> {
+    fn finish(&mut self) -> Result<(), Failure> {
         for dir in [self.target.join("topics"), self.target.to_owned()] {
             if dir.exists() {
                 sync(&dir)?;
             }
         }
         let (new, path) = (self.target.join("manifest.new"), self.target.join(manifest::NAME));
-        write_new(&new, self.manifest.encode().as_bytes())?;
+        let text = self.manifest.encode();
+        self.write_new(&new, text.as_bytes())?;
         fs::rename(&new, &path).map_err(Failure::io(Action::Rename, &new))?;
-        sync(self.target)?;
-        Ok(self.backup)
+        self.made.push(path);
+        sync(self.target)
+    }
+
+    fn write_new(&mut self, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+        let mut written = || {
+            let mut file = self.file(path)?;
+            file.write_all(bytes)?;
+            file.sync_all()
+        };
+        written().map_err(Failure::io(Action::Write, path))
     }
 }
 
@@ -190,15 +238,57 @@ pub(super) fn new_file(path: &Path) -> io::Result<File> {
     fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
 }
 
-fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    let written = || {
-        let mut file = new_file(path)?;
-        file.write_all(bytes)?;
-        file.sync_all()
-    };
-    written().map_err(Failure::io(Action::Write, path))
-}
-
 pub(super) fn sync(dir: &Path) -> Result<(), Failure> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(Failure::io(Action::Sync, dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::options::Options;
+    use super::*;
+
+    fn files(dir: &Path) -> u64 {
+        let entries = fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path());
+        entries.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
+    }
+
+    /// P1: two that found the same folder empty: the one that comes too late takes back what it made, and no more.
+    #[test]
+    fn a_backup_that_fails_leaves_what_another_one_made() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::open(&dir.path().join("data"), Options::default()).expect("a new folder");
+        let target = dir.path().join("backup");
+        let made = prepare(folder.root(), &target).expect("it is not there yet");
+        assert!(made);
+        let won = back_up(&folder, &target).expect("it is empty");
+        let lost = copy_to(&folder, &target, made);
+        assert!(matches!(lost, Err(BrokerError::Backup(_))), "{lost:?}");
+        assert_eq!(files(&target), won.files + 1, "all that the manifest names, and the manifest");
+    }
+
+    /// Bad input: what a backup made that failed is gone, and the folder with it.
+    #[test]
+    fn a_backup_that_fails_takes_back_what_it_made() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::open(&dir.path().join("data"), Options::default()).expect("a new folder");
+        let target = dir.path().join("a/backup");
+        let made = prepare(folder.root(), &target).expect("it is not there yet");
+        fs::create_dir_all(target.join("holds")).expect("a folder");
+        fs::write(target.join("holds/end"), "in the way").expect("a file");
+        assert!(copy_to(&folder, &target, made).is_err());
+        assert_eq!(files(&target), 1, "what was in the way");
+    }
+
+    /// Bad input: the second of two is told so at once.
+    #[test]
+    fn one_backup_is_made_at_a_time() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::open(&dir.path().join("data"), Options::default()).expect("a new folder");
+        let first = folder.backing_up.try_lock().expect("nobody has it");
+        let second = back_up(&folder, &dir.path().join("backup"));
+        assert!(matches!(&second, Err(BrokerError::Backup(said)) if said.contains("another")), "{second:?}");
+        assert!(!dir.path().join("backup").exists());
+        drop(first);
+        back_up(&folder, &dir.path().join("backup")).expect("the first is done");
+    }
 }

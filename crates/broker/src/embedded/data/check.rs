@@ -50,20 +50,13 @@ pub(super) fn lock(
     if !writes && !names.iter().any(|name| ROOT_NAMES.contains(&name.as_str())) {
         return Ok(None);
     }
-    match host.disk.lock(&root.join("lock")) {
+    let path = root.join("lock");
+    // Whoever only reads can do so where nobody can write.
+    let locked = if writes { host.disk.lock(&path) } else { host.disk.lock_to_read(&path) };
+    match locked {
         Ok(locked) => Ok(Some(locked)),
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
             Err(OpenError::Locked(root.to_owned()))
-        }
-        // Whoever only reads can do so where nobody can write.
-        Err(error)
-            if !writes
-                && matches!(
-                    error.kind(),
-                    std::io::ErrorKind::ReadOnlyFilesystem | std::io::ErrorKind::PermissionDenied
-                ) =>
-        {
-            Ok(None)
         }
         Err(error) => Err(Failure::io(Action::Lock, root)(error).into()),
     }
@@ -84,7 +77,7 @@ pub(super) fn look(host: &Host, root: &Path) -> Result<Looked, Failure> {
 fn given_up(host: &Host, root: &Path) -> Result<Vec<String>, Failure> {
     let path = root.join(REPAIRED).join(REPAIR_LOG);
     let failed = || Failure::io(Action::Read, &path);
-    let file = match host.disk.open(&path) {
+    let file = match host.disk.open_to_read(&path) {
         Ok(file) => file,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(failed()(error)),
@@ -148,19 +141,16 @@ impl Looked {
         if !journals {
             report.ends = ends_of(&walked.table, &walked.starts);
         }
-        let gaps = walked.streams.gaps();
         for region in &walked.regions {
-            report.damages.push(damage(&dir, &name, region, &walked, journals.then_some(&gaps)));
+            report.damages.push(damage(&dir, &name, region, &walked, journals));
         }
         if let Some(what) = &walked.no_end {
             report.damages.push(no_end(&dir, &name, what));
         }
-        if journals && walked.regions.is_empty() {
-            let of = |(stream, from, to): &(u32, u64, u64)| {
-                format!("{name}: a segment is missing: {}", lost(&walked, &name, &range(*stream, *from, *to)))
-            };
-            self.report.troubles.extend(gaps.iter().map(of));
-        }
+        let of = |(stream, from, to): &(u32, u64, u64)| {
+            format!("{name}: a segment is missing: {}", lost(&walked, &name, &range(*stream, *from, *to)))
+        };
+        self.report.troubles.extend(walked.missing.iter().map(of));
         self.report.foreign.extend(foreign(host, &dir));
         self.report.logs.push(report);
         self.logs.insert(name, (log, walked));
@@ -171,27 +161,28 @@ fn range(stream: u32, from: u64, to: u64) -> LostRange {
     LostRange { stream, from, to, at_most: false }
 }
 
-/// Damage in words. Of journals only what is still needed is lost: most of what lies in their logs was replaced.
-fn damage(
-    dir: &Path,
-    name: &str,
-    region: &Region,
-    walked: &Walked,
-    gaps: Option<&Vec<(u32, u64, u64)>>,
-) -> Damage {
-    let needed = |range: &&LostRange| {
-        let within = |gap: &(u32, u64, u64)| gap.0 == range.stream && gap.1 < range.to && range.from < gap.2;
-        range.at_most || gaps.is_none_or(|gaps| gaps.iter().any(within))
-    };
+fn damage(dir: &Path, name: &str, region: &Region, walked: &Walked, journals: bool) -> Damage {
     Damage {
         word: format!("{name}:{}:{}", region.segment, region.from),
         file: segment_path(dir, region.segment),
         offset: region.from,
         bytes: region.to - region.from,
         what: region.what.clone(),
-        lost: region.lost.iter().filter(needed).map(|range| lost(walked, name, range)).collect(),
+        lost: all_lost(walked, name, region, journals),
         can_be_skipped: !matches!(region.mend, Mend::Nothing),
     }
+}
+
+/// What a region held, in words. Of journals only what is still needed is lost: most of what lies in their logs was
+/// replaced.
+pub(super) fn all_lost(walked: &Walked, name: &str, region: &Region, journals: bool) -> Vec<Lost> {
+    let gaps = walked.streams.gaps();
+    let needed = |range: &&LostRange| {
+        let within = |gap: &(u32, u64, u64)| gap.0 == range.stream && gap.1 < range.to && range.from < gap.2;
+        range.at_most || !journals || gaps.iter().any(within)
+    };
+    let all = region.lost.iter().filter(needed).chain(&region.gaps);
+    all.map(|range| lost(walked, name, range)).collect()
 }
 
 fn no_end(dir: &Path, name: &str, what: &str) -> Damage {
@@ -207,7 +198,7 @@ fn no_end(dir: &Path, name: &str, what: &str) -> Damage {
 }
 
 /// Positions of a stream, with the words for whose they are.
-pub(super) fn lost(walked: &Walked, name: &str, range: &LostRange) -> Lost {
+fn lost(walked: &Walked, name: &str, range: &LostRange) -> Lost {
     let LostRange { stream, from, to, at_most } = *range;
     let of = match walked.table.get(&stream).and_then(|ends| parse_name(&ends.name)) {
         _ if name.contains("topics/") => format!("partition {stream}"),

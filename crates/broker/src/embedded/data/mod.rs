@@ -8,10 +8,12 @@
 
 mod backup;
 mod check;
+mod gaps;
 mod manifest;
 mod repair;
 mod report;
 mod restore;
+mod segments;
 mod walk;
 
 pub(super) use backup::{Captured, back_up};

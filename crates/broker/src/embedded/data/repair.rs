@@ -7,14 +7,16 @@
 
 use std::path::{Path, PathBuf};
 
+use super::super::disk::DiskFile;
 use super::super::end::End;
 use super::super::failure::{Action, Failure, OpenError};
 use super::super::make::{make_dir, sync_dir};
 use super::super::options::{Host, Options};
+use super::super::patient::Patient;
 use super::super::segment::{
-    BATCH_HEADER, BatchHeader, Kind, ReadHeader, SegmentHeader, segment_path, stored_bytes,
+    BATCH_HEADER, BatchHeader, Kind, ReadHeader, Segment, SegmentHeader, segment_path, stored_bytes,
 };
-use super::check::{END_WORD, REPAIR_LOG, REPAIRED, lock, look, lost};
+use super::check::{END_WORD, REPAIR_LOG, REPAIRED, all_lost, lock, look};
 use super::report::Lost;
 use super::walk::{Anew, LostRange, Mend, Region, Walked};
 
@@ -72,22 +74,16 @@ impl Repair<'_> {
     fn skip(&self, word: &str, region: &Region) -> Result<Repaired, Failure> {
         let path = segment_path(self.dir, region.segment);
         let kept = self.keep(&path, region)?;
+        // First what is said at the end of the log: once the place itself is whole, nobody sees that it was not.
         match &region.mend {
             Mend::Fill => {
                 self.part_from_copies(&path)?;
                 self.lengthen(&path, region.to)?;
-                // First what is in doubt, behind the end: once the place itself is whole, nobody sees that it was.
                 let doubtful = region.lost.iter().filter(|range| range.at_most);
-                let doubtful: Vec<_> = doubtful.map(Batch::lost).collect();
-                let (generation, group) = (region.generation, self.walked.group);
-                self.write(
-                    &path,
-                    &lay_out(doubtful, generation, group, self.walked.end, None),
-                    self.walked.end,
-                )?;
+                self.say_at_the_end(doubtful.chain(&region.gaps))?;
                 let batches = Batch::of(region);
-                let bytes =
-                    lay_out(batches, generation, region.group, region.from, Some(region.to - region.from));
+                let exactly = Some(region.to - region.from);
+                let bytes = lay_out(batches, region.generation, region.group, region.from, exactly);
                 if bytes.len() as u64 != region.to - region.from {
                     return Err(self.cannot(&path, region.from));
                 }
@@ -99,13 +95,15 @@ impl Repair<'_> {
             }
             Mend::Anew(anew) => self.make_anew(&path, region, anew)?,
             Mend::MoveAway => {
+                self.say_at_the_end(&region.gaps)?;
                 let host = self.host;
                 host.disk.remove(&path).map_err(Failure::io(Action::Remove, &path))?;
                 sync_dir(host, self.dir)?;
             }
             Mend::Nothing => return Err(self.cannot(&path, region.from)),
         }
-        let lost = region.lost.iter().map(|range| lost(self.walked, self.name, range)).collect();
+        let journals = !self.name.contains("topics/");
+        let lost = all_lost(self.walked, self.name, region, journals);
         self.note(Repaired { word: word.to_owned(), lost, kept })
     }
 
@@ -126,7 +124,7 @@ impl Repair<'_> {
             _ => (0, length),
         };
         let mut bytes = vec![0; (to - from) as usize];
-        file.read_at(&mut bytes, from).map_err(failed())?;
+        Patient(&*file).read_at(&mut bytes, from).map_err(failed())?;
         let dir = self.root.join(REPAIRED);
         make_dir(self.host, &dir)?;
         let name = format!(
@@ -152,7 +150,7 @@ impl Repair<'_> {
         }
         let there = self.host.disk.open(path).map_err(failed())?;
         let mut bytes = vec![0; there.len().map_err(failed())? as usize];
-        there.read_at(&mut bytes, 0).map_err(failed())?;
+        Patient(&*there).read_at(&mut bytes, 0).map_err(failed())?;
         self.replace(path, &bytes, bytes.len() as u64)
     }
 
@@ -193,6 +191,47 @@ impl Repair<'_> {
         Ok(())
     }
 
+    /// Says behind the last batch of the log what is lost.
+    fn say_at_the_end<'r>(&self, lost: impl IntoIterator<Item = &'r LostRange>) -> Result<(), Failure> {
+        let batches: Vec<_> = lost.into_iter().map(Batch::lost).collect();
+        let last = self.walked.segments.last().map(|last| last.number);
+        let newest = self.walked.newest.as_ref();
+        let Some(newest) = newest.filter(|newest| Some(newest.number) == last || batches.is_empty()) else {
+            return Err(self.cannot(self.dir, 0));
+        };
+        if batches.is_empty() {
+            return Ok(());
+        }
+        if self.walked.end + (batches.len() * BATCH_HEADER) as u64 > newest.capacity {
+            return self.say_in_another(newest, batches);
+        }
+        self.part_from_copies(&newest.path)?;
+        self.lengthen(&newest.path, u64::MAX)?;
+        let bytes = lay_out(batches, newest.generation, self.walked.group, self.walked.end, None);
+        self.write(&newest.path, &bytes, self.walked.end)
+    }
+
+    /// The newest segment has no room for it: the next one begins with it.
+    fn say_in_another(&self, newest: &Segment, batches: Vec<Batch>) -> Result<(), Failure> {
+        let mut table = self.walked.table.clone();
+        // What is in doubt does not count before it is said.
+        let regions = self.walked.regions.iter().filter(|region| region.segment == newest.number);
+        for range in regions.flat_map(|region| &region.lost).filter(|range| range.at_most) {
+            if let Some(ends) = table.get_mut(&range.stream) {
+                ends.next = ends.next.min(range.from);
+            }
+        }
+        let (generation, number) = (self.host.entropy.u64()?, newest.number + 1);
+        let first = SegmentHeader::encoded_bytes(&table) as u64;
+        let said = lay_out(batches, generation, self.walked.group, first, None);
+        let capacity = newest.capacity.max(first + said.len() as u64);
+        let previous_end = self.walked.end;
+        let header = SegmentHeader { generation, number, previous_end, log: self.log, capacity, table };
+        let mut bytes = header.encode();
+        bytes.extend_from_slice(&said);
+        self.replace(&segment_path(self.dir, number), &bytes, capacity)
+    }
+
     fn write(&self, path: &Path, bytes: &[u8], at: u64) -> Result<(), Failure> {
         if bytes.is_empty() {
             return Ok(());
@@ -223,7 +262,13 @@ impl Repair<'_> {
         if filled.len() as u64 != region.to - region.from {
             return Err(self.cannot(path, region.from));
         }
-        let doubtful = region.lost.iter().filter(|range| range.at_most).map(Batch::lost).collect();
+        let is_last = self.walked.segments.last().is_some_and(|last| last.number == region.segment);
+        let mut doubtful: Vec<_> =
+            region.lost.iter().filter(|range| range.at_most).map(Batch::lost).collect();
+        match is_last {
+            true => doubtful.extend(region.gaps.iter().map(Batch::lost)),
+            false => self.say_at_the_end(&region.gaps)?,
+        }
         let doubtful = lay_out(doubtful, generation, region.group, region.to, None);
         let capacity = anew.capacity.max(region.to + doubtful.len() as u64);
         let mut bytes = header(capacity).encode();

@@ -89,7 +89,7 @@ impl std::fmt::Display for Lost {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Lost { of, from, to, at_most } = self;
         match (at_most, to - from) {
-            (true, _) => write!(f, "{of}: perhaps positions from {from} on"),
+            (true, _) => write!(f, "{of}: perhaps positions {from} to {}", to - 1),
             (false, 1) => write!(f, "{of}: position {from}"),
             (false, _) => write!(f, "{of}: positions {from} to {}", to - 1),
         }

@@ -1,13 +1,24 @@
 //! Makes a data folder of a backup. Every file is verified against the manifest before the first is written, and each
-//! copy again while it is made; the folder gets its name last, so that it is there whole or not at all.
+//! copy again while it is made.
+//!
+//! A folder that is not there gets its name last, so that it is there whole or not at all. One that is there, and may be a
+//! mount point or a link to another disk, cannot: it gets its files one by one, the one that makes it a broker's last. In
+//! both a file says meanwhile that a restore is under way, so that only what a restore made is ever removed.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use super::backup::{new_file, sync};
 use super::manifest::{self, Entry, Manifest};
 use crate::contract::Backup;
+
+/// The file that says that a restore is under way.
+const MARK: &str = "restoring";
+/// What a file system has at its root.
+const LOST_AND_FOUND: &str = "lost+found";
 
 /// Why a backup was not restored. Nothing was made.
 #[derive(Debug, thiserror::Error)]
@@ -41,12 +52,12 @@ fn io_at(path: &Path) -> impl FnOnce(io::Error) -> RestoreError {
 
 /// Verifies the backup and copies it to `folder`.
 pub fn restore(backup: &Path, folder: &Path) -> Result<Backup, RestoreError> {
-    match fs::read_dir(folder).map(|mut entries| entries.next().is_none()) {
-        Ok(true) => {}
-        Ok(false) => return Err(RestoreError::NotEmpty(folder.to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+    let is_there = match names(folder) {
+        Ok(names) if names.iter().all(|name| name == LOST_AND_FOUND) || is_ours(&names) => true,
+        Ok(_) => return Err(RestoreError::NotEmpty(folder.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
         Err(error) => return Err(io_at(folder)(error)),
-    }
+    };
     let path = backup.join(manifest::NAME);
     let tampered =
         |path: &Path, what: &str| RestoreError::Tampered { path: path.to_owned(), what: what.to_owned() };
@@ -60,21 +71,63 @@ pub fn restore(backup: &Path, folder: &Path) -> Result<Backup, RestoreError> {
     for entry in &manifest.files {
         verify(&backup.join(&entry.path), entry)?;
     }
+    if is_there {
+        return copy(backup, folder, &manifest);
+    }
     // Beside it, so that it gets its name in one step.
     let name = folder.file_name().map_or_else(|| "data".into(), |name| name.to_string_lossy().into_owned());
     let making = folder.with_file_name(format!("{name}.restoring"));
+    match names(&making) {
+        Ok(names) if names.is_empty() || is_ours(&names) => {}
+        Ok(_) => {
+            let what = "this is in the way, and no restore made it; move it away";
+            return Err(io_at(&making)(io::Error::new(io::ErrorKind::AlreadyExists, what)));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make_dir(&making)?,
+        Err(error) => return Err(io_at(&making)(error)),
+    }
     let made = copy(backup, &making, &manifest).and_then(|done| {
         fs::rename(&making, folder).map_err(io_at(folder))?;
         Ok(done)
     });
     if made.is_err() {
-        let _gone_already = fs::remove_dir_all(&making);
+        let _has_something_else_in_it = fs::remove_dir(&making);
     }
     let done = made?;
     if let Some(above) = folder.parent().filter(|above| !above.as_os_str().is_empty()) {
-        sync(above).map_err(|failure| io_at(above)(io::Error::other(failure)))?;
+        synced(above)?;
     }
     Ok(done)
+}
+
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
+}
+
+/// True if what lies in a folder is what an earlier try left.
+fn is_ours(names: &[String]) -> bool {
+    names.iter().any(|name| name == MARK)
+}
+
+fn make_dir(dir: &Path) -> Result<(), RestoreError> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_at(dir))
+}
+
+fn synced(dir: &Path) -> Result<(), RestoreError> {
+    sync(dir).map_err(|failure| io_at(dir)(io::Error::other(failure)))
+}
+
+/// Removes all that lies in a folder that has the mark; the mark goes last.
+fn clear(dir: &Path) -> io::Result<()> {
+    let mut names = names(dir)?;
+    names.retain(|name| name != LOST_AND_FOUND && name != MARK);
+    for path in names.iter().map(|name| dir.join(name)) {
+        match fs::symlink_metadata(&path)?.is_dir() {
+            true => fs::remove_dir_all(&path)?,
+            false => fs::remove_file(&path)?,
+        }
+    }
+    fs::remove_file(dir.join(MARK))
 }
 
 fn verify(path: &Path, entry: &Entry) -> Result<(), RestoreError> {
@@ -90,41 +143,53 @@ fn verify(path: &Path, entry: &Entry) -> Result<(), RestoreError> {
     }
 }
 
-fn copy(backup: &Path, making: &Path, manifest: &Manifest) -> Result<Backup, RestoreError> {
-    use std::os::unix::fs::DirBuilderExt;
-    let folder =
-        |dir: &Path| fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io_at(dir));
-    // What an earlier try left.
-    let _not_there = fs::remove_dir_all(making);
-    folder(making)?;
-    let mut done = Backup::default();
-    for entry in &manifest.files {
-        let (from, to) = (backup.join(&entry.path), making.join(&entry.path));
-        if let Some(dir) = to.parent() {
-            folder(dir)?;
-        }
-        let copied = || {
-            let mut source = fs::File::open(&from)?;
-            let mut copy = new_file(&to)?;
-            io::copy(&mut source, &mut copy)?;
-            copy.sync_all()
-        };
-        copied().map_err(io_at(&to))?;
-        verify(&to, entry)?;
-        done.files += 1;
-        done.bytes += entry.bytes;
+/// Copies all files into a folder in which nothing lies, or what an earlier try left. If that fails, nothing lies in it.
+fn copy(backup: &Path, folder: &Path, manifest: &Manifest) -> Result<Backup, RestoreError> {
+    let mark = folder.join(MARK);
+    if mark.exists() {
+        clear(folder).map_err(io_at(folder))?;
     }
-    let mut dirs: Vec<PathBuf> = manifest
-        .files
-        .iter()
-        .flat_map(|entry| {
-            Path::new(&entry.path).ancestors().skip(1).map(|dir| making.join(dir)).collect::<Vec<_>>()
-        })
-        .collect();
-    dirs.sort();
-    dirs.dedup();
-    for dir in dirs {
-        sync(&dir).map_err(|failure| io_at(&dir)(io::Error::other(failure)))?;
+    new_file(&mark).and_then(|mark| mark.sync_all()).map_err(io_at(&mark))?;
+    synced(folder)?;
+    let copied = copy_all(backup, folder, manifest).and_then(|done| {
+        fs::remove_file(&mark).map_err(io_at(&mark))?;
+        synced(folder)?;
+        Ok(done)
+    });
+    if copied.is_err() {
+        // What stays has the mark, so that the next try removes it.
+        let _stays = clear(folder);
+    }
+    copied
+}
+
+fn copy_all(backup: &Path, folder: &Path, manifest: &Manifest) -> Result<Backup, RestoreError> {
+    // Last the file without which the folder is no broker's: before that nobody takes a half for the whole.
+    let (last, first): (Vec<_>, Vec<_>) = manifest.files.iter().partition(|entry| entry.path == "broker");
+    let mut done = Backup::default();
+    for entries in [first, last] {
+        for entry in &entries {
+            let (from, to) = (backup.join(&entry.path), folder.join(&entry.path));
+            if let Some(dir) = to.parent() {
+                make_dir(dir)?;
+            }
+            let copied = || {
+                let mut source = fs::File::open(&from)?;
+                let mut copy = new_file(&to)?;
+                io::copy(&mut source, &mut copy)?;
+                copy.sync_all()
+            };
+            copied().map_err(io_at(&to))?;
+            verify(&to, entry)?;
+            done.files += 1;
+            done.bytes += entry.bytes;
+        }
+        let above = |entry: &&Entry| {
+            let dirs = Path::new(&entry.path).ancestors().skip(1);
+            dirs.map(|dir| folder.join(dir)).collect::<Vec<_>>()
+        };
+        let dirs: BTreeSet<PathBuf> = entries.iter().flat_map(above).collect();
+        dirs.iter().try_for_each(|dir| synced(dir))?;
     }
     Ok(done)
 }

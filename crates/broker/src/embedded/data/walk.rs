@@ -11,18 +11,19 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::super::end::{self, End};
 use super::super::failure::{Action, Failure};
 use super::super::options::Host;
 use super::super::recover::Visitor;
 use super::super::segment::{
-    ALIGN, BATCH_HEADER, BatchHeader, Kind, ReadHeader, Segment, SegmentHeader, StreamEnds, Table, apply,
-    segment_number, segment_path,
+    ALIGN, BATCH_HEADER, BatchHeader, Kind, Segment, SegmentHeader, StreamEnds, Table, apply, segment_number,
 };
 use super::super::streams::Streams;
+use super::gaps::attribute;
 use super::report::SegmentReport;
+use super::segments::{Head, good_at, header_at, no_newer, proven};
 
 /// No record is shorter: so many positions at most lay in damaged bytes.
 const RECORD_BYTES_MIN: u64 = 4;
@@ -42,6 +43,10 @@ pub(super) struct Walked {
     pub no_end: Option<String>,
     /// Where the records of journals lie.
     pub streams: Streams,
+    /// Regions of which nothing says what lay in them.
+    pub unknown: Vec<usize>,
+    /// Records of journals that are missing and that no region explains: stream, first, and the one behind the last.
+    pub missing: Vec<(u32, u64, u64)>,
 }
 
 /// Bytes that are not as they were written.
@@ -58,6 +63,10 @@ pub(super) struct Region {
     /// Streams that were named in it, and those that were forgotten.
     pub named: Vec<(u32, Vec<u8>)>,
     pub gone: Vec<u32>,
+    /// In it was a copy of these: lost only if they lie nowhere else.
+    pub copied: Option<LostRange>,
+    /// What else was lost with it, of journals (`gaps`): said at the end of the log, since there may be no room here.
+    pub gaps: Vec<LostRange>,
     pub mend: Mend,
 }
 
@@ -106,73 +115,35 @@ pub(super) fn walk(host: &Host, dir: &Path, log: u128, holes: bool) -> Result<Wa
     numbers.extend(known.map(|known| known.segment));
     let mut found = Vec::new();
     for number in numbers {
-        found.push((number, File::read(host, dir, number, log)?));
+        found.push((number, Head::read(host, dir, number, log)?));
     }
-    let Some(at) = found.iter().position(|(_, file)| file.is_ok()) else {
+    let Some(at) = found.iter().position(|(_, head)| head.is_ok()) else {
         return Err(Failure::damaged(dir, 0, "no segment with a good header is left"));
     };
-    let has_capacity = found.iter().flat_map(|(_, file)| file).any(|file| file.header.capacity > 0);
+    let has_capacity = found.iter().flat_map(|(_, head)| head).any(|head| head.header.capacity > 0);
     let mut walker = Walker::new(known, found.last().map_or(0, |(number, _)| *number));
     walker.walked.no_end = no_end.or_else(|| {
         let missing = known.is_none() && has_capacity;
         missing.then(|| format!("{} is missing", dir.join(end::NAME).display()))
     });
-    for (number, file) in &found[..at] {
-        walker.lost_before(*number, file.as_ref().err());
+    for (number, head) in &found[..at] {
+        let first = found[at].1.as_ref().ok().filter(|_| !holes);
+        walker.lost_before(*number, head.as_ref().err(), first.map(|first| &first.header.table));
     }
-    let mut files = found.into_iter().skip(at).peekable();
-    while let Some((number, file)) = files.next() {
-        let next = files.peek().and_then(|(_, next)| next.as_ref().ok()).map(|next| &next.header);
-        walker.missing_before(number, holes, file.as_ref().ok().map(|file| &file.header));
+    let mut heads = found.into_iter().skip(at).peekable();
+    while let Some((number, head)) = heads.next() {
+        let next = heads.peek().and_then(|(_, next)| next.as_ref().ok()).map(|next| &next.header);
+        walker.missing_before(number, holes, head.as_ref().ok().map(|head| &head.header));
         let next = next.filter(|next| next.number == number + 1);
-        match file {
-            Ok(file) => walker.segment(&file, next),
+        match head {
+            Ok(head) => walker.segment(&head, &head.bytes(host)?, next)?,
             Err(what) => walker.anew(number, what, next),
         }
     }
-    Ok(walker.walked)
-}
-
-/// A segment's file, with a good header.
-struct File {
-    header: SegmentHeader,
-    segment: Arc<Segment>,
-    bytes: Vec<u8>,
-}
-
-impl File {
-    /// The inner error says what is wrong with the segment.
-    fn read(host: &Host, dir: &Path, number: u64, log: u128) -> Result<Result<File, String>, Failure> {
-        let path = segment_path(dir, number);
-        let file = match host.disk.open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Err("the segment is missing".to_owned()));
-            }
-            Err(error) => return Err(Failure::io(Action::Open, &path)(error)),
-        };
-        let failed = || Failure::io(Action::Read, &path);
-        let mut bytes = vec![0; file.len().map_err(failed())? as usize];
-        file.read_at(&mut bytes, 0).map_err(failed())?;
-        let (header, first) = match SegmentHeader::read(&*file).map_err(failed())? {
-            ReadHeader::Good(header, first) => (header, first as u64),
-            ReadHeader::Newer => return Err(Failure::newer(&path, "the segment's format is not known here")),
-            ReadHeader::Bad => return Ok(Err("the segment's header is damaged".to_owned())),
-        };
-        if header.number != number || header.log != log {
-            return Ok(Err("the segment belongs to another log, or to another place in this one".to_owned()));
-        }
-        let segment = Segment {
-            number,
-            generation: header.generation,
-            path,
-            capacity: header.capacity.max(bytes.len() as u64),
-            first,
-            disk: Arc::clone(&host.disk),
-            newest: Mutex::new(None),
-        };
-        Ok(Ok(File { header, segment: Arc::new(segment), bytes }))
+    if holes {
+        attribute(&mut walker.walked);
     }
+    Ok(walker.walked)
 }
 
 struct Walker {
@@ -199,14 +170,25 @@ impl Walker {
             newest: None,
             no_end: None,
             streams: Streams::default(),
+            unknown: Vec::new(),
+            missing: Vec::new(),
         };
         Walker { known, newest, walked, unknown: Vec::new(), behind: BTreeSet::new(), before: 0 }
     }
 
-    /// A segment that cannot be read, before the first that can: what lay in it is told by nobody.
-    fn lost_before(&mut self, number: u64, what: Option<&String>) {
+    /// A segment that cannot be read, before the first that can. What lay in it is told by nobody: of a topic, at most
+    /// what lies before the positions with which the next one begins; of journals, what is missing in the end (`gaps`).
+    fn lost_before(&mut self, number: u64, what: Option<&String>, next: Option<&Table>) {
         let mut region = Region::new(number, 0, 0, what.cloned().unwrap_or_default(), 0, 0);
         region.mend = Mend::MoveAway;
+        let before = next.into_iter().flatten().filter(|(_, ends)| ends.start < ends.next);
+        region.lost.extend(before.map(|(stream, ends)| LostRange {
+            stream: *stream,
+            from: ends.start,
+            to: ends.next,
+            at_most: true,
+        }));
+        self.walked.unknown.push(self.walked.regions.len());
         self.walked.regions.push(region);
     }
 
@@ -241,8 +223,8 @@ impl Walker {
     }
 
     /// Reads one segment.
-    fn segment(&mut self, file: &File, next: Option<&SegmentHeader>) {
-        let File { header, segment, bytes } = file;
+    fn segment(&mut self, head: &Head, bytes: &[u8], next: Option<&SegmentHeader>) -> Result<(), Failure> {
+        let Head { header, segment, .. } = head;
         if self.walked.starts.is_empty() && self.before == 0 {
             self.walked.starts = header.table.clone();
         }
@@ -258,7 +240,7 @@ impl Walker {
             ..SegmentReport::default()
         };
         self.walked.segments.push(report);
-        let end = self.scan(segment, bytes, sealed, known);
+        let end = self.scan(segment, bytes, sealed, known)?;
         let length = bytes.len() as u64;
         if sealed.is_none() && length < header.capacity && end <= length {
             // Nothing that was written is missing, but the file cannot be written further.
@@ -274,11 +256,19 @@ impl Walker {
             report.used_bytes = end;
         }
         self.close_segment(header.number, next);
+        Ok(())
     }
 
-    fn scan(&mut self, segment: &Arc<Segment>, bytes: &[u8], sealed: Option<u64>, known: Option<u64>) -> u64 {
+    fn scan(
+        &mut self,
+        segment: &Arc<Segment>,
+        bytes: &[u8],
+        sealed: Option<u64>,
+        known: Option<u64>,
+    ) -> Result<u64, Failure> {
         let limit = sealed.unwrap_or(segment.capacity);
         let (mut at, mut group) = (segment.first, 0);
+        let mut is_ours = false;
         while at < limit {
             if let Some((header, payload)) = good_at(bytes, at, segment, group, limit)
                 && self.fits(&header, payload)
@@ -290,6 +280,9 @@ impl Walker {
                 at += header.stored_bytes() as u64;
                 continue;
             }
+            if !std::mem::replace(&mut is_ours, true) {
+                no_newer(bytes, at, segment, group, limit)?;
+            }
             let must = sealed.or(known).unwrap_or(segment.first);
             if at >= must && !proven(bytes, at, segment, group) {
                 break;
@@ -298,33 +291,37 @@ impl Walker {
             at = to;
         }
         self.walked.group = self.walked.group.max(group);
-        at
+        Ok(at)
     }
 
     /// Notes a region that begins at `at`, and says where it ends.
     fn region(&mut self, segment: &Segment, bytes: &[u8], at: u64, group: u64, limit: u64, must: u64) -> u64 {
         let what =
             |what: &str| Region::new(segment.number, at, at, what.to_owned(), group, segment.generation);
-        let header = header_at(bytes, at, segment).filter(|header| {
-            let fits = at + header.stored_bytes() as u64 <= limit && header.group >= group;
-            let of = self.walked.table.get(&header.stream);
+        let header = header_at(bytes, at, segment)
+            .filter(|header| at + header.stored_bytes() as u64 <= limit && header.group >= group);
+        let next =
+            header.and_then(|header| self.walked.table.get_mut(&header.stream)).map(|ends| &mut ends.next);
+        if let Some((header, next)) = header.zip(next) {
+            let (stream, from, to) = (header.stream, header.base, header.next());
+            let range = LostRange { stream, from, to, at_most: false };
             let counts = matches!(header.kind, Kind::Messages | Kind::Records | Kind::Latest | Kind::Lost);
-            fits && counts && of.is_some_and(|ends| ends.next == header.base)
-        });
-        if let Some(header) = header {
+            let copies = matches!(header.kind, Kind::Copies | Kind::Lost);
             let mut region = what("a batch is damaged");
             region.to = at + header.stored_bytes() as u64;
-            region.lost.push(LostRange {
-                stream: header.stream,
-                from: header.base,
-                to: header.next(),
-                at_most: false,
-            });
-            self.walked.table.get_mut(&header.stream).expect("just found").next = header.next();
-            self.behind.insert(header.stream);
-            let to = region.to;
-            self.walked.regions.push(region);
-            return to;
+            let behind = region.to;
+            if counts && *next == from {
+                *next = to;
+                region.lost.push(range);
+                self.behind.insert(stream);
+                self.walked.regions.push(region);
+                return behind;
+            }
+            if copies && to <= *next {
+                region.copied = Some(range);
+                self.walked.regions.push(region);
+                return behind;
+            }
         }
         let mut region = what("the header of a batch is damaged");
         let later = (at + ALIGN as u64..limit).step_by(ALIGN);
@@ -339,6 +336,7 @@ impl Walker {
 
     fn open_region(&mut self, region: Region) {
         self.unknown.push(self.walked.regions.len());
+        self.walked.unknown.push(self.walked.regions.len());
         self.behind.clear();
         self.walked.regions.push(region);
     }
@@ -434,38 +432,10 @@ impl Walker {
 
 impl Region {
     fn new(segment: u64, from: u64, to: u64, what: String, group: u64, generation: u64) -> Region {
-        let (lost, named, gone) = (Vec::new(), Vec::new(), Vec::new());
-        Region { segment, from, to, what, group, generation, lost, named, gone, mend: Mend::Fill }
+        let (lost, named, gone, gaps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (copied, mend) = (None, Mend::Fill);
+        Region { segment, from, to, what, group, generation, lost, named, gone, copied, gaps, mend }
     }
-}
-
-/// A header with a good checksum.
-fn header_at(bytes: &[u8], at: u64, segment: &Segment) -> Option<BatchHeader> {
-    BatchHeader::decode(bytes.get(at as usize..at as usize + BATCH_HEADER)?, segment.generation)
-}
-
-/// A batch with good checksums that may follow group `group`.
-fn good_at<'b>(
-    bytes: &'b [u8],
-    at: u64,
-    segment: &Segment,
-    group: u64,
-    limit: u64,
-) -> Option<(BatchHeader, &'b [u8])> {
-    let header = header_at(bytes, at, segment)?;
-    let behind = at + header.stored_bytes() as u64;
-    let first = at as usize + BATCH_HEADER;
-    let payload = bytes.get(first..first + header.payload_bytes as usize)?;
-    let good = behind <= limit && header.group >= group && crc32c::crc32c(payload) == header.payload_crc;
-    good.then_some((header, payload))
-}
-
-/// True if a batch behind a bad place proves that it had been synced.
-fn proven(bytes: &[u8], bad: u64, segment: &Segment, group: u64) -> bool {
-    (bad..bytes.len() as u64).step_by(ALIGN).any(|at| {
-        header_at(bytes, at, segment)
-            .is_some_and(|header| header.group > group && u64::from(header.group_start) > bad)
-    })
 }
 
 /// First position kept and next to be given out, for each partition of a topic.

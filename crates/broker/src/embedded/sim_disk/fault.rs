@@ -11,6 +11,8 @@ pub enum Fault {
     SyncFolder,
     /// Opening a file or a folder that is there: EMFILE.
     Open,
+    /// Reading from a file: EIO.
+    Read,
     /// Making a file: ENOSPC.
     Create,
     /// Changing a name: ENOSPC.
@@ -25,10 +27,11 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 8] = [
+    pub const ALL: [Fault; 9] = [
         Fault::Sync,
         Fault::SyncFolder,
         Fault::Open,
+        Fault::Read,
         Fault::Create,
         Fault::Rename,
         Fault::Remove,
@@ -41,7 +44,7 @@ impl Fault {
         const EMFILE: i32 = 24;
         const ENOSPC: i32 = 28;
         io::Error::from_raw_os_error(match self {
-            Fault::Sync | Fault::SyncFolder => EIO,
+            Fault::Sync | Fault::SyncFolder | Fault::Read => EIO,
             Fault::Open => EMFILE,
             _ => ENOSPC,
         })

@@ -1,11 +1,22 @@
 //! What is opened on a simulated disk: files, folders, the lock.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::{Fault, SimDisk, State, apply, put};
 use crate::embedded::disk::{DiskDir, DiskFile};
 use crate::embedded::lock;
+
+impl SimDisk {
+    /// These bytes of a file cannot be read any more (EIO), until something is written there.
+    pub fn spoil(&self, path: &Path, offset: u64, bytes: u64) {
+        let mut state = lock(&self.state);
+        let inode = state.names.get(path).copied().unwrap_or_default();
+        if let Some(file) = state.files.get_mut(&inode) {
+            file.spoiled.push((offset, offset + bytes));
+        }
+    }
+}
 
 pub(super) struct SimLock {
     pub disk: SimDisk,
@@ -80,7 +91,12 @@ impl SimFile {
 impl DiskFile for SimFile {
     fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
         self.with(|state| {
+            state.meet(Fault::Read)?;
             let file = &state.files[&self.inode];
+            let behind = offset + out.len() as u64;
+            if file.spoiled.iter().any(|(first, end)| *first < behind && offset < *end) {
+                return Err(Fault::Read.error());
+            }
             let from = offset as usize;
             let bytes = file.current.get(from..from + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
             out.copy_from_slice(bytes);
@@ -104,6 +120,8 @@ impl DiskFile for SimFile {
             let landed = &bytes[..bytes.len() - short.min(bytes.len())];
             if let Some(file) = state.files.get_mut(&self.inode) {
                 put(&mut file.current, offset, landed);
+                let behind = offset + landed.len() as u64;
+                file.spoiled.retain(|(first, end)| *first < offset || *end > behind);
                 file.unsynced.push((offset, landed.to_vec()));
                 state.used += file.current.len() as u64 - length;
             }

@@ -1,0 +1,50 @@
+//! Records of journals that are still needed and lie nowhere, put down to the damage that explains them.
+//!
+//! In a journals' log a record may have been copied, and what it was copied from is gone. So what a damaged place held
+//! shows only when all of the log was read: it is what is kept and was not found.
+
+use super::walk::{LostRange, Mend, Walked};
+
+/// Gives every gap to a damaged place. What no place explains is left over: a segment is missing.
+pub(super) fn attribute(walked: &mut Walked) {
+    for (stream, from, to) in walked.streams.gaps() {
+        let mut rest = vec![(from, to)];
+        for region in &walked.regions {
+            let known = region.lost.iter().filter(|range| range.stream == stream && !range.at_most);
+            known.for_each(|range| rest = without(&rest, range.from, range.to));
+        }
+        for region in &mut walked.regions {
+            let Some(copied) = region.copied.filter(|copied| copied.stream == stream) else { continue };
+            let inside = rest.iter().map(|(from, to)| (*from.max(&copied.from), *to.min(&copied.to)));
+            let inside = inside.filter(|(from, to)| from < to);
+            region.gaps.extend(inside.map(|(from, to)| LostRange { stream, from, to, at_most: false }));
+            rest = without(&rest, copied.from, copied.to);
+        }
+        // One whose content nobody knows; else one of the same stream, whose last word it may have been; else any.
+        let can = |index: &usize| {
+            matches!(walked.regions[*index].mend, Mend::Fill | Mend::Anew(_) | Mend::MoveAway)
+        };
+        let same = |index: &usize| walked.regions[*index].lost.iter().any(|range| range.stream == stream);
+        let mut all = 0..walked.regions.len();
+        let explains = walked
+            .unknown
+            .last()
+            .copied()
+            .or_else(|| all.clone().rfind(|index| can(index) && same(index)).or_else(|| all.rfind(can)));
+        match explains {
+            Some(index) => {
+                let ranges =
+                    rest.iter().map(|(from, to)| LostRange { stream, from: *from, to: *to, at_most: false });
+                walked.regions[index].gaps.extend(ranges);
+            }
+            None => walked.missing.extend(rest.iter().map(|(from, to)| (stream, *from, *to))),
+        }
+    }
+}
+
+/// Ranges without what lies in `from..to`.
+fn without(ranges: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
+    let parts =
+        ranges.iter().flat_map(|(first, behind)| [(*first, *behind.min(&from)), (*first.max(&to), *behind)]);
+    parts.filter(|(first, behind)| first < behind).collect()
+}

@@ -1,0 +1,107 @@
+//! Segments of a log that may be damaged, as `walk` reads them: all headers first, then the bytes of one at a time, since
+//! a log may be larger than the machine's memory.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use super::super::disk::DiskFile;
+use super::super::failure::{Action, Failure};
+use super::super::options::Host;
+use super::super::patient::Patient;
+use super::super::scan::known_kind;
+use super::super::segment::{
+    ALIGN, BATCH_HEADER, BatchHeader, ReadHeader, Segment, SegmentHeader, segment_path,
+};
+
+/// A segment with a good header.
+pub(super) struct Head {
+    pub header: SegmentHeader,
+    pub segment: Arc<Segment>,
+    pub file_bytes: u64,
+}
+
+impl Head {
+    /// The inner error says what is wrong with the segment.
+    pub fn read(host: &Host, dir: &Path, number: u64, log: u128) -> Result<Result<Head, String>, Failure> {
+        let path = segment_path(dir, number);
+        let file = match host.disk.open_to_read(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Err("the segment is missing".to_owned()));
+            }
+            Err(error) => return Err(Failure::io(Action::Open, &path)(error)),
+        };
+        let failed = || Failure::io(Action::Read, &path);
+        let file_bytes = file.len().map_err(failed())?;
+        let (header, first) = match SegmentHeader::read(&Patient(&*file)).map_err(failed())? {
+            ReadHeader::Good(header, first) => (header, first as u64),
+            ReadHeader::Newer => return Err(Failure::newer(&path, "the segment's format is not known here")),
+            ReadHeader::Bad => return Ok(Err("the segment's header is damaged".to_owned())),
+        };
+        if header.number != number || header.log != log {
+            return Ok(Err("the segment belongs to another log, or to another place in this one".to_owned()));
+        }
+        let segment = Segment {
+            number,
+            generation: header.generation,
+            path,
+            capacity: header.capacity.max(file_bytes),
+            first,
+            disk: Arc::clone(&host.disk),
+            newest: Mutex::new(None),
+        };
+        Ok(Ok(Head { header, segment: Arc::new(segment), file_bytes }))
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self, host: &Host) -> Result<Vec<u8>, Failure> {
+        let path = &self.segment.path;
+        let file = host.disk.open_to_read(path).map_err(Failure::io(Action::Open, path))?;
+        let mut bytes = vec![0; self.file_bytes as usize];
+        Patient(&*file).read_at(&mut bytes, 0).map_err(Failure::io(Action::Read, path))?;
+        Ok(bytes)
+    }
+}
+
+/// A header with a good checksum.
+pub(super) fn header_at(bytes: &[u8], at: u64, segment: &Segment) -> Option<BatchHeader> {
+    BatchHeader::decode(bytes.get(at as usize..at as usize + BATCH_HEADER)?, segment.generation)
+}
+
+/// A batch with good checksums that may follow group `group`.
+pub(super) fn good_at<'b>(
+    bytes: &'b [u8],
+    at: u64,
+    segment: &Segment,
+    group: u64,
+    limit: u64,
+) -> Option<(BatchHeader, &'b [u8])> {
+    let header = header_at(bytes, at, segment)?;
+    let behind = at + header.stored_bytes() as u64;
+    let first = at as usize + BATCH_HEADER;
+    let payload = bytes.get(first..first + header.payload_bytes as usize)?;
+    let good = behind <= limit && header.group >= group && crc32c::crc32c(payload) == header.payload_crc;
+    good.then_some((header, payload))
+}
+
+/// True if a batch behind a bad place proves that it had been synced.
+pub(super) fn proven(bytes: &[u8], bad: u64, segment: &Segment, group: u64) -> bool {
+    (bad..bytes.len() as u64).step_by(ALIGN).any(|at| {
+        header_at(bytes, at, segment)
+            .is_some_and(|header| header.group > group && u64::from(header.group_start) > bad)
+    })
+}
+
+/// An error if a newer version wrote a batch at a bad place or behind it: that is neither damage nor a tail, and writing
+/// over it would lose it.
+pub(super) fn no_newer(
+    bytes: &[u8],
+    bad: u64,
+    segment: &Segment,
+    group: u64,
+    limit: u64,
+) -> Result<(), Failure> {
+    (bad..limit.min(bytes.len() as u64))
+        .step_by(ALIGN)
+        .try_for_each(|at| known_kind(segment, at, &bytes[at as usize..], group))
+}

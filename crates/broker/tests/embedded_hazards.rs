@@ -1,0 +1,222 @@
+//! Two things that happen in one breath, and things that fail at a bad moment: a roll that fails twice, a group that is
+//! forgotten while it commits, a disk that is full of what is dead (P1, P10, BRK-1, BRK-6).
+#![cfg(feature = "testing")]
+#![allow(missing_docs)]
+
+mod rig;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use keylane_broker::embedded::sim_disk::Fault;
+use keylane_broker::{Broker, BrokerError, Commit, Journal, JournalName, LogKind, ProduceError};
+use rig::{Rig, frames, poll};
+
+fn journal(rig: &Rig, kind: LogKind, partition: u32) -> Arc<dyn Journal> {
+    let name = JournalName { group: "group".into(), topic: "orders".into(), partition, kind };
+    let broker = Arc::clone(rig.broker());
+    rig.run(broker.journal(&name)).expect("a journal")
+}
+
+fn produce(rig: &Rig, id: &str, bytes: usize) -> Result<u64, ProduceError> {
+    let broker = Arc::clone(rig.broker());
+    rig.run(broker.produce("orders", frames(&[(0, id, bytes)]))).remove(0)
+}
+
+/// A log that begins the next segment in the middle of a call, so that no file for it is there, and whose record of the
+/// new end cannot be made: the file waits for the next time.
+fn with_a_file_that_got_no_name() -> Rig {
+    let mut rig = Rig::new(1);
+    rig.open().expect("an empty disk");
+    rig.create("orders", &rig::spec(2));
+    // The first file that is made is the segment, the next one says that it is there.
+    rig.disk.fail_after(Fault::Create, 1, 1);
+    let broker = Arc::clone(rig.broker());
+    let placed = rig.run(broker.produce("orders", frames(&[(0, "0", 50_000), (1, "1", 50_000)])));
+    assert!(placed[0].is_ok() && placed[1].is_err(), "{placed:?}");
+    rig
+}
+
+/// P1: two files that got no name, of different sizes, are two files.
+#[test]
+fn what_is_acknowledged_after_two_rolls_that_failed_is_there_after_a_restart() {
+    let mut rig = with_a_file_that_got_no_name();
+    // Too large for the file that waits, and again the new segment does not get its name.
+    rig.disk.fail_after(Fault::Create, 1, 1);
+    assert!(produce(&rig, "large", 150_000).is_err());
+    let mut want = vec![(0, "0".to_owned())];
+    for id in ["small", "larger", "small again"] {
+        let bytes = if id == "larger" { 150_000 } else { 50_000 };
+        want.push((produce(&rig, id, bytes).expect("the disk works"), id.to_owned()));
+    }
+    for crash in [Rig::kill, Rig::cut_power, Rig::close] {
+        crash(&mut rig);
+        rig.open().expect("no damage");
+        assert_eq!(rig.read("orders", 0), Ok(want.clone()));
+    }
+}
+
+/// P10: a larger file that is made meanwhile leaves the one that waits alone, so that the log goes on.
+#[test]
+fn a_file_that_got_no_name_is_used_later_though_a_larger_one_was_made_meanwhile() {
+    let rig = with_a_file_that_got_no_name();
+    assert!(produce(&rig, "large", 150_000).is_ok());
+    for index in 0..4 {
+        let placed = produce(&rig, &index.to_string(), 50_000);
+        assert!(placed.is_ok(), "{placed:?}");
+    }
+}
+
+/// P10, BRK-6: whatever a group writes behind its own end in one group commit, the journals go on.
+#[test]
+fn a_group_that_commits_while_it_is_forgotten_stops_no_journal() {
+    let mut rig = Rig::new(2);
+    rig.open().expect("an empty disk");
+    rig.create("orders", &rig::spec(1));
+    let commit = |position| Commit { position, metadata: Bytes::from_static(b"ours") };
+    let broker = Arc::clone(rig.broker());
+    rig.run(broker.commit("group", "orders", 0, commit(1))).expect("room");
+    let held = journal(&rig, LogKind::Journal, 0);
+    assert_eq!(rig.run(held.append("a".into(), None)), Ok(0));
+    {
+        let mut forgotten = broker.forget_group("group", "orders");
+        assert!(poll(forgotten.as_mut()).is_pending());
+        let mut appended = held.append("b".into(), None);
+        let mut committed = broker.commit("group", "orders", 0, commit(2));
+        let mut cut = held.cut(1);
+        assert!(poll(appended.as_mut()).is_pending() && poll(committed.as_mut()).is_pending());
+        assert!(poll(cut.as_mut()).is_pending());
+        broker.commit_once();
+        assert_eq!(poll(forgotten.as_mut()), Poll::Ready(Ok(true)));
+        assert!(matches!(poll(appended.as_mut()), Poll::Ready(Err(_))));
+        assert!(matches!(poll(committed.as_mut()), Poll::Ready(Err(_))));
+        assert!(matches!(poll(cut.as_mut()), Poll::Ready(Err(_))));
+    }
+    assert_eq!(rig.run(broker.troubles()), []);
+    drop((broker, held));
+    for crash in [Rig::kill, Rig::cut_power, Rig::close] {
+        crash(&mut rig);
+        let broker = rig.open().expect("no damage");
+        assert_eq!(rig.run(broker.troubles()), []);
+        assert_eq!(rig.run(broker.committed("group", "orders", 0)), Ok(None));
+    }
+    let anew = journal(&rig, LogKind::Journal, 0);
+    assert_eq!(rig.run(anew.append("anew".into(), Some(0))), Ok(0));
+}
+
+/// P10, BRK-6: a disk that is full of what is dead has room.
+#[test]
+fn journals_and_holds_on_a_full_disk_free_their_own_dead_segments() {
+    for kind in [LogKind::Journal, LogKind::Hold] {
+        let mut rig = Rig::new(3);
+        rig.open().expect("an empty disk");
+        rig.create("orders", &rig::spec(1));
+        let full = journal(&rig, kind, 0);
+        rig.disk.set_space(Some(rig.disk.used() + (150 << 10)));
+        let mut end = 0;
+        while rig.run(full.append(vec![7; 2000].into(), None)).is_ok() {
+            end += 1;
+            assert!(end < 1000, "the disk is full");
+        }
+        rig.run(full.cut(end)).expect("a cut needs little room");
+        for _ in 0..10 {
+            rig.broker().commit_once();
+        }
+        for index in 0..60 {
+            let appended = rig.run(full.append(vec![7; 2000].into(), None));
+            assert_eq!(appended, Ok(end + index), "{kind:?}");
+            rig.run(full.cut(end + index)).expect("room");
+        }
+    }
+}
+
+/// P10, BRK-6: nothing waits deaf, whenever it came.
+#[test]
+fn a_journal_that_is_first_opened_after_its_log_ended_says_so_to_whoever_waits() {
+    let mut rig = Rig::new(4);
+    rig.open().expect("an empty disk");
+    rig.create("orders", &rig::spec(1));
+    rig.disk.fail(Fault::Sync, 1);
+    let first = journal(&rig, LogKind::Journal, 0);
+    assert!(rig.run(first.append("lost".into(), None)).is_err());
+    let late = journal(&rig, LogKind::Journal, 1);
+    let told = poll(late.beyond(0).as_mut());
+    assert!(matches!(told, Poll::Ready(Err(BrokerError::Stopped(_)))), "{told:?}");
+
+    let hold = journal(&rig, LogKind::Hold, 0);
+    assert!(poll(hold.beyond(0).as_mut()).is_pending());
+    rig.broker().close();
+    let broker = Arc::clone(rig.broker());
+    let name = JournalName { group: "g".into(), topic: "orders".into(), partition: 7, kind: LogKind::Hold };
+    let late = rig.run(broker.journal(&name)).expect("a handle");
+    assert_eq!(poll(late.beyond(0).as_mut()), Poll::Ready(Err(BrokerError::Closed)));
+}
+
+/// Makes a log look as it did before logs recorded their ends.
+fn make_old(rig: &Rig, log: &str) {
+    for path in rig.segments(log) {
+        let mut bytes = rig.disk.contents(&path).expect("a segment");
+        bytes[56..64].fill(0);
+        let length = u32::from_le_bytes(bytes[52..56].try_into().expect("four bytes")) as usize;
+        let crc = crc32c::crc32c(&bytes[4..length]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        rig.disk.set_contents(&path, bytes);
+    }
+    rig.disk.lose(&Path::new("data").join(log).join("end"));
+}
+
+/// P1, BRK-1: a folder of an earlier version whose end could not be recorded at the first start, and a crash at any step
+/// of the first roll after it.
+#[test]
+fn a_log_whose_end_was_never_recorded_survives_a_crash_in_its_first_roll() {
+    for step in 0..14 {
+        for crash in [Rig::kill as fn(&mut Rig), Rig::cut_power] {
+            let mut rig = Rig::new(step);
+            rig.open().expect("an empty disk");
+            rig.create("orders", &rig::spec(1));
+            let mut want = vec![(produce(&rig, "old", 50_000).expect("room"), "old".to_owned())];
+            rig.close();
+            make_old(&rig, "topics/orders");
+            // The disk is full: three logs cannot record their ends, which is no reason not to open.
+            rig.disk.fail(Fault::Create, 3);
+            rig.open().expect("a full disk is no damage");
+            assert!(rig.disk.contents(Path::new("data/topics/orders/end")).is_none());
+            rig.disk.stop_after(step);
+            if let Ok(position) = produce(&rig, "new", 50_000) {
+                want.push((position, "new".to_owned()));
+            }
+            crash(&mut rig);
+            let broker = rig.open().expect("the others go on");
+            assert_eq!(rig.run(broker.troubles()), [], "step {step}");
+            let read = rig.read("orders", 0).expect("no damage");
+            assert_eq!(read[..want.len()], want, "step {step}");
+        }
+    }
+}
+
+/// BRK-1: the more topics there are, the less of each is held in memory; what is not held is read from the disk.
+#[test]
+fn topics_share_the_memory_for_their_newest_messages() {
+    let mut rig = Rig::new(5);
+    (rig.options.tail_bytes, rig.options.tails_bytes) = (64 << 10, 64 << 10);
+    rig.open().expect("an empty disk");
+    rig.create("orders", &rig::spec(1));
+    let want: Vec<_> = (0..4).map(|index| (index, index.to_string())).collect();
+    for (position, id) in &want {
+        assert_eq!(produce(&rig, id, 5000), Ok(*position));
+    }
+    // A disk that gives nothing shows what is in memory.
+    rig.disk.fail(Fault::Read, u32::MAX);
+    assert_eq!(rig.read("orders", 0), Ok(want.clone()));
+    rig.create("other", &rig::spec(1));
+    rig.broker().commit_once();
+    assert!(rig.read("orders", 0).is_err(), "half of it must be read from the disk");
+    let broker = Arc::clone(rig.broker());
+    let mut reader = rig.run(broker.reader("orders", 0, 3)).expect("in range");
+    let last = poll(std::pin::pin!(std::future::poll_fn(|cx| reader.poll_batch(cx, 10_000))));
+    assert!(matches!(last, Poll::Ready(Ok(_))), "the newest is in memory");
+    rig.disk.heal();
+    assert_eq!(rig.read("orders", 0), Ok(want));
+}
