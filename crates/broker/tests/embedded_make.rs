@@ -140,6 +140,29 @@ fn a_topic_is_made_after_a_try_that_was_cut_off_at_any_step() {
     }
 }
 
+/// BRK-1, P10: a step that fails while the process lives: the next try makes the topic, whatever is there of the first.
+#[test]
+fn a_topic_whose_making_failed_at_any_step_is_made_by_the_next_try() {
+    let mut failed = 0;
+    for fault in Fault::ALL {
+        for skipped in 0..8 {
+            let mut rig = Rig::new(9);
+            let broker = rig.open().expect("an empty disk");
+            rig.disk.fail_after(fault, skipped, 1);
+            failed += u32::from(rig.run(broker.create_topic("orders", &rig::spec(2))).is_err());
+            rig.disk.heal();
+            let made = rig.run(broker.create_topic("orders", &rig::spec(2)));
+            assert!(made.is_ok(), "{fault:?} after {skipped}: {made:?}");
+            drop(broker);
+            assert_eq!(rig.produce("orders", &[(1, "a", 10)]), [0]);
+            rig.cut_power();
+            rig.open().expect("no damage");
+            assert_eq!(rig.read("orders", 1), Ok(vec![(0, "a".to_owned())]), "{fault:?} after {skipped}");
+        }
+    }
+    assert!(failed > 10, "{failed}");
+}
+
 fn bounded() -> TopicSpec {
     TopicSpec { retention_bytes: Some(512 << 10), ..rig::spec(1) }
 }

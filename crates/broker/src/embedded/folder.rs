@@ -249,6 +249,7 @@ impl Folder {
             return Err(BrokerError::Invalid(format!("topic {name} needs at least one partition")));
         }
         let _one_at_a_time = lock(&self.making);
+        self.find_topic(name)?;
         match self.log(name) {
             Ok(log) if log.topic().spec == *spec => return Ok(log.topic()),
             Ok(log) => return self.alter(&log, spec),
@@ -269,6 +270,20 @@ impl Folder {
         self.start(name, log.clone())?;
         lock(&self.topics).insert(name.to_owned(), Ok(log));
         Ok(topic)
+    }
+
+    /// Opens a topic whose making failed in its last step, when its file was there already: a sync, or its thread.
+    fn find_topic(&self, name: &str) -> Result<(), BrokerError> {
+        let topics = self.root.join("topics");
+        let names = self.options.host.disk.list(&topics).unwrap_or_default();
+        // By exactly this name: where the file system takes `Orders` for `orders` it is the other topic's.
+        if names.iter().any(|there| there == name)
+            && matches!(self.log(name), Err(BrokerError::UnknownTopic(_)))
+            && let Some(log) = self.open_topic(name)?
+        {
+            lock(&self.topics).insert(name.to_owned(), Ok(log));
+        }
+        Ok(())
     }
 
     /// Gives a topic other bounds.
