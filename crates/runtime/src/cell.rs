@@ -15,8 +15,10 @@ use keylane_core::Outcome;
 use tokio::sync::mpsc;
 
 use crate::contain::{Baton, Blocked, Polling};
-use crate::elsewhere::Elsewhere;
+use crate::elsewhere::{Elsewhere, Thread};
 use crate::link::{Command, Pauses};
+use crate::poll::Standing;
+use crate::settle::part_of;
 use crate::shard::{Next, Shard};
 use crate::slot::{Begin, Polled, Slot};
 use crate::spawn::{TaskKind, Tasks};
@@ -28,7 +30,8 @@ pub(crate) struct Cell<F, B> {
     // Before `begin` and `topic`, which its futures borrow: fields are dropped in this order.
     shard: UnsafeCell<Shard<F>>,
     baton: Baton,
-    late: Mutex<Vec<(u32, Polled)>>,
+    /// What polls on other threads came to; none: the attempt was not polled.
+    late: Mutex<Vec<(u32, Option<Polled>)>>,
     wakes: Arc<Wakes>,
     pauses: Arc<Pauses>,
     /// Which thread polls it: what the watchdog asks the kernel about.
@@ -116,9 +119,11 @@ where
         if !self.goes_on_within_a_pass() && !shard().begin_pass(cx) {
             return Poll::Ready(());
         }
-        match self.next(cx) {
+        if self.blocked.too_often() {
             // Nothing of a handler runs on this thread, so nothing can block it.
-            Ok(seat) if self.blocked.too_often() => self.poll_all_elsewhere(seat, cx),
+            return self.poll_all_elsewhere(cx);
+        }
+        match self.next(cx) {
             // A handler may block the thread. Whoever needs the runtime must not wait for it.
             Ok(seat) => crate::spawn::may_block(|| self.poll_handlers(seat, cx)),
             Err(ends) => ends,
@@ -136,19 +141,38 @@ where
         // SAFETY: the caller has the baton.
         match unsafe { &mut *self.shard.get() }.next(cx) {
             Next::Poll(seat) => return Ok(seat),
-            Next::Sleep if self.late.lock().expect("no holder panics").is_empty() => {}
-            Next::Sleep | Next::Yield => cx.waker().wake_by_ref(),
+            next => self.sleep_or_yield(&next, cx),
         }
         Err(Poll::Pending)
     }
 
-    fn poll_all_elsewhere(self: &Arc<Self>, mut seat: u32, cx: &mut Context<'_>) -> Poll<()> {
+    #[inline]
+    fn sleep_or_yield(&self, next: &Next, cx: &mut Context<'_>) {
+        if *next != Next::Sleep || !self.late.lock().expect("no holder panics").is_empty() {
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    /// Polls each attempt on a thread of its own. A thread is had before an attempt is chosen: one that waited for a thread
+    /// would count as running, though it may have to start never.
+    fn poll_all_elsewhere(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: as in `poll`.
+        let shard = || unsafe { &mut *self.shard.get() };
         loop {
-            self.poll_elsewhere(seat);
-            seat = match self.next(cx) {
-                Ok(seat) => seat,
-                Err(ends) => return ends,
+            let wants = shard().wants_threads();
+            let Some(thread) = self.elsewhere.reserve(wants, &self.wakes) else {
+                let next = if wants == 0 { shard().end_pass(cx) } else { shard().rest(cx) };
+                self.sleep_or_yield(&next, cx);
+                if wants > 0 && self.elsewhere.any_free() {
+                    // It came free before this shard slept.
+                    cx.waker().wake_by_ref();
+                }
+                return Poll::Pending;
             };
+            match self.next(cx) {
+                Ok(seat) => self.poll_elsewhere(seat, thread),
+                Err(ends) => return ends,
+            }
         }
     }
 
@@ -165,7 +189,7 @@ where
             let polled = self.poll_slot(slot, &mut Context::from_waker(&waker));
             if !self.baton.leave(polling) {
                 self.blocked.returned();
-                self.post(seat, polled);
+                self.post(seat, Some(polled));
                 return Poll::Ready(());
             }
             shard().polled(polled);
@@ -198,25 +222,32 @@ where
     }
 
     /// Reports a poll to the shard, wherever it runs now.
-    fn post(&self, seat: u32, polled: Polled) {
+    fn post(&self, seat: u32, polled: Option<Polled>) {
         self.late.lock().expect("no holder panics").push((seat, polled));
         self.wakes.wake();
     }
 
     /// Polls an attempt once on a thread of its own, where it may block; its lane is busy until that poll is reported.
-    fn poll_elsewhere(self: &Arc<Self>, seat: u32) {
+    fn poll_elsewhere(self: &Arc<Self>, seat: u32, thread: Thread) {
         // SAFETY: as in `poll`.
         let shard = unsafe { &mut *self.shard.get() };
         let slot = SendPointer(shard.attempts.slot(seat));
+        let part = part_of(&mut shard.parts, shard.attempts.delivery(seat));
+        let standing = part.map(|part| Arc::clone(&part.standing)).expect("only owned partitions are polled");
         shard.current_went_elsewhere();
         let cell = Arc::clone(self);
-        self.elsewhere.run(&self.tasks, move || {
+        thread.run(&self.tasks, move || {
             let slot = slot;
-            // SAFETY: the seat stays filled until this poll was reported, and with it its waker.
-            let waker = unsafe { (*slot.0).waker() };
-            let polled = cell.poll_slot(slot.0, &mut Context::from_waker(&waker));
-            cell.post(seat, polled);
+            cell.poll_there(seat, slot.0, &standing);
         });
+    }
+
+    /// On that thread: polls the attempt, if its partition still allows it. The thread may have waited for a core.
+    pub(crate) fn poll_there(&self, seat: u32, slot: *const Slot<F>, standing: &Standing) {
+        // SAFETY: the seat stays filled until this poll was reported, and with it its waker; nobody else polls it.
+        let (begun, waker) = unsafe { ((*slot).begun(), (*slot).waker()) };
+        let polled = standing.allows(begun).then(|| self.poll_slot(slot, &mut Context::from_waker(&waker)));
+        self.post(seat, polled);
     }
 }
 

@@ -10,7 +10,7 @@ impl<F> Shard<F> {
     /// A partition does something else. Returns what it did; `None` if it is not owned.
     pub(crate) fn enter(&mut self, partition: u32, state: PartState) -> Option<PartState> {
         let part = self.parts.get_mut(partition as usize)?.as_mut()?;
-        let before = std::mem::replace(&mut part.state, state);
+        let before = part.enter(state);
         self.count(before, Some(state));
         match state {
             PartState::Running => {
