@@ -62,11 +62,9 @@ impl Asks {
 
     async fn ask(&self, question: Question) -> Option<bool> {
         let (answer, answered) = oneshot::channel();
-        match self.questions.send((question, answer)).await {
-            // Who does not follow the group any more has nothing assigned.
-            Ok(()) => answered.await.unwrap_or(Some(false)),
-            Err(_) => Some(false),
-        }
+        // Who does not follow the group any more tells its owners so; a drain must not end for want of an answer.
+        self.questions.send((question, answer)).await.ok()?;
+        answered.await.ok()?
     }
 }
 

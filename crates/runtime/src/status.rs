@@ -142,7 +142,7 @@ pub enum PartitionState {
     Claiming,
     /// It is read and handled.
     Running,
-    /// It is owned, but nothing more is read of it now.
+    /// It is owned, but nothing more is read of it now, or nothing of it starts.
     Paused,
     /// It is being given up.
     Draining,

@@ -76,6 +76,7 @@ impl Membership for FaultyMembership {
         if self.line.is_cut() {
             return Err(disconnected());
         }
+        self.weather.hangs(Hang::Confirm).await;
         ask(&self.weather, self.inner.confirm(partition)).await
     }
 

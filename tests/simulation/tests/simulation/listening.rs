@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use keylane::status::{PartitionState, PartitionStatus};
 use keylane::{Flaws, Settings};
 use keylane_broker::Hang;
 use tokio::time::{Instant, sleep};
@@ -180,4 +181,103 @@ async fn a_dead_letter_that_cannot_be_stored_stops_only_its_key() {
     process.faulty.answer();
     rig.started_so_many(SLEEPER, 4 + LATER).await;
     assert!(rig.started(SLEEPER).contains(&3));
+}
+
+async fn shown(process: &Process) -> PartitionStatus {
+    process.pipeline.status().await.expect("answers").partitions.remove(0)
+}
+
+/// COM-2, P5, P10: while its journal takes no record, or cannot be read, an owner starts nothing more that would only run
+/// again, and says so; then it goes on.
+#[tokio::test(start_paused = true)]
+async fn while_a_journal_does_not_answer_nothing_more_starts_and_that_is_shown() {
+    for (hang, conditional, why) in [
+        (Hang::JournalAppend, true, "takes no record"),
+        (Hang::JournalAppend, false, "takes no record"),
+        (Hang::JournalRead, false, "cannot be read"),
+    ] {
+        let rig = Rig::new().await;
+        rig.cluster.set_conditional(conditional);
+        let process = owning(&rig, hang).await;
+        sleep(Duration::from_secs(20)).await;
+        let before = rig.started(SLEEPER).len();
+        for _ in 0..LATER {
+            rig.produce("k", "quick").await;
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(rig.started(SLEEPER).len(), before, "{hang:?}, conditional: {conditional}");
+        let now = shown(&process).await;
+        assert_eq!(now.state, PartitionState::Paused, "{hang:?}: {now:?}");
+        assert!(now.why.as_ref().is_some_and(|said| said.contains(why)), "{hang:?}: {now:?}");
+        process.faulty.answer();
+        rig.started_so_many(SLEEPER, before + LATER).await;
+        sleep(Duration::from_secs(10)).await;
+        let now = shown(&process).await;
+        assert_eq!((now.state, now.committed), (PartitionState::Running, 3 + LATER as u64), "{now:?}");
+    }
+}
+
+/// ORD-12, P10: after a pause nothing starts until the journal was read, and meanwhile that is shown.
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_is_verified_says_so() {
+    let rig = Rig::new().await;
+    let process = rig.process(SLEEPER, Duration::from_secs(30), 1).await;
+    rig.cluster.assign(GROUP, TOPIC, 0, SLEEPER);
+    rig.produce("k", "quick").await;
+    rig.started_so_many(SLEEPER, 1).await;
+    sleep(Duration::from_secs(5)).await;
+    process.faulty.hang(&[Hang::JournalRead]);
+    process.gate.freeze();
+    sleep(Duration::from_secs(5)).await;
+    process.gate.thaw();
+    sleep(Duration::from_millis(900)).await;
+    let now = shown(&process).await;
+    assert!(now.state == PartitionState::Paused && now.why.is_some(), "{now:?}");
+    process.faulty.answer();
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(shown(&process).await.state, PartitionState::Running);
+}
+
+/// ORD-12, P3: where each reading of a journal takes longer than a second, a partition starts, and goes on after a pause.
+#[tokio::test(start_paused = true)]
+async fn a_journal_that_is_read_slowly_stops_nobody_for_good() {
+    for conditional in [true, false] {
+        let rig = Rig::new().await;
+        rig.cluster.set_conditional(conditional);
+        rig.cluster.set_latency(Duration::from_millis(700), Duration::from_millis(700));
+        let process = rig.process(SLEEPER, Duration::from_secs(30), 1).await;
+        rig.cluster.assign(GROUP, TOPIC, 0, SLEEPER);
+        rig.produce("k", "quick").await;
+        rig.started_so_many(SLEEPER, 1).await;
+        process.gate.freeze();
+        sleep(Duration::from_secs(5)).await;
+        process.gate.thaw();
+        rig.produce("k", "quick").await;
+        rig.started_so_many(SLEEPER, 2).await;
+    }
+}
+
+/// ORD-9, ORD-12: a drain that meets a question for the assignment drains all the same: what was done goes on record.
+#[tokio::test(start_paused = true)]
+async fn a_drain_while_the_assignment_is_being_confirmed_drains() {
+    let rig = Rig::new().await;
+    let process = rig.process(SLEEPER, Duration::from_secs(600), 1).await;
+    rig.cluster.assign(GROUP, TOPIC, 0, SLEEPER);
+    rig.produce("k", "slow").await;
+    rig.started_so_many(SLEEPER, 1).await;
+    process.gate.freeze();
+    sleep(Duration::from_secs(30)).await;
+    // Who would be asked for the assignment ends before it is asked.
+    let goes_on = async {
+        sleep(Duration::from_millis(100)).await;
+        process.gate.thaw();
+    };
+    let (drained, ()) = tokio::join!(process.pipeline.drain(), goes_on);
+    drained.expect("it drains");
+    let _next = rig.process(SUCCESSOR, Duration::from_secs(30), 2).await;
+    rig.cluster.assign(GROUP, TOPIC, 0, SUCCESSOR);
+    rig.produce("k", "quick").await;
+    rig.started_so_many(SUCCESSOR, 1).await;
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(rig.started(SUCCESSOR), [1], "what the first did is on record");
 }
