@@ -96,10 +96,10 @@ async fn a_reading_that_a_long_pause_met_does_not_stand_for_the_confirmation() {
             rig.produce("k", payload).await;
         }
         let landed = rig.on_record(|record| matches!(record, Record::Facts(_)));
+        sleeper.faulty.hang(&[Hang::JournalRead]);
         rig.produce("other", "quick").await;
         landed.notified().await;
-        sleeper.faulty.hang(&[Hang::JournalRead]);
-        sleep(Duration::from_millis(900)).await;
+        sleep(Duration::from_millis(500)).await;
         let started = rig.started(SLEEPER);
         assert_eq!(started, [0, 1, 3], "one message is still queued");
         sleeper.gate.freeze();
