@@ -8,6 +8,7 @@ use std::time::Duration;
 use keylane::status::{PartitionState, PartitionStatus};
 use keylane::{Flaws, Settings};
 use keylane_broker::Hang;
+use keylane_core::partition_of;
 use tokio::time::{Instant, sleep};
 
 use crate::rig::{Process, Rig, SLEEPER, SUCCESSOR};
@@ -280,4 +281,30 @@ async fn a_drain_while_the_assignment_is_being_confirmed_drains() {
     rig.started_so_many(SUCCESSOR, 1).await;
     sleep(Duration::from_secs(10)).await;
     assert_eq!(rig.started(SUCCESSOR), [1], "what the first did is on record");
+}
+
+/// ORD-9, P3: owners that ask for their assignment again and again do not keep its member from hearing that a partition goes
+/// elsewhere.
+#[tokio::test(start_paused = true)]
+async fn questions_for_the_assignment_do_not_keep_it_from_being_followed() {
+    const PARTITIONS: u32 = 8;
+    let rig = Rig::with_partitions(PARTITIONS).await;
+    let first = rig.process(SLEEPER, Duration::from_secs(30), 1).await;
+    let _second = rig.process(SUCCESSOR, Duration::from_secs(30), 2).await;
+    for partition in 0..PARTITIONS {
+        rig.cluster.assign(GROUP, TOPIC, partition, SLEEPER);
+    }
+    for _ in 0..2 {
+        rig.produce("k", "quick").await;
+    }
+    rig.started_so_many(SLEEPER, 2).await;
+    sleep(Duration::from_secs(10)).await;
+    first.gate.freeze();
+    sleep(Duration::from_secs(30)).await;
+    first.faulty.hang(&[Hang::Confirm]);
+    first.gate.thaw();
+    sleep(Duration::from_secs(10)).await;
+    rig.produce("k", "quick").await;
+    rig.cluster.assign(GROUP, TOPIC, partition_of(b"k", PARTITIONS), SUCCESSOR);
+    rig.started_so_many(SUCCESSOR, 1).await;
 }
