@@ -44,6 +44,8 @@ pub(crate) struct Cell<F, B> {
     tasks: Tasks,
     blocked: Arc<Blocked>,
     elsewhere: Arc<Elsewhere>,
+    /// Of the runtime.
+    workers: usize,
     successor: Arc<dyn Successor>,
 }
 
@@ -88,6 +90,7 @@ where
             tasks,
             blocked,
             elsewhere,
+            workers: crate::spawn::workers(),
             successor,
         })
     }
@@ -99,12 +102,22 @@ where
             // Many handlers in one task would use up tokio's budget for one task; the shard yields by itself.
             let run = tokio::task::unconstrained(poll_fn(|cx| self.poll(cx)));
             if let Err(why) = self.tasks.supervise(TaskKind::Shard, run).await {
-                // SAFETY: handlers' panics are caught where they are polled, so this task had the baton when it
-                // panicked; it gives it to nobody, and does not come back.
-                let commands = unsafe { &mut *self.shard.get() }.fall(&why);
-                Arc::clone(&self.successor).succeed(commands);
+                // Handlers' panics are caught where they are polled, so this task had the baton when it panicked; it
+                // gives it to nobody, and does not come back.
+                self.fall(&why);
             }
         });
+    }
+
+    /// The shard's loop panicked. The caller has the baton, and keeps it. Whatever becomes of what the shard had, somebody
+    /// takes its place: its owners would else wait for it for ever.
+    pub(crate) fn fall(&self, why: &str) {
+        // SAFETY: the caller has the baton.
+        let shard = unsafe { &mut *self.shard.get() };
+        let commands = shard.take_commands();
+        // A panic there is noted, like the first.
+        let _ = self.tasks.supervise_now(TaskKind::Shard, || shard.fall(why));
+        Arc::clone(&self.successor).succeed(commands);
     }
 
     fn poll(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -119,7 +132,7 @@ where
         if !self.goes_on_within_a_pass() && !shard().begin_pass(cx) {
             return Poll::Ready(());
         }
-        if self.blocked.too_often() {
+        if self.blocked.elsewhere(self.workers) {
             // Nothing of a handler runs on this thread, so nothing can block it.
             return self.poll_all_elsewhere(cx);
         }
@@ -275,11 +288,25 @@ where
         self.blocked.one_more();
         // SAFETY: the baton is ours, and goes to the new task.
         let shard = unsafe { &mut *self.shard.get() };
-        let delivery = shard.attempts.delivery(shard.current.seat);
-        let (partition, position, id) = (delivery.partition(), delivery.position(), delivery.id().to_owned());
-        shard.current_went_elsewhere();
-        self.go();
-        Some(Blocking { partition, position, id })
+        let contained = self.tasks.supervise_now(TaskKind::Shard, || {
+            let delivery = shard.attempts.delivery(shard.current.seat);
+            let (partition, position) = (delivery.partition(), delivery.position());
+            let message = Blocking { partition, position, id: delivery.id().to_owned() };
+            shard.current_went_elsewhere();
+            message
+        });
+        match contained {
+            Ok(message) => {
+                self.go();
+                Some(message)
+            }
+            Err(why) => {
+                // The thread that is late still polls it, whatever else is known of it.
+                shard.attempts.is_elsewhere(shard.current.seat);
+                self.fall(&why);
+                None
+            }
+        }
     }
 }
 

@@ -201,6 +201,11 @@ impl<F> Attempts<F> {
         self.seats[seat as usize].state = SeatState::Elsewhere { woken: false };
     }
 
+    /// Another thread polls this seat, and nothing else that is known of it counts any more.
+    pub(crate) fn is_elsewhere(&mut self, seat: u32) {
+        self.seats[seat as usize].state = SeatState::Elsewhere { woken: false };
+    }
+
     /// The thread that polled it reported back. True if it was woken meanwhile.
     pub(crate) fn came_back(&mut self, seat: u32) -> bool {
         let at = &mut self.seats[seat as usize];

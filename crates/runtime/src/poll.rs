@@ -243,8 +243,15 @@ impl Part {
     }
 }
 
+impl Part {
+    /// Nothing of it is polled any more.
+    pub(crate) fn is_gone(&self) {
+        self.standing.set(Standing::GONE);
+    }
+}
+
 impl Drop for Part {
     fn drop(&mut self) {
-        self.standing.set(Standing::GONE);
+        self.is_gone();
     }
 }

@@ -231,6 +231,40 @@ async fn threads_that_handlers_block_are_bounded_and_reaching_the_bound_is_shown
     pipeline.drain().await.expect("drained");
 }
 
+/// ORD-4: also where the runtime's blocking threads are all in use, so that nobody can take the place of a worker that a
+/// handler blocks: two of them do not take both workers.
+#[test]
+fn handlers_that_block_leave_a_worker_though_the_blocking_threads_are_in_use() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).max_blocking_threads(1).enable_all().build().expect("a runtime");
+    let door = Arc::new(Door::default());
+    let (shut, free) = (Arc::clone(&door), Arc::new(AtomicUsize::new(0)));
+    runtime.spawn_blocking(move || shut.wait());
+    let (keep, count, shut) = (Arc::new(AtomicBool::new(true)), Arc::clone(&free), Arc::clone(&door));
+    let kept = Arc::clone(&keep);
+    runtime.spawn(async move {
+        let cluster = MemoryBroker::new(1, || 0);
+        let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
+        let (pipeline, handled) = blocks_at(&shut, &keylane, one_shard()).await;
+        produce(&keylane, "block", 10).await;
+        produce(&keylane, "free", 10).await;
+        while kept.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            count.store(handled.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+        drop(pipeline);
+    });
+    // Not on the runtime, whose clock stands still if nobody has a worker.
+    let goes_on = (0..6_000).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        free.load(Ordering::SeqCst) == 10
+    });
+    // Before anything may panic: a runtime does not end while threads are blocked.
+    door.open();
+    keep.store(false, Ordering::SeqCst);
+    assert!(goes_on, "{} of 10 were handled", free.load(Ordering::SeqCst));
+}
+
 /// A pipeline of which all threads are blocked, and more messages than that wait for one: how many attempts began.
 async fn short_of_threads(
     cluster: &MemoryBroker,

@@ -384,7 +384,7 @@ fn an_attempt_that_did_not_begin_is_the_next_owners() {
             "dropped" => world.tell(Command::Drop { partition: 0, epoch: 1 }),
             "forgotten" => world.tell(Command::Forget { partition: 0 }),
             "ended" => world.tell(Command::End),
-            _ => drop(world.shard.fall("a test ended it")),
+            _ => world.shard.fall("a test ended it"),
         }
         if matches!(what, "ended" | "fallen") {
             let waker = noop_waker();
@@ -421,23 +421,66 @@ fn a_thread_begins_nothing_that_its_partition_does_not_allow() {
     world.run();
     let slot = world.shard.attempts.slot(seat);
     let elsewhere = Arc::new(Elsewhere::new(&"t".into(), 1));
-    let cell = Cell::new(
-        world.shard,
-        begin,
-        "t".into(),
-        Tasks::default(),
-        Arc::default(),
-        elsewhere,
-        Arc::new(NoSuccessor),
-    );
+    let successor = Arc::<Succeeded>::default();
+    let tasks = Tasks::default();
+    let cell = Cell::new(world.shard, begin, "t".into(), tasks, Arc::default(), elsewhere, successor);
     cell.poll_there(seat, slot, &standing);
     assert_eq!(begun.load(Ordering::SeqCst), 0);
 }
 
-struct NoSuccessor;
+/// How often somebody took a shard's place.
+#[derive(Default)]
+struct Succeeded(AtomicU64);
 
-impl Successor for NoSuccessor {
-    fn succeed(self: Arc<Self>, _: mpsc::Receiver<Command>) {}
+impl Successor for Succeeded {
+    fn succeed(self: Arc<Self>, _: mpsc::Receiver<Command>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A reader that cannot even be dropped.
+struct Broken(LogReader);
+
+impl Reader for Broken {
+    fn poll_batch(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Poll<Result<Batch, BrokerError>> {
+        self.0.poll_batch(cx, bytes_max)
+    }
+}
+
+impl Drop for Broken {
+    fn drop(&mut self) {
+        panic!("a test broke it");
+    }
+}
+
+/// P10: if what a fallen shard leaves behind panics too, its owners hear that it fell, and another takes its place.
+#[test]
+fn a_shard_has_a_successor_though_its_fall_panics() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(2, &Bounds::default(), Settings::default());
+    let (log, link) = (Arc::clone(&world.logs[0]), Arc::<Link>::default());
+    let reader = Box::new(Broken(LogReader(log)));
+    let settled = Settled::default();
+    let start = Start { partition: 0, epoch: 2, settled, reader, link: Arc::clone(&link), pauses: 0 };
+    world.tell(Command::Start(Box::new(start)));
+    world.run();
+    let (successor, tasks) = (Arc::<Succeeded>::default(), Tasks::default());
+    let cell = Cell::new(
+        world.shard,
+        |_: Attempt<'static>| std::future::ready(Outcome::Done),
+        "t".into(),
+        tasks.clone(),
+        Arc::default(),
+        Arc::new(Elsewhere::new(&"t".into(), 1)),
+        Arc::clone(&successor) as _,
+    );
+    cell.fall("it fell");
+    assert_eq!(successor.0.load(Ordering::SeqCst), 1);
+    assert_eq!(tasks.ended().map(|(_, times)| times).sum::<u64>(), 1, "it is noted");
+    for link in [&link, &world.links[1]] {
+        assert_eq!(link.take().gone.as_deref(), Some("it fell"));
+    }
 }
 
 /// ORD-9, COM-2: handlers that compute do not keep a shard from hearing what it is told, nor its owner from hearing what is
