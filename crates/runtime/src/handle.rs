@@ -302,3 +302,52 @@ impl<F> Attempts<F> {
         self.free.shrink_to(SPARE_SEATS);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use keylane_core::{Engine, Frames, Settings};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn delivery() -> Delivery {
+        let mut frames = Frames::default();
+        frames.push(0, &keylane_core::Draft { id: "m", ..Default::default() }).expect("a valid draft");
+        frames.messages().next().expect("just pushed").expect("just encoded")
+    }
+
+    proptest! {
+        /// ORD-7: whichever attempts went to other threads and came back, in whatever order, each times out in its turn.
+        #[test]
+        fn attempts_that_come_back_keep_their_deadlines_in_order(
+            away in proptest::collection::vec(any::<bool>(), 1..40),
+            order in any::<u64>(),
+        ) {
+            let mut engine = Engine::new(Settings::default());
+            let mut attempts: Attempts<std::future::Ready<()>> = Attempts::new(Arc::default());
+            let mut elsewhere = Vec::new();
+            for (at, away) in away.iter().enumerate() {
+                let lane = engine.began(None, 0, 0);
+                let (seat, deadline_ms) = (attempts.place(1, None, delivery), 100 + at as u64);
+                attempts.waits(seat, lane, deadline_ms);
+                if *away {
+                    attempts.went_elsewhere(seat);
+                    elsewhere.push((seat, lane));
+                }
+            }
+            elsewhere.sort_by_key(|(seat, _)| u64::from(*seat).wrapping_mul(order | 1));
+            for (seat, lane) in elsewhere {
+                attempts.came_back(seat);
+                let deadline_ms = attempts.deadline(seat);
+                attempts.waits(seat, lane, deadline_ms);
+            }
+            for at in 0..away.len() as u64 {
+                prop_assert_eq!(attempts.next_deadline(), Some(100 + at));
+                prop_assert!(attempts.overdue(99 + at).is_none());
+                let seat = attempts.overdue(100 + at).expect("its time is over");
+                attempts.clear(seat);
+            }
+            prop_assert_eq!((attempts.next_deadline(), attempts.in_flight()), (None, 0));
+        }
+    }
+}

@@ -3,12 +3,14 @@
 //! Two processes on one partition. A kind of call of the first hangs, and the partition goes to the second, by plan or
 //! unheard. From when the second has it, the first starts nothing; a drain of the first ends.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use keylane::status::{PartitionState, PartitionStatus};
 use keylane::{Flaws, Settings};
-use keylane_broker::Hang;
-use keylane_core::partition_of;
+use keylane_broker::{Hang, Rates};
+use keylane_core::{Record, Rules, partition_of};
 use tokio::time::{Instant, sleep};
 
 use crate::rig::{Process, Rig, SLEEPER, SUCCESSOR};
@@ -307,4 +309,69 @@ async fn questions_for_the_assignment_do_not_keep_it_from_being_followed() {
     rig.produce("k", "quick").await;
     rig.cluster.assign(GROUP, TOPIC, partition_of(b"k", PARTITIONS), SUCCESSOR);
     rig.started_so_many(SUCCESSOR, 1).await;
+}
+
+/// BRK-7, ORD-12: a journal that does not answer for a moment is read again, and nothing is claimed anew for it.
+#[tokio::test(start_paused = true)]
+async fn a_reading_that_fails_for_a_moment_costs_nothing() {
+    let rig = Rig::new().await;
+    rig.cluster.set_conditional(false);
+    let process = rig.process(SLEEPER, Duration::from_secs(30), 1).await;
+    rig.cluster.assign(GROUP, TOPIC, 0, SLEEPER);
+    rig.produce("k", "quick").await;
+    rig.started_so_many(SLEEPER, 1).await;
+    sleep(Duration::from_secs(5)).await;
+    let claims = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&claims);
+    rig.on_record(move |record| {
+        count.fetch_add(usize::from(matches!(record, Record::Claim(_))), Ordering::SeqCst);
+        false
+    });
+    let epoch = shown(&process).await.epoch;
+    process.faulty.set_rates(Rates { drop_request: 1000, ..Rates::none() });
+    rig.produce("k", "quick").await;
+    rig.started_so_many(SLEEPER, 2).await;
+    sleep(Duration::from_secs(3)).await;
+    assert!(process.faulty.counts() != Default::default(), "something failed");
+    process.faulty.calm();
+    rig.produce("k", "quick").await;
+    rig.started_so_many(SLEEPER, 3).await;
+    sleep(Duration::from_secs(10)).await;
+    let now = shown(&process).await;
+    assert_eq!((now.state, now.epoch, now.committed), (PartitionState::Running, epoch, 3), "{now:?}");
+    assert_eq!(claims.load(Ordering::SeqCst), 0);
+}
+
+/// What a successor runs again of what was done before a drain, whose journal takes most of a second for each record of one
+/// range.
+async fn runs_again_after_a_drain(rules: Rules) -> usize {
+    const MESSAGES: u64 = 40;
+    let rig = Rig::new().await;
+    // Every other one is done, so that each done one is a range of its own.
+    for number in 0..MESSAGES {
+        let payload = if number % 2 == 0 { "never done" } else { "quick" };
+        rig.produce(&number.to_string(), payload).await;
+    }
+    let settings = |settings: &mut Settings| {
+        settings.flaws = Flaws { rules, ..Flaws::default() };
+        settings.timeout = Duration::from_secs(3);
+        settings.bounds.ranges_per_record = 1;
+    };
+    let process = rig.process_with(SLEEPER, 1, settings).await;
+    rig.cluster.assign(GROUP, TOPIC, 0, SLEEPER);
+    rig.started_so_many(SLEEPER, MESSAGES as usize).await;
+    process.pipeline.drain().await.expect("it drains");
+    let _next = rig.process(SUCCESSOR, Duration::from_secs(30), 2).await;
+    rig.cluster.assign(GROUP, TOPIC, 0, SUCCESSOR);
+    rig.started_so_many(SUCCESSOR, MESSAGES as usize / 2).await;
+    sleep(Duration::from_secs(10)).await;
+    rig.started(SUCCESSOR).iter().filter(|position| *position % 2 == 1).count()
+}
+
+/// ORD-9, W: a drain is written in as few records as it fits into, or it would not end in time where a journal is slow, and
+/// what was done would run again. A drain in many records is found.
+#[tokio::test(start_paused = true)]
+async fn a_drain_is_on_record_in_time_since_it_takes_few_records() {
+    assert_eq!(runs_again_after_a_drain(Rules::ALL).await, 0);
+    assert_ne!(runs_again_after_a_drain(Rules { few_records: false, ..Rules::ALL }).await, 0);
 }
