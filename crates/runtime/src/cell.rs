@@ -5,6 +5,8 @@
 //! task (`contain.rs`); the late poll reports back through [`Cell::late`].
 #![allow(unsafe_code, reason = "the shard's state moves between threads with the baton; see above")]
 
+mod watched;
+
 use std::cell::UnsafeCell;
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,7 +16,7 @@ use std::task::{Context, Poll};
 use keylane_core::Outcome;
 use tokio::sync::mpsc;
 
-use crate::contain::{Baton, Blocked, Polling};
+use crate::contain::{Baton, Blocked};
 use crate::elsewhere::{Elsewhere, Thread};
 use crate::link::{Command, Pauses};
 use crate::poll::Standing;
@@ -23,7 +25,6 @@ use crate::shard::{Next, Shard};
 use crate::slot::{Begin, Polled, Slot};
 use crate::spawn::{TaskKind, Tasks};
 use crate::wake::Wakes;
-use crate::watch::{Blocking, Watched};
 
 /// A shard, its baton, and what its handlers need.
 pub(crate) struct Cell<F, B> {
@@ -261,52 +262,6 @@ where
         let (begun, waker) = unsafe { ((*slot).begun(), (*slot).waker()) };
         let polled = standing.allows(begun).then(|| self.poll_slot(slot, &mut Context::from_waker(&waker)));
         self.post(seat, polled);
-    }
-}
-
-impl<F, B> Watched for Cell<F, B>
-where
-    F: Future<Output = Outcome> + Send + 'static,
-    B: Begin<F>,
-{
-    fn polling(&self) -> Option<Polling> {
-        self.baton.look()
-    }
-
-    fn beat(&self) {
-        self.pauses.beat();
-    }
-
-    fn thread(&self) -> u32 {
-        self.thread.load(Ordering::Relaxed)
-    }
-
-    fn contain(self: Arc<Self>, polling: Polling) -> Option<Blocking> {
-        if !self.baton.take(polling) {
-            return None;
-        }
-        self.blocked.one_more();
-        // SAFETY: the baton is ours, and goes to the new task.
-        let shard = unsafe { &mut *self.shard.get() };
-        let contained = self.tasks.supervise_now(TaskKind::Shard, || {
-            let delivery = shard.attempts.delivery(shard.current.seat);
-            let (partition, position) = (delivery.partition(), delivery.position());
-            let message = Blocking { partition, position, id: delivery.id().to_owned() };
-            shard.current_went_elsewhere();
-            message
-        });
-        match contained {
-            Ok(message) => {
-                self.go();
-                Some(message)
-            }
-            Err(why) => {
-                // The thread that is late still polls it, whatever else is known of it.
-                shard.attempts.is_elsewhere(shard.current.seat);
-                self.fall(&why);
-                None
-            }
-        }
     }
 }
 

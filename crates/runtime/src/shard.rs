@@ -4,8 +4,8 @@
 //! then, where there is room, the next messages of each partition, their first poll inline. What is ready at once is
 //! settled on the spot, without a lane or a task. The clock is read once a pass, and a pass ends after
 //! [`POLLS_MAX`] polls, so that the runtime's other tasks have their turn. Within it too it is looked whether the
-//! process was paused (ORD-12), and whether it lasts: after [`PASS_MS`] it is broken off, so that what others say is heard,
-//! and goes on where it was with the next. A pass costs what happened, not what is owned: only partitions whose reader said that it
+//! process was paused (ORD-12), and whether it lasts: after [`PASS_MS`] it is broken off, so that what others say is heard.
+//! A pass costs what happened, not what is owned: only partitions whose reader said that it
 //! has something are looked at.
 //!
 //! The loop is cut at the polls: `next` decides which attempt is polled, `cell.rs` polls it while nobody touches the
@@ -118,11 +118,9 @@ pub(crate) struct Shard<F> {
     commands: mpsc::Receiver<Command>,
     stage: Stage,
     polls: u32,
-    /// Attempts that had woken when the pass began, and are to be polled in it: those that wake again and again must not
-    /// keep the others waiting.
-    woken_left: usize,
-    /// The last pass took too long: this one goes on where it was.
-    broken_off: bool,
+    /// The last pass was broken off among those that had woken: this one begins behind them. Attempts that compute and wake
+    /// again and again must not keep the others waiting.
+    skips_woken: bool,
     /// Partitions that may have something to read. It is the first one's turn; whether that has read its batch.
     pub(crate) turns: VecDeque<u32>,
     turn_used: bool,
@@ -176,8 +174,7 @@ impl<F> Shard<F> {
             woken: VecDeque::new(),
             stage: Stage::Woken,
             polls: 0,
-            woken_left: 0,
-            broken_off: false,
+            skips_woken: false,
             turns: VecDeque::new(),
             turn_used: false,
             #[cfg(test)]
@@ -200,12 +197,11 @@ impl<F> Shard<F> {
     pub(crate) fn begin_pass(&mut self, cx: &mut Context<'_>) -> bool {
         self.now_ms = self.clock.now_ms();
         self.permits.new_pass(self.now_ms);
+        self.stage = if std::mem::take(&mut self.skips_woken) { Stage::Ready } else { Stage::Woken };
+        self.polls = 0;
         self.worked = false;
         self.wakes.awake();
         self.wakes.take_seats(&mut self.woken);
-        if !std::mem::take(&mut self.broken_off) {
-            (self.stage, self.polls, self.woken_left) = (Stage::Woken, 0, self.woken.len());
-        }
         while let Some(partition) = self.wakes.take_partition() {
             self.take_turns(partition);
         }
@@ -243,7 +239,7 @@ impl<F> Shard<F> {
         if self.looks_for_pause.due(self.pauses.beats(), self.polls) && !self.flaws.blind_within_a_pass() {
             self.notice_pause();
             if self.worked && self.looks_for_pause.pass_lasts() {
-                self.broken_off = true;
+                self.skips_woken = self.stage == Stage::Woken;
                 return self.end_pass(cx);
             }
         }

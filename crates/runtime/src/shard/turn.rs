@@ -24,10 +24,7 @@ enum Turn {
 impl<F> Shard<F> {
     pub(super) fn next_woken(&mut self) -> Option<u32> {
         // The longest woken first, or under load the last would wait for ever.
-        while self.woken_left > 0
-            && let Some(seat) = self.woken.pop_front()
-        {
-            self.woken_left -= 1;
+        while let Some(seat) = self.woken.pop_front() {
             if self.attempts.woken(seat) {
                 self.current = Current { seat, first: None, pinned: false };
                 return Some(seat);
