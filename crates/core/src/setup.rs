@@ -53,10 +53,12 @@ pub struct Bounds {
     pub batch_ms: u64,
     /// So many completions wait for no others (COM-2).
     pub batch_settlements: u64,
-    /// Ranges in one record. A drain goes by [`RANGES_PER_RECORD_MAX`], whatever is set.
+    /// Ranges in one record. A drain goes by [`RANGES_PER_RECORD_MAX`], whatever is set, or by what the journal takes.
     pub ranges_per_record: usize,
-    /// Dead letters in one record. A drain goes by [`DEAD_PER_RECORD_MAX`], whatever is set.
+    /// Dead letters in one record. A drain goes by [`DEAD_PER_RECORD_MAX`], whatever is set, or by what the journal takes.
     pub dead_per_record: usize,
+    /// The largest record that the journal takes; see [`Bounds::within`].
+    pub record_bytes_max: usize,
     /// A snapshot is due when the journal has grown by more than this; `u64::MAX`: never.
     pub snapshot_after_bytes: u64,
     /// A larger state is not written as a snapshot. To be set below the broker's limit of a journal record.
@@ -77,11 +79,12 @@ impl Bounds {
     /// What a record may carry while a partition is drained. A drain is given up at its deadline, and what is finished
     /// and not on record then runs again: so it is written in as few records as it fits into.
     pub(crate) fn draining(&self) -> Bounds {
-        Bounds {
+        let most = Bounds {
             ranges_per_record: self.ranges_per_record.max(RANGES_PER_RECORD_MAX),
             dead_per_record: self.dead_per_record.max(DEAD_PER_RECORD_MAX),
             ..self.clone()
-        }
+        };
+        most.within(self.record_bytes_max)
     }
 }
 
@@ -92,6 +95,7 @@ impl Default for Bounds {
             batch_settlements: 1_000,
             ranges_per_record: RANGES_PER_RECORD_MAX,
             dead_per_record: DEAD_PER_RECORD_MAX,
+            record_bytes_max: usize::MAX,
             snapshot_after_bytes: 256 << 10,
             snapshot_bytes_max: 900 << 10,
             silence_ms: 3_000,
@@ -118,6 +122,7 @@ impl Bounds {
         Bounds {
             ranges_per_record: self.ranges_per_record.min(ranges.saturating_sub(1).max(1)),
             dead_per_record: self.dead_per_record.min(dead.max(1)),
+            record_bytes_max: self.record_bytes_max.min(bytes_max),
             snapshot_bytes_max: self.snapshot_bytes_max.min(bytes_max.saturating_sub(AROUND_BYTES)),
             ..self.clone()
         }
@@ -184,9 +189,11 @@ mod tests {
     fn records_are_bounded_by_what_a_journal_takes() {
         let bounds = Bounds::default();
         assert_eq!(bounds.within(usize::MAX), bounds);
-        assert_eq!(bounds.within(1 << 20), bounds);
+        let large = Bounds { record_bytes_max: 1 << 20, ..bounds.clone() };
+        assert_eq!(bounds.within(1 << 20), large);
         for bytes_max in [1_000, 4_000, 32 << 10, RECORD_BYTES_MAX - 1] {
             let within = bounds.within(bytes_max);
+            assert_eq!(within.draining(), within, "a drain too");
             let ranges = (within.ranges_per_record + 1) * RANGE_BYTES_MAX;
             let record = ranges + within.dead_per_record * DEAD_BYTES_MAX + AROUND_BYTES;
             assert!(record <= bytes_max, "{record} of {bytes_max}");

@@ -32,13 +32,14 @@ const CONFIRM_MS_MAX: u64 = 5_000;
 /// Between two tries to join the group.
 const REJOIN_MS: u64 = 1_000;
 
-type Asked = mpsc::Receiver<(Question, oneshot::Sender<Option<bool>>)>;
+type Asking = (Question, oneshot::Sender<Option<bool>>);
+type Asked = mpsc::Receiver<Asking>;
 type Stop = watch::Receiver<Stopping>;
 
 /// How an owner asks the group's member.
 #[derive(Clone)]
 pub(crate) struct Asks {
-    questions: mpsc::Sender<(Question, oneshot::Sender<Option<bool>>)>,
+    questions: mpsc::Sender<Asking>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +51,12 @@ enum Question {
 }
 
 impl Asks {
+    /// Nobody answers.
+    #[cfg(test)]
+    pub(crate) fn nobody() -> Asks {
+        Asks { questions: mpsc::channel(QUESTIONS_MAX).0 }
+    }
+
     /// Whether the partition is still assigned here, asked anew. `None`: nobody could say.
     pub(crate) async fn confirm(&self, partition: u32) -> Option<bool> {
         self.ask(Question::Assigned(partition)).await
@@ -62,11 +69,9 @@ impl Asks {
 
     async fn ask(&self, question: Question) -> Option<bool> {
         let (answer, answered) = oneshot::channel();
-        match self.questions.send((question, answer)).await {
-            // Who does not follow the group any more has nothing assigned.
-            Ok(()) => answered.await.unwrap_or(Some(false)),
-            Err(_) => Some(false),
-        }
+        // Who does not follow the group any more tells its owners so; a drain must not end for want of an answer.
+        self.questions.send((question, answer)).await.ok()?;
+        answered.await.ok()?
     }
 }
 
@@ -218,9 +223,7 @@ impl Assign {
             tokio::select! {
                 biased;
                 () = reached(stop, Stopping::Drain) => break,
-                Some((question, answer)) = asked.recv() => {
-                    let _ = answer.send(self.answer(question).await);
-                }
+                // Before questions: owners ask until they are answered, and would keep this one from hearing anything.
                 change = self.membership.changed() => {
                     let error = match change {
                         Ok(change) => {
@@ -241,6 +244,7 @@ impl Assign {
                     };
                     return self.stop_all(&error, &mut owned, &mut asked, stop).await;
                 }
+                Some(first) = asked.recv() => self.answer(first, &mut asked).await,
             }
         }
         drop(asks);
@@ -275,9 +279,7 @@ impl Assign {
                     tellers.iter().for_each(|teller| teller.tell(Told::Lost));
                     return false;
                 }
-                Some((question, answer)) = asked.recv() => {
-                    let _ = answer.send(self.answer(question).await);
-                }
+                Some(first) = asked.recv() => self.answer(first, asked).await,
                 _ = &mut ended, if !drained => {
                     drained = true;
                     self.show_stopped(&why);
@@ -328,9 +330,7 @@ impl Assign {
             tokio::select! {
                 biased;
                 () = reached(stop, Stopping::Drain) => return Err(BrokerError::Closed),
-                Some((question, answer)) = asked.recv() => {
-                    let _ = answer.send(self.answer(question).await);
-                }
+                Some(first) = asked.recv() => self.answer(first, asked).await,
                 joined = &mut joining => match joined {
                     Ok(membership) => {
                         self.membership = membership;
@@ -347,15 +347,29 @@ impl Assign {
         }
     }
 
-    async fn answer(&mut self, question: Question) -> Option<bool> {
-        match question {
-            // Whoever asks asks again; meanwhile assignments and the end of the pipeline must be heard.
-            Question::Assigned(partition) => {
-                let asked = self.membership.confirm(partition);
-                let patience = Duration::from_millis(CONFIRM_MS_MAX);
-                tokio::time::timeout(patience, asked).await.ok()?.ok()
+    /// Answers all questions that wait, those for the assignment with one confirmation: nothing else is heard meanwhile.
+    /// Whoever asks for it asks again.
+    async fn answer(&mut self, first: Asking, asked: &mut Asked) {
+        let (mut partitions, mut answers) = (Vec::new(), Vec::new());
+        let mut next = Some(first);
+        while let Some((question, answer)) = next {
+            match question {
+                Question::Assigned(partition) => {
+                    partitions.push(partition);
+                    answers.push(answer);
+                }
+                Question::Dead(instance) => drop(answer.send(Some(self.membership.proves_dead(instance)))),
             }
-            Question::Dead(instance) => Some(self.membership.proves_dead(instance)),
+            next = asked.try_recv().ok();
+        }
+        if partitions.is_empty() {
+            return;
+        }
+        let patience = Duration::from_millis(CONFIRM_MS_MAX);
+        let said = tokio::time::timeout(patience, self.membership.confirm_all(&partitions)).await;
+        let assigned = said.ok().and_then(Result::ok);
+        for (at, answer) in answers.into_iter().enumerate() {
+            let _ = answer.send(assigned.as_ref().and_then(|assigned| assigned.get(at).copied()));
         }
     }
 

@@ -5,6 +5,8 @@
 //! task (`contain.rs`); the late poll reports back through [`Cell::late`].
 #![allow(unsafe_code, reason = "the shard's state moves between threads with the baton; see above")]
 
+mod watched;
+
 use std::cell::UnsafeCell;
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,21 +16,23 @@ use std::task::{Context, Poll};
 use keylane_core::Outcome;
 use tokio::sync::mpsc;
 
-use crate::contain::{Baton, Blocked, Polling};
-use crate::elsewhere::Elsewhere;
+use crate::contain::{Baton, Blocked};
+use crate::elsewhere::{Elsewhere, Thread};
 use crate::link::{Command, Pauses};
+use crate::poll::Standing;
+use crate::settle::part_of;
 use crate::shard::{Next, Shard};
 use crate::slot::{Begin, Polled, Slot};
 use crate::spawn::{TaskKind, Tasks};
 use crate::wake::Wakes;
-use crate::watch::{Blocking, Watched};
 
 /// A shard, its baton, and what its handlers need.
 pub(crate) struct Cell<F, B> {
     // Before `begin` and `topic`, which its futures borrow: fields are dropped in this order.
     shard: UnsafeCell<Shard<F>>,
     baton: Baton,
-    late: Mutex<Vec<(u32, Polled)>>,
+    /// What polls on other threads came to; none: the attempt was not polled.
+    late: Mutex<Vec<(u32, Option<Polled>)>>,
     wakes: Arc<Wakes>,
     pauses: Arc<Pauses>,
     /// Which thread polls it: what the watchdog asks the kernel about.
@@ -41,6 +45,8 @@ pub(crate) struct Cell<F, B> {
     tasks: Tasks,
     blocked: Arc<Blocked>,
     elsewhere: Arc<Elsewhere>,
+    /// Of the runtime.
+    workers: usize,
     successor: Arc<dyn Successor>,
 }
 
@@ -85,6 +91,7 @@ where
             tasks,
             blocked,
             elsewhere,
+            workers: crate::spawn::workers(),
             successor,
         })
     }
@@ -96,12 +103,22 @@ where
             // Many handlers in one task would use up tokio's budget for one task; the shard yields by itself.
             let run = tokio::task::unconstrained(poll_fn(|cx| self.poll(cx)));
             if let Err(why) = self.tasks.supervise(TaskKind::Shard, run).await {
-                // SAFETY: handlers' panics are caught where they are polled, so this task had the baton when it
-                // panicked; it gives it to nobody, and does not come back.
-                let commands = unsafe { &mut *self.shard.get() }.fall(&why);
-                Arc::clone(&self.successor).succeed(commands);
+                // Handlers' panics are caught where they are polled, so this task had the baton when it panicked; it
+                // gives it to nobody, and does not come back.
+                self.fall(&why);
             }
         });
+    }
+
+    /// The shard's loop panicked. The caller has the baton, and keeps it. Whatever becomes of what the shard had, somebody
+    /// takes its place: its owners would else wait for it for ever.
+    pub(crate) fn fall(&self, why: &str) {
+        // SAFETY: the caller has the baton.
+        let shard = unsafe { &mut *self.shard.get() };
+        let commands = shard.take_commands();
+        // A panic there is noted, like the first.
+        let _ = self.tasks.supervise_now(TaskKind::Shard, || shard.fall(why));
+        Arc::clone(&self.successor).succeed(commands);
     }
 
     fn poll(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -116,9 +133,11 @@ where
         if !self.goes_on_within_a_pass() && !shard().begin_pass(cx) {
             return Poll::Ready(());
         }
-        match self.next(cx) {
+        if self.blocked.elsewhere(self.workers) {
             // Nothing of a handler runs on this thread, so nothing can block it.
-            Ok(seat) if self.blocked.too_often() => self.poll_all_elsewhere(seat, cx),
+            return self.poll_all_elsewhere(cx);
+        }
+        match self.next(cx) {
             // A handler may block the thread. Whoever needs the runtime must not wait for it.
             Ok(seat) => crate::spawn::may_block(|| self.poll_handlers(seat, cx)),
             Err(ends) => ends,
@@ -136,19 +155,38 @@ where
         // SAFETY: the caller has the baton.
         match unsafe { &mut *self.shard.get() }.next(cx) {
             Next::Poll(seat) => return Ok(seat),
-            Next::Sleep if self.late.lock().expect("no holder panics").is_empty() => {}
-            Next::Sleep | Next::Yield => cx.waker().wake_by_ref(),
+            next => self.sleep_or_yield(&next, cx),
         }
         Err(Poll::Pending)
     }
 
-    fn poll_all_elsewhere(self: &Arc<Self>, mut seat: u32, cx: &mut Context<'_>) -> Poll<()> {
+    #[inline]
+    fn sleep_or_yield(&self, next: &Next, cx: &mut Context<'_>) {
+        if *next != Next::Sleep || !self.late.lock().expect("no holder panics").is_empty() {
+            cx.waker().wake_by_ref();
+        }
+    }
+
+    /// Polls each attempt on a thread of its own. A thread is had before an attempt is chosen: one that waited for a thread
+    /// would count as running, though it may have to start never.
+    fn poll_all_elsewhere(self: &Arc<Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: as in `poll`.
+        let shard = || unsafe { &mut *self.shard.get() };
         loop {
-            self.poll_elsewhere(seat);
-            seat = match self.next(cx) {
-                Ok(seat) => seat,
-                Err(ends) => return ends,
+            let wants = shard().wants_threads();
+            let Some(thread) = self.elsewhere.reserve(wants, &self.wakes) else {
+                let next = if wants == 0 { shard().end_pass(cx) } else { shard().rest(cx) };
+                self.sleep_or_yield(&next, cx);
+                if wants > 0 && self.elsewhere.any_free() {
+                    // It came free before this shard slept.
+                    cx.waker().wake_by_ref();
+                }
+                return Poll::Pending;
             };
+            match self.next(cx) {
+                Ok(seat) => self.poll_elsewhere(seat, thread),
+                Err(ends) => return ends,
+            }
         }
     }
 
@@ -165,7 +203,7 @@ where
             let polled = self.poll_slot(slot, &mut Context::from_waker(&waker));
             if !self.baton.leave(polling) {
                 self.blocked.returned();
-                self.post(seat, polled);
+                self.post(seat, Some(polled));
                 return Poll::Ready(());
             }
             shard().polled(polled);
@@ -198,57 +236,32 @@ where
     }
 
     /// Reports a poll to the shard, wherever it runs now.
-    fn post(&self, seat: u32, polled: Polled) {
+    fn post(&self, seat: u32, polled: Option<Polled>) {
         self.late.lock().expect("no holder panics").push((seat, polled));
         self.wakes.wake();
     }
 
     /// Polls an attempt once on a thread of its own, where it may block; its lane is busy until that poll is reported.
-    fn poll_elsewhere(self: &Arc<Self>, seat: u32) {
+    fn poll_elsewhere(self: &Arc<Self>, seat: u32, thread: Thread) {
         // SAFETY: as in `poll`.
         let shard = unsafe { &mut *self.shard.get() };
         let slot = SendPointer(shard.attempts.slot(seat));
+        let part = part_of(&mut shard.parts, shard.attempts.delivery(seat));
+        let standing = part.map(|part| Arc::clone(&part.standing)).expect("only owned partitions are polled");
         shard.current_went_elsewhere();
         let cell = Arc::clone(self);
-        self.elsewhere.run(&self.tasks, move || {
+        thread.run(&self.tasks, move || {
             let slot = slot;
-            // SAFETY: the seat stays filled until this poll was reported, and with it its waker.
-            let waker = unsafe { (*slot.0).waker() };
-            let polled = cell.poll_slot(slot.0, &mut Context::from_waker(&waker));
-            cell.post(seat, polled);
+            cell.poll_there(seat, slot.0, &standing);
         });
     }
-}
 
-impl<F, B> Watched for Cell<F, B>
-where
-    F: Future<Output = Outcome> + Send + 'static,
-    B: Begin<F>,
-{
-    fn polling(&self) -> Option<Polling> {
-        self.baton.look()
-    }
-
-    fn beat(&self) {
-        self.pauses.beat();
-    }
-
-    fn thread(&self) -> u32 {
-        self.thread.load(Ordering::Relaxed)
-    }
-
-    fn contain(self: Arc<Self>, polling: Polling) -> Option<Blocking> {
-        if !self.baton.take(polling) {
-            return None;
-        }
-        self.blocked.one_more();
-        // SAFETY: the baton is ours, and goes to the new task.
-        let shard = unsafe { &mut *self.shard.get() };
-        let delivery = shard.attempts.delivery(shard.current.seat);
-        let (partition, position, id) = (delivery.partition(), delivery.position(), delivery.id().to_owned());
-        shard.current_went_elsewhere();
-        self.go();
-        Some(Blocking { partition, position, id })
+    /// On that thread: polls the attempt, if its partition still allows it. The thread may have waited for a core.
+    pub(crate) fn poll_there(&self, seat: u32, slot: *const Slot<F>, standing: &Standing) {
+        // SAFETY: the seat stays filled until this poll was reported, and with it its waker; nobody else polls it.
+        let (begun, waker) = unsafe { ((*slot).begun(), (*slot).waker()) };
+        let polled = standing.allows(begun).then(|| self.poll_slot(slot, &mut Context::from_waker(&waker)));
+        self.post(seat, polled);
     }
 }
 

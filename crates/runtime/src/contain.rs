@@ -63,9 +63,16 @@ impl Blocked {
         }
     }
 
-    /// True if attempts of the pipeline are to be polled elsewhere.
+    /// True if attempts of the pipeline are to be polled elsewhere, for good.
     pub(crate) fn too_often(&self) -> bool {
         self.weight.load(Ordering::Relaxed) >= TOO_OFTEN
+    }
+
+    /// True if attempts are to be polled elsewhere now: one more that blocks could take the last of so many workers of the
+    /// runtime. Where its blocking threads are all in use, nobody takes a worker's place.
+    pub(crate) fn elsewhere(&self, workers: usize) -> bool {
+        let contained = self.contained() as usize;
+        self.too_often() || (contained > 0 && contained + 1 >= workers)
     }
 }
 

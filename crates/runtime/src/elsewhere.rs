@@ -2,8 +2,11 @@
 //!
 //! The runtime's own blocking pool starts a thread whenever none is idle, and on a busy machine a thread that has done
 //! its work is not idle at once: a few dozen polls at a time came to hundreds of threads, and kept others of that pool
-//! waiting. These are counted, and a poll that finds none of them free waits for one. How many there may be is a setting
-//! of the pipeline (`blocking`): when all of them block, its other messages wait too, which is logged once and shown.
+//! waiting. These are counted. How many there may be is a setting of the pipeline (`blocking`): when all of them block, its
+//! other messages wait too, which is logged once and shown.
+//!
+//! Kept: a shard has a thread before it chooses what runs there. What waits for a thread so waits in its lane, where it can
+//! still be taken back; an attempt that waited here would begin after its partition was given up.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
@@ -12,6 +15,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::spawn::Tasks;
+use crate::wake::Wakes;
 
 /// A thread that has had nothing to do for so long ends.
 const IDLE: Duration = Duration::from_secs(10);
@@ -30,8 +34,15 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
+    /// Handed over, and not begun: as many threads are on their way.
     waiting: VecDeque<Work>,
     threads: usize,
+    /// Threads that are reserved or have work.
+    taken: usize,
+    /// Of these, those that have none yet.
+    reserved: usize,
+    /// Shards that found none free, and for how many attempts.
+    short: Vec<(Arc<Wakes>, usize)>,
     /// Threads that wait for work, those included that were woken and do not run yet.
     idle: usize,
     ended: bool,
@@ -49,34 +60,23 @@ impl Elsewhere {
     /// Threads at work, polls that wait for one, and how many threads there may be.
     pub(crate) fn figures(&self) -> (usize, usize, usize) {
         let state = self.0.state.lock().expect("no holder panics");
-        let free = state.idle.min(state.threads);
-        (state.threads - free, state.waiting.len().saturating_sub(free), self.0.threads_max)
+        (state.taken - state.reserved, state.short.iter().map(|(_, wants)| wants).sum(), self.0.threads_max)
     }
 
-    /// Runs `work` on one of the threads.
-    pub(crate) fn run(&self, tasks: &Tasks, work: impl FnOnce() + Send + 'static) {
+    /// Reserves a thread for one of `wants` attempts of a shard. If there is none, the shard is woken when one is free.
+    pub(crate) fn reserve(&self, wants: usize, shard: &Arc<Wakes>) -> Option<Thread> {
         let mut state = self.0.state.lock().expect("no holder panics");
-        state.waiting.push_back(Box::new(work));
-        if state.idle >= state.waiting.len() {
-            self.0.more.notify_one();
-        } else if state.threads < self.0.threads_max {
-            let (shared, runtime) = (Arc::clone(&self.0), Handle::current());
-            let serve = move || {
-                let _inside = runtime.enter();
-                shared.serve();
-            };
-            match tasks.spawn_thread("keylane-blocked", serve) {
-                Ok(()) => state.threads += 1,
-                // Those that are there will come to it; without any, whoever has a thread left does it.
-                Err(error) if state.threads == 0 => {
-                    tracing::warn!(%error, "no thread for a handler that blocks its own");
-                    let shared = Arc::clone(&self.0);
-                    state.threads += 1;
-                    tasks.run_blocking(move || shared.serve());
-                }
-                Err(_) => {}
-            }
-        } else if !std::mem::replace(&mut state.said, true) {
+        state.short.retain(|(short, _)| !Arc::ptr_eq(short, shard));
+        if wants == 0 {
+            return None;
+        }
+        if state.taken < self.0.threads_max {
+            (state.taken, state.reserved) = (state.taken + 1, state.reserved + 1);
+            return Some(Thread(Some(Arc::clone(&self.0))));
+        }
+        // It stays there until it has one: who is told that one is free may find that another shard was faster.
+        state.short.push((Arc::clone(shard), wants));
+        if !std::mem::replace(&mut state.said, true) {
             tracing::warn!(
                 code = "KL-1320",
                 pipeline = &*self.0.pipeline,
@@ -84,10 +84,65 @@ impl Elsewhere {
                 "handlers block all threads that they may block; other messages wait until one of them returns"
             );
         }
+        None
+    }
+
+    /// True if a thread could be reserved now.
+    pub(crate) fn any_free(&self) -> bool {
+        self.0.state.lock().expect("no holder panics").taken < self.0.threads_max
+    }
+}
+
+/// A thread that is reserved. Not used, it is given back.
+pub(crate) struct Thread(Option<Arc<Shared>>);
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.take() {
+            let mut state = shared.state.lock().expect("no holder panics");
+            state.reserved -= 1;
+            shared.give_back(&mut state);
+        }
+    }
+}
+
+impl Thread {
+    /// Runs `work` there.
+    pub(crate) fn run(mut self, tasks: &Tasks, work: impl FnOnce() + Send + 'static) {
+        let shared = self.0.take().expect("used once");
+        let mut state = shared.state.lock().expect("no holder panics");
+        state.reserved -= 1;
+        state.waiting.push_back(Box::new(work));
+        if state.idle >= state.waiting.len() {
+            shared.more.notify_one();
+        } else if state.threads < shared.threads_max {
+            let (serving, runtime) = (Arc::clone(&shared), Handle::current());
+            let serve = move || {
+                let _inside = runtime.enter();
+                serving.serve();
+            };
+            match tasks.spawn_thread("keylane-blocked", serve) {
+                Ok(()) => state.threads += 1,
+                // Those that are there will come to it; without any, whoever has a thread left does it.
+                Err(error) if state.threads == 0 => {
+                    tracing::warn!(%error, "no thread for a handler that blocks its own");
+                    let serving = Arc::clone(&shared);
+                    state.threads += 1;
+                    tasks.run_blocking(move || serving.serve());
+                }
+                Err(_) => {}
+            }
+        }
     }
 }
 
 impl Shared {
+    /// A thread is no longer reserved or at work.
+    fn give_back(&self, state: &mut State) {
+        state.taken -= 1;
+        state.short.iter().for_each(|(shard, _)| shard.wake());
+    }
+
     fn serve(&self) {
         let mut state = self.state.lock().expect("no holder panics");
         loop {
@@ -95,6 +150,7 @@ impl Shared {
                 drop(state);
                 work();
                 state = self.state.lock().expect("no holder panics");
+                self.give_back(&mut state);
                 continue;
             }
             if state.ended {
@@ -129,10 +185,17 @@ mod tests {
     async fn threads_are_bounded_and_all_work_is_done() {
         const THREADS_MAX: usize = 64;
         let (elsewhere, tasks) = (Elsewhere::new(&"t".into(), THREADS_MAX), Tasks::default());
+        let shard = Arc::<Wakes>::default();
         let (done, all) = mpsc::sync_channel(10_000);
         for number in 0..10_000 {
             let done = done.clone();
-            elsewhere.run(&tasks, move || done.send(number).expect("somebody listens"));
+            let thread = loop {
+                if let Some(thread) = elsewhere.reserve(1, &shard) {
+                    break thread;
+                }
+                std::thread::yield_now();
+            };
+            thread.run(&tasks, move || done.send(number).expect("somebody listens"));
             assert!(elsewhere.figures().0 <= THREADS_MAX);
         }
         let mut seen: Vec<u32> = all.iter().take(10_000).collect();

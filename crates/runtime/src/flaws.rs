@@ -17,7 +17,7 @@ pub struct Flaws {
     pub rules: keylane_core::Rules,
     /// The newest format of journals that it reads and writes: a pipeline of the next version has one more.
     pub format: u8,
-    /// An owner does not read its journal while an append of its own is under way.
+    /// An owner does not read its journal while an append of its own is under way, however long that takes.
     pub deaf_while_appending: bool,
     /// An owner hears nothing while the body of a dead letter is being stored.
     pub deaf_while_storing: bool,

@@ -4,6 +4,8 @@
 //! ready at its first poll costs no allocation and no timer. The time-out is armed only once an attempt waits, and
 //! since it is the same for all attempts of a pipeline, the armed ones form a list in the order of their deadlines.
 
+mod deadlines;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -107,31 +109,6 @@ impl<F> Attempts<F> {
         &raw const *self.seats[seat as usize].slot
     }
 
-    /// The attempt waits: it has a lane, and a deadline.
-    pub(crate) fn waits(&mut self, seat: u32, lane: LaneId, deadline_ms: u64) {
-        self.seats[seat as usize].lane = Some(lane);
-        if self.seats[seat as usize].state != (SeatState::Here { armed: false }) {
-            return;
-        }
-        // All have the same time to end, so a new one is the last. One that comes back from another thread has kept its
-        // deadline, and goes before those that began after it.
-        let mut before = self.last;
-        while before != NONE && self.seats[before as usize].deadline_ms > deadline_ms {
-            before = self.seats[before as usize].before;
-        }
-        let behind = match before {
-            NONE => std::mem::replace(&mut self.first, seat),
-            before => std::mem::replace(&mut self.seats[before as usize].behind, seat),
-        };
-        match behind {
-            NONE => self.last = seat,
-            behind => self.seats[behind as usize].before = seat,
-        }
-        let at = &mut self.seats[seat as usize];
-        at.state = SeatState::Here { armed: true };
-        (at.deadline_ms, at.before, at.behind) = (deadline_ms, before, behind);
-    }
-
     /// The attempt ended: its future is dropped, its delivery comes back, its seat is free.
     #[inline]
     pub(crate) fn leave(&mut self, seat: u32) -> (Delivery, Option<LaneId>, u32) {
@@ -160,24 +137,6 @@ impl<F> Attempts<F> {
         self.in_flight -= 1;
     }
 
-    #[inline]
-    fn disarm(&mut self, seat: u32) {
-        let at = &mut self.seats[seat as usize];
-        if at.state != (SeatState::Here { armed: true }) {
-            return;
-        }
-        at.state = SeatState::Here { armed: false };
-        let (before, behind) = (at.before, at.behind);
-        match before {
-            NONE => self.first = behind,
-            before => self.seats[before as usize].behind = behind,
-        }
-        match behind {
-            NONE => self.last = before,
-            behind => self.seats[behind as usize].before = before,
-        }
-    }
-
     /// The attempt that waits shares its batch's buffer.
     pub(crate) fn pin(&mut self, seat: u32) {
         let pinned = std::mem::replace(&mut self.seats[seat as usize].pinned, true);
@@ -190,14 +149,14 @@ impl<F> Attempts<F> {
         self.pinned
     }
 
-    /// When the attempt, which has waited before, has failed.
-    pub(crate) fn deadline(&self, seat: u32) -> u64 {
-        self.seats[seat as usize].deadline_ms
-    }
-
     /// Another thread polls this seat now.
     pub(crate) fn went_elsewhere(&mut self, seat: u32) {
         self.disarm(seat);
+        self.seats[seat as usize].state = SeatState::Elsewhere { woken: false };
+    }
+
+    /// Another thread polls this seat, and nothing else that is known of it counts any more.
+    pub(crate) fn is_elsewhere(&mut self, seat: u32) {
         self.seats[seat as usize].state = SeatState::Elsewhere { woken: false };
     }
 
@@ -223,20 +182,6 @@ impl<F> Attempts<F> {
                 false
             }
         }
-    }
-
-    /// A seat whose deadline has passed. Its time-out is no longer armed.
-    pub(crate) fn overdue(&mut self, now_ms: u64) -> Option<u32> {
-        let first = self.first;
-        (first != NONE && self.seats[first as usize].deadline_ms <= now_ms).then(|| {
-            self.disarm(first);
-            first
-        })
-    }
-
-    /// The next deadline.
-    pub(crate) fn next_deadline(&self) -> Option<u64> {
-        (self.first != NONE).then(|| self.seats[self.first as usize].deadline_ms)
     }
 
     /// Attempts in flight.

@@ -207,6 +207,11 @@ impl Link {
         }
     }
 
+    /// For how long the process was paused, if that is in the mail.
+    pub(crate) fn paused_ms(&self) -> Option<u64> {
+        self.mail.lock().expect("no holder panics").verify
+    }
+
     /// Takes the mail.
     pub(crate) fn take(&self) -> Mail {
         let mut mail = self.mail.lock().expect("no holder panics");

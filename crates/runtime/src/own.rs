@@ -10,11 +10,13 @@ mod listen;
 mod mail;
 mod mirror;
 mod outbox;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
 use keylane_broker::{BrokerError, Journal, Topic};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use self::epoch::Epoch;
 use self::outbox::Outbox;
@@ -23,7 +25,7 @@ use crate::growth::{self, Gates};
 use crate::link::{Command, Pauses};
 use crate::news::{News, Told};
 use crate::spawn::TaskKind;
-use crate::status::PartitionState;
+use crate::status::{LaneSort, PartitionState};
 use crate::subscription::Subscription;
 use crate::view::PartitionView;
 use crate::wake::Wakes;
@@ -55,6 +57,8 @@ pub(crate) enum Ended {
     GivenUp,
     /// Something that may pass: try again.
     Again(String),
+    /// Its shard does not move: try again once it does (ORD-12).
+    Stalled,
     /// Somebody must look at it (P10).
     Failed(String),
 }
@@ -84,6 +88,16 @@ impl Own {
                         break;
                     }
                 }
+                Ended::Stalled => {
+                    let why = "its shard has not moved for a minute; it is claimed again when that moves";
+                    tracing::error!(partition = self.partition, why, "a partition has stopped");
+                    self.view.set(PartitionState::Stopped, Some(why.to_owned()));
+                    if self.news.given_up() || self.until_the_shard_moves().await.is_some() {
+                        // Nobody has to look at what is another's.
+                        self.view.set(PartitionState::Idle, None);
+                        break;
+                    }
+                }
                 Ended::Failed(why) => {
                     tracing::error!(partition = self.partition, why, "a partition has stopped");
                     self.view.set(PartitionState::Stopped, Some(why));
@@ -105,6 +119,24 @@ impl Own {
             biased;
             told = self.news.next() => Some(told),
             () = tokio::time::sleep_until(until) => None,
+        }
+    }
+
+    /// Waits until the shard answers, unless there is news.
+    async fn until_the_shard_moves(&mut self) -> Option<Told> {
+        let (reply, answer) = oneshot::channel();
+        let asks = async {
+            let ask = Command::Lanes { sort: LaneSort::Depth, limit: 0, reply };
+            // One that is gone, or falls, has dropped everything by itself.
+            if self.shard.send(ask).await.is_ok() {
+                self.wakes.wake();
+                let _ = answer.await;
+            }
+        };
+        tokio::select! {
+            biased;
+            told = self.news.next() => Some(told),
+            () = asks => None,
         }
     }
 

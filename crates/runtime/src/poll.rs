@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 
 use futures_util::task::waker_ref;
@@ -33,11 +34,36 @@ pub(crate) enum PartState {
     Broken,
 }
 
+/// What may still be done of a partition, for threads that come to its attempts late: one that waits for a core may find
+/// that the partition is another's by now (P9).
+#[derive(Debug, Default)]
+pub(crate) struct Standing(AtomicU8);
+
+impl Standing {
+    const STARTS: u8 = 0;
+    const STARTS_NOTHING: u8 = 1;
+    const GONE: u8 = 2;
+
+    fn set(&self, standing: u8) {
+        self.0.store(standing, Ordering::SeqCst);
+    }
+
+    /// True if an attempt may be polled now. One that has not begun begins only where messages may start.
+    pub(crate) fn allows(&self, begun: bool) -> bool {
+        match self.0.load(Ordering::SeqCst) {
+            Standing::STARTS => true,
+            Standing::STARTS_NOTHING => begun,
+            _ => false,
+        }
+    }
+}
+
 /// A partition that this shard owns.
 pub(crate) struct Part {
     pub(crate) partition: u32,
     pub(crate) epoch: u64,
     pub(crate) state: PartState,
+    pub(crate) standing: Arc<Standing>,
     pub(crate) ledger: Ledger,
     pub(crate) link: Arc<Link>,
     /// Attempts in flight.
@@ -82,6 +108,7 @@ impl Part {
             partition: start.partition,
             epoch: start.epoch,
             state: PartState::Running,
+            standing: Arc::default(),
             ledger: flaws.ledger(&start.settled),
             next: start.settled.low(),
             link: start.link,
@@ -98,6 +125,15 @@ impl Part {
             cursor: None,
             stalled: None,
         }
+    }
+
+    /// Does something else from here on. Returns what it did.
+    pub(crate) fn enter(&mut self, state: PartState) -> PartState {
+        self.standing.set(match state {
+            PartState::Running => Standing::STARTS,
+            PartState::Verifying | PartState::Draining | PartState::Broken => Standing::STARTS_NOTHING,
+        });
+        std::mem::replace(&mut self.state, state)
     }
 
     /// The next message of the batch at hand. `shard` is what its shard has in memory.
@@ -204,5 +240,18 @@ impl Part {
     pub(crate) fn stop_reading(&mut self) {
         self.cursor = None;
         self.stalled = None;
+    }
+}
+
+impl Part {
+    /// Nothing of it is polled any more.
+    pub(crate) fn is_gone(&self) {
+        self.standing.set(Standing::GONE);
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        self.is_gone();
     }
 }

@@ -157,9 +157,12 @@ impl<F> Shard<F> {
         self.attempts.went_elsewhere(seat);
     }
 
-    /// That thread reports back.
-    pub(crate) fn came_back(&mut self, seat: u32, polled: Polled) {
+    /// That thread reports back. `None`: it did not poll the attempt, since the partition does not allow it any more.
+    pub(crate) fn came_back(&mut self, seat: u32, polled: Option<Polled>) {
         let woken = self.attempts.came_back(seat);
+        let Some(polled) = polled else {
+            return self.not_begun(seat);
+        };
         match polled {
             Polled::Done => self.done(seat),
             Polled::Ended(outcome) => self.ended(seat, None, *outcome),
@@ -178,6 +181,26 @@ impl<F> Shard<F> {
                     self.woken.push_back(seat);
                 }
             }
+        }
+    }
+}
+
+impl<F> Shard<F> {
+    /// The attempt waited for a thread, and meanwhile its partition started nothing more: its message is the head of its
+    /// lane again, or the next owner's.
+    fn not_begun(&mut self, seat: u32) {
+        let (delivery, lane, _) = self.attempts.leave(seat);
+        self.permits.give();
+        let Some(part) = part_of(&mut self.parts, &delivery) else {
+            return;
+        };
+        part.running -= 1;
+        let (partition, size) = (delivery.partition(), delivery.size());
+        let lane = lane.expect("an attempt that went elsewhere has a lane");
+        if !self.engine.not_begun(lane, delivery, self.now_ms)
+            && let Some(part) = self.parts[partition as usize].as_mut()
+        {
+            part.forget(&mut self.load, size);
         }
     }
 }

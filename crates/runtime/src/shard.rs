@@ -4,7 +4,8 @@
 //! then, where there is room, the next messages of each partition, their first poll inline. What is ready at once is
 //! settled on the spot, without a lane or a task. The clock is read once a pass, and a pass ends after
 //! [`POLLS_MAX`] polls, so that the runtime's other tasks have their turn. Within it too it is looked whether the
-//! process was paused (ORD-12). A pass costs what happened, not what is owned: only partitions whose reader said that it
+//! process was paused (ORD-12), and whether it lasts: after [`PASS_MS`] it is broken off, so that what others say is heard.
+//! A pass costs what happened, not what is owned: only partitions whose reader said that it
 //! has something are looked at.
 //!
 //! The loop is cut at the polls: `next` decides which attempt is polled, `cell.rs` polls it while nobody touches the
@@ -40,6 +41,9 @@ use crate::wake::Wakes;
 
 /// Polls in one pass. A hot key drains within one; beyond this the runtime's other tasks would wait too long.
 const POLLS_MAX: u32 = 4096;
+/// How long a pass lasts, where handlers compute: a revocation is heard after so long, and what is done is handed over
+/// (ORD-9, COM-2).
+const PASS_MS: u64 = 10;
 /// A shard that owns something looks around at least this often, so that a pause of the process is noticed (ORD-12).
 pub(crate) const TICK_MS: u64 = 500;
 /// Idle lanes looked at in one tick: a million go within a minute, and a tick stays below a millisecond or so.
@@ -114,6 +118,9 @@ pub(crate) struct Shard<F> {
     commands: mpsc::Receiver<Command>,
     stage: Stage,
     polls: u32,
+    /// The last pass was broken off among those that had woken: this one begins behind them. Attempts that compute and wake
+    /// again and again must not keep the others waiting.
+    skips_woken: bool,
     /// Partitions that may have something to read. It is the first one's turn; whether that has read its batch.
     pub(crate) turns: VecDeque<u32>,
     turn_used: bool,
@@ -167,6 +174,7 @@ impl<F> Shard<F> {
             woken: VecDeque::new(),
             stage: Stage::Woken,
             polls: 0,
+            skips_woken: false,
             turns: VecDeque::new(),
             turn_used: false,
             #[cfg(test)]
@@ -189,7 +197,7 @@ impl<F> Shard<F> {
     pub(crate) fn begin_pass(&mut self, cx: &mut Context<'_>) -> bool {
         self.now_ms = self.clock.now_ms();
         self.permits.new_pass(self.now_ms);
-        self.stage = Stage::Woken;
+        self.stage = if std::mem::take(&mut self.skips_woken) { Stage::Ready } else { Stage::Woken };
         self.polls = 0;
         self.worked = false;
         self.wakes.awake();
@@ -198,18 +206,21 @@ impl<F> Shard<F> {
             self.take_turns(partition);
         }
         self.notice_pause();
+        self.looks_for_pause.pass_begins();
         if self.now_ms >= self.ticked_ms + TICK_MS {
             self.tick();
         }
         loop {
             match self.commands.poll_recv(cx) {
                 Poll::Ready(Some(command)) => self.obey(command),
-                Poll::Ready(None) => return false,
+                Poll::Ready(None) => self.ended = true,
                 Poll::Pending => break,
             }
-        }
-        if self.ended {
-            return false;
+            if self.ended {
+                // Attempts that wait for a thread keep the shard, and must not begin any more.
+                self.parts.clear();
+                return false;
+            }
         }
         while let Some(seat) = self.attempts.overdue(self.now_ms) {
             self.time_out(seat);
@@ -227,6 +238,10 @@ impl<F> Shard<F> {
         // A pass can last: 4,096 attempts, which must not start once the partition may be another's.
         if self.looks_for_pause.due(self.pauses.beats(), self.polls) && !self.flaws.blind_within_a_pass() {
             self.notice_pause();
+            if self.worked && self.looks_for_pause.pass_lasts() {
+                self.skips_woken = self.stage == Stage::Woken;
+                return self.end_pass(cx);
+            }
         }
         self.polls += 1;
         loop {
@@ -265,13 +280,31 @@ impl<F> Shard<F> {
         }
     }
 
+    /// Attempts that would be polled if there were a thread for them, as far as is known.
+    pub(crate) fn wants_threads(&self) -> usize {
+        let counts = self.engine.counts();
+        self.woken.len() + counts.ready + counts.keyless_queued + self.turns.len()
+    }
+
     /// Ends a pass: hands over what was finished, and sleeps if there was nothing to do.
-    fn end_pass(&mut self, cx: &mut Context<'_>) -> Next {
+    pub(crate) fn end_pass(&mut self, cx: &mut Context<'_>) -> Next {
+        match self.worked || !self.woken.is_empty() {
+            true => {
+                self.say_what_is_done();
+                Next::Yield
+            }
+            false => self.rest(cx),
+        }
+    }
+
+    fn say_what_is_done(&mut self) {
         self.hand_over_due();
         self.stats.publish(self.engine.counts(), self.attempts.in_flight(), self.load);
-        if self.worked || !self.woken.is_empty() {
-            return Next::Yield;
-        }
+    }
+
+    /// Ends a pass, and sleeps whatever there is to do: without a thread nothing of it can be done.
+    pub(crate) fn rest(&mut self, cx: &mut Context<'_>) -> Next {
+        self.say_what_is_done();
         self.permits.give_back();
         let wake_ms = self.wake_ms();
         self.sleep.as_mut().reset(self.clock.instant(wake_ms));

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use keylane_broker::Topic;
 use keylane_core::intake::Bounds;
 use keylane_core::{Engine, Intake, Outcome, RetryPolicy};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::assign::ShardDoor;
@@ -37,6 +38,7 @@ pub(crate) struct Shards {
     stats: Vec<Arc<ShardStats>>,
     threads: Threads,
     stop: Arc<AtomicBool>,
+    tasks: Tasks,
 }
 
 /// Threads that handlers of a pipeline block.
@@ -90,7 +92,7 @@ impl Shards {
             place.succeed(receiver);
         }
         watch(tasks, &subscription.pipeline, watched, Arc::clone(&stop));
-        Shards { doors, stats, threads, stop }
+        Shards { doors, stats, threads, stop, tasks: tasks.clone() }
     }
 
     /// All shards' figures.
@@ -124,7 +126,17 @@ impl Shards {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         for door in &self.doors {
-            let _ = door.commands.try_send(Command::End);
+            match door.commands.try_send(Command::End) {
+                // It takes its time; a shard that does not hear it would run for nobody.
+                Err(TrySendError::Full(end)) => {
+                    let (commands, wakes) = (door.commands.clone(), Arc::clone(&door.wakes));
+                    self.tasks.spawn_if_runs(async move {
+                        let _ = commands.send(end).await;
+                        wakes.wake();
+                    });
+                }
+                Ok(()) | Err(TrySendError::Closed(_)) => {}
+            }
             door.wakes.wake();
         }
     }
@@ -247,6 +259,26 @@ fn intake(settings: &Settings, shards: usize) -> Intake {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// ORD-9: shards that have more to hear than their channels hold hear that they end all the same.
+    #[tokio::test]
+    async fn a_shard_that_is_behind_hears_that_it_ends() {
+        let (commands, mut shard) = mpsc::channel(1);
+        let door = ShardDoor { commands, wakes: Arc::default(), pauses: Arc::default() };
+        let elsewhere = Arc::new(Elsewhere::new(&"t".into(), 1));
+        let shards = Shards {
+            doors: vec![door],
+            stats: Vec::new(),
+            threads: Threads { blocked: Arc::default(), elsewhere },
+            stop: Arc::default(),
+            tasks: Tasks::default(),
+        };
+        shards.doors[0].commands.try_send(Command::Forget { partition: 0 }).expect("there is room for one");
+        shards.stop();
+        drop(shards);
+        assert!(matches!(shard.recv().await, Some(Command::Forget { .. })));
+        assert!(matches!(shard.recv().await, Some(Command::End)));
+    }
 
     /// MSG-2, ORD-1.
     #[test]

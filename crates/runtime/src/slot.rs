@@ -105,6 +105,15 @@ impl<F> Slot<F> {
         waker_ref(&self.waker)
     }
 
+    /// True if the attempt was polled before.
+    ///
+    /// # Safety
+    /// The slot is polled by no other thread.
+    pub(crate) unsafe fn begun(&self) -> bool {
+        // SAFETY: the caller is the only one here.
+        unsafe { *self.begun.get() }
+    }
+
     /// Which attempt this is.
     pub(crate) fn number(&self) -> u32 {
         self.number

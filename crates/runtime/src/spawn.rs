@@ -32,6 +32,11 @@ pub(crate) fn may_block<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
+/// Workers of the runtime that this runs on.
+pub(crate) fn workers() -> usize {
+    tokio::runtime::Handle::try_current().map_or(1, |runtime| runtime.metrics().num_workers())
+}
+
 /// Before something that ended begins anew: one that ends at once must not keep a core busy, nor fill the log.
 const AGAIN: Duration = Duration::from_secs(1);
 

@@ -100,7 +100,8 @@ pub struct Commits {
 pub struct BlockingThreads {
     /// Threads that run a handler that blocks, or may.
     pub threads: u64,
-    /// Attempts that wait for such a thread. Not 0: all of them are blocked.
+    /// Attempts that wait for such a thread, as far as is known: what was not read yet counts as one for its partition. Not
+    /// 0: all threads are blocked.
     pub waiting: u64,
     /// How many such threads there may be (setting `blocking`).
     pub max: u64,
@@ -142,7 +143,7 @@ pub enum PartitionState {
     Claiming,
     /// It is read and handled.
     Running,
-    /// It is owned, but nothing more is read of it now.
+    /// It is owned, but nothing more is read of it now, or nothing of it starts.
     Paused,
     /// It is being given up.
     Draining,

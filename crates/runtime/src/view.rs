@@ -22,6 +22,8 @@ struct Shown {
     committed: u64,
     settled_above: u64,
     why: Option<String>,
+    /// Why nothing of it starts, though it is owned.
+    held: Option<&'static str>,
     link: Option<Arc<Link>>,
     gates: Option<Arc<Gates>>,
 }
@@ -48,8 +50,13 @@ impl PartitionView {
         self.settled(settled);
         self.change(|shown| {
             (shown.state, shown.epoch, shown.why) = (PartitionState::Running, epoch, None);
-            (shown.link, shown.gates) = (Some(link), Some(gates));
+            (shown.link, shown.gates, shown.held) = (Some(link), Some(gates), None);
         });
+    }
+
+    /// Shows why nothing of it starts, or that it does again (P10).
+    pub(crate) fn hold(&self, why: Option<&'static str>) {
+        self.change(|shown| shown.held = why);
     }
 
     pub(crate) fn settled(&self, settled: &Settled) {
@@ -79,7 +86,8 @@ impl PartitionView {
     pub(crate) fn status(&self, end: Option<u64>) -> PartitionStatus {
         let mut shown = self.shown.lock().expect("no holder panics").clone();
         let waits = shown.gates.as_ref().and_then(|gates| gates.why(self.partition, shown.committed));
-        let pause = shown.link.as_ref().and_then(|link| link.pause()).map(str::to_owned).or(waits);
+        let full = || shown.link.as_ref().and_then(|link| link.pause());
+        let pause = shown.held.or_else(full).map(str::to_owned).or(waits);
         if let (PartitionState::Running, Some(pause)) = (shown.state, pause) {
             (shown.state, shown.why) = (PartitionState::Paused, Some(pause));
         }

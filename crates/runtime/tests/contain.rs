@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use keylane::clock::Clock;
 use keylane::spawn::Tasks;
+use keylane::status::{LaneSort, PartitionState};
 use keylane::{Draft, Keylane, Message, Outcome, Pipeline, Settings};
 use keylane_broker::MemoryBroker;
 use tokio::sync::Semaphore;
@@ -228,6 +229,120 @@ async fn threads_that_handlers_block_are_bounded_and_reaching_the_bound_is_shown
     door.open();
     until("all", || handled.load(Ordering::SeqCst) == 30).await;
     pipeline.drain().await.expect("drained");
+}
+
+/// ORD-4: also where the runtime's blocking threads are all in use, so that nobody can take the place of a worker that a
+/// handler blocks: two of them do not take both workers.
+#[test]
+fn handlers_that_block_leave_a_worker_though_the_blocking_threads_are_in_use() {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).max_blocking_threads(1).enable_all().build().expect("a runtime");
+    let door = Arc::new(Door::default());
+    let (shut, free) = (Arc::clone(&door), Arc::new(AtomicUsize::new(0)));
+    runtime.spawn_blocking(move || shut.wait());
+    let (keep, count, shut) = (Arc::new(AtomicBool::new(true)), Arc::clone(&free), Arc::clone(&door));
+    let kept = Arc::clone(&keep);
+    runtime.spawn(async move {
+        let cluster = MemoryBroker::new(1, || 0);
+        let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
+        let (pipeline, handled) = blocks_at(&shut, &keylane, one_shard()).await;
+        produce(&keylane, "block", 10).await;
+        produce(&keylane, "free", 10).await;
+        while kept.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            count.store(handled.load(Ordering::SeqCst), Ordering::SeqCst);
+        }
+        drop(pipeline);
+    });
+    // Not on the runtime, whose clock stands still if nobody has a worker.
+    let goes_on = (0..6_000).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        free.load(Ordering::SeqCst) == 10
+    });
+    // Before anything may panic: a runtime does not end while threads are blocked.
+    door.open();
+    keep.store(false, Ordering::SeqCst);
+    assert!(goes_on, "{} of 10 were handled", free.load(Ordering::SeqCst));
+}
+
+/// A pipeline of which all threads are blocked, and more messages than that wait for one: how many attempts began.
+async fn short_of_threads(
+    cluster: &MemoryBroker,
+    door: &Arc<Door>,
+) -> (Keylane, Arc<Pipeline>, Arc<AtomicUsize>) {
+    let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
+    let (begun, shut) = (Arc::<AtomicUsize>::default(), Arc::clone(door));
+    let mut settings = one_shard();
+    settings.blocking = 5;
+    let count = Arc::clone(&begun);
+    let pipeline = keylane
+        .pipeline("t")
+        .settings(settings)
+        .handle(move |_: Message| {
+            count.fetch_add(1, Ordering::SeqCst);
+            shut.wait();
+            async {}
+        })
+        .start()
+        .await
+        .expect("starts");
+    produce(&keylane, "block", 100).await;
+    loop {
+        let blocking = pipeline.status().await.expect("answers").blocking;
+        if blocking.waiting > 0 && begun.load(Ordering::SeqCst) as u64 == blocking.threads {
+            return (keylane, Arc::new(pipeline), begun);
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until every partition is in one of these states, and its shard knows it.
+async fn shard_knows(pipeline: &Pipeline, states: &[PartitionState]) {
+    loop {
+        let partitions = pipeline.status().await.expect("answers").partitions;
+        if partitions.iter().all(|partition| states.contains(&partition.state)) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // Lanes are asked of the shard, which takes what it is told in order.
+    pipeline.lanes(LaneSort::Depth, 1).await;
+}
+
+/// ORD-9, P2: a drain starts nothing, also of what would have begun if a thread had been free for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_starts_nothing_that_waited_for_a_thread() {
+    let (cluster, door) = (MemoryBroker::new(1, || 0), Arc::new(Door::default()));
+    let (_keylane, pipeline, begun) = short_of_threads(&cluster, &door).await;
+    let before = begun.load(Ordering::SeqCst);
+    let draining = tokio::spawn({
+        let pipeline = Arc::clone(&pipeline);
+        async move { pipeline.drain().await }
+    });
+    shard_knows(&pipeline, &[PartitionState::Draining, PartitionState::Idle]).await;
+    door.open();
+    draining.await.expect("it ends").expect("drained");
+    let lag = pipeline.status().await.expect("answers").lag.messages;
+    assert_eq!((begun.load(Ordering::SeqCst), lag), (before, 100 - before as u64));
+}
+
+/// P9, ORD-12: of a partition that was lost nothing starts, also of what would have begun if a thread had been free.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_waited_for_a_thread_starts_once_its_partition_is_lost() {
+    let (cluster, door) = (MemoryBroker::new(1, || 0), Arc::new(Door::default()));
+    let (_keylane, pipeline, begun) = short_of_threads(&cluster, &door).await;
+    let before = begun.load(Ordering::SeqCst);
+    cluster.by_hand("t", "t");
+    for partition in 0..pipeline.status().await.expect("answers").partitions.len() {
+        cluster.lose("t", "t", partition as u32);
+    }
+    shard_knows(&pipeline, &[PartitionState::Idle]).await;
+    door.open();
+    // What was lost comes back, and then all of it is handled anew, behind what would have begun before.
+    while pipeline.status().await.expect("answers").blocking.threads > 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(begun.load(Ordering::SeqCst), before);
 }
 
 /// ORD-7: a handler that takes too long has failed, and is tried again.

@@ -29,6 +29,7 @@ pub async fn the_only_member_gets_every_partition(rig: &mut dyn Rig) {
         assert_eq!(member.confirm(partition).await, Ok(true));
     }
     assert_eq!(member.confirm(5).await, Ok(false), "there is no such partition");
+    assert_eq!(member.confirm_all(&[0, 5, 1]).await, Ok(vec![true, false, true]));
     assert_eq!(poll_once(member.changed()).await, None);
 }
 

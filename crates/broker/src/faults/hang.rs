@@ -27,6 +27,8 @@ pub enum Hang {
     Commit,
     /// Questions for a commit.
     Committed,
+    /// Questions whether a partition is still a member's.
+    Confirm,
 }
 
 impl Hang {

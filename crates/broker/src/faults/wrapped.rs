@@ -76,7 +76,16 @@ impl Membership for FaultyMembership {
         if self.line.is_cut() {
             return Err(disconnected());
         }
+        self.weather.hangs(Hang::Confirm).await;
         ask(&self.weather, self.inner.confirm(partition)).await
+    }
+
+    async fn confirm_all(&mut self, partitions: &[u32]) -> Result<Vec<bool>, BrokerError> {
+        if self.line.is_cut() {
+            return Err(disconnected());
+        }
+        self.weather.hangs(Hang::Confirm).await;
+        ask(&self.weather, self.inner.confirm_all(partitions)).await
     }
 
     async fn gave_up(&mut self, partition: u32) {

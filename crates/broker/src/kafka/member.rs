@@ -356,21 +356,26 @@ impl Membership for KafkaMembership {
         }
     }
 
+    async fn confirm(&mut self, partition: u32) -> Result<bool, BrokerError> {
+        Ok(self.confirm_all(&[partition]).await?[0])
+    }
+
     #[allow(
         clippy::disallowed_methods,
         reason = "waits for a client's thread, whose time cannot be simulated"
     )]
-    async fn confirm(&mut self, partition: u32) -> Result<bool, BrokerError> {
+    async fn confirm_all(&mut self, partitions: &[u32]) -> Result<Vec<bool>, BrokerError> {
         // The poll under way may have begun before a pause of the process; the one behind it has seen what came.
         let seen = self.member.polls.load(Ordering::Acquire) + 2;
         while self.member.polls.load(Ordering::Acquire) < seen {
             if self.member.leaving.load(Ordering::Relaxed) {
-                return Ok(false);
+                return Ok(vec![false; partitions.len()]);
             }
             tokio::time::sleep(POLL / 10).await;
         }
         let lost = self.member.consumer.assignment_lost();
-        Ok(!lost && lock(&self.told).owned.contains(&partition))
+        let told = lock(&self.told);
+        Ok(partitions.iter().map(|partition| !lost && told.owned.contains(partition)).collect())
     }
 
     /// Kafka has it back already: see the head of this file.

@@ -331,6 +331,15 @@ impl Membership for MemoryMembership {
         self.node.call(move |state, _| state.group_and_bells(&key).0.confirm(id, partition)).await
     }
 
+    async fn confirm_all(&mut self, partitions: &[u32]) -> Result<Vec<bool>, BrokerError> {
+        let (key, id, partitions) = (self.key.clone(), self.id, partitions.to_vec());
+        let confirm = move |state: &mut State, _: u64| {
+            let group = state.group_and_bells(&key).0;
+            partitions.iter().map(|partition| group.confirm(id, *partition)).collect()
+        };
+        self.node.call(confirm).await
+    }
+
     async fn gave_up(&mut self, partition: u32) {
         let heard = self.node.on_cluster(|state| {
             let (group, ringing) = state.group_and_bells(&self.key);

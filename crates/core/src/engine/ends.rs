@@ -60,6 +60,25 @@ impl Engine {
         Some(retry)
     }
 
+    /// The attempt did not begin after all: its message is the head of its lane again, whose turn it is. False if the lane
+    /// is gone or its partition is being given up: the message is then the next owner's.
+    pub fn not_begun(&mut self, id: LaneId, mut delivery: Delivery, now: u64) -> bool {
+        let Some(lane) = self.in_state(id, LaneState::Busy) else {
+            return false;
+        };
+        if lane.draining() {
+            self.go_on(id, now);
+            return false;
+        }
+        // It may wait for long, and would keep its whole batch in memory.
+        delivery.detach();
+        let lane = self.lanes.get_mut(id.number()).expect("found above");
+        self.queues.push_front(&mut lane.queue, delivery);
+        self.enter(id.number(), LaneState::Ready, now);
+        self.list_ready(id);
+        true
+    }
+
     /// The handler rejected the message. Nothing of its lane runs until `buried`. False if the lane is gone.
     pub fn rejected(&mut self, lane: LaneId, now: u64) -> bool {
         if self.in_state(lane, LaneState::Busy).is_none() {

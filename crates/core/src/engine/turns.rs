@@ -81,15 +81,19 @@ impl Engine {
             };
             self.forget_stale_due();
             self.enter(id.number(), LaneState::Ready, now);
-            let lane = self.lanes.get(id.number()).expect("the first of the due is live");
-            if lane.keyed() {
-                self.ready.push_back(id);
-            } else {
-                self.keyless_ready.push_back(id);
-            }
+            self.list_ready(id);
             woken += 1;
         }
         woken
+    }
+
+    /// A lane that just became ready has its turn behind the others.
+    pub(super) fn list_ready(&mut self, id: LaneId) {
+        if self.lanes.get(id.number()).expect("only live lanes become ready").keyed() {
+            self.ready.push_back(id);
+        } else {
+            self.keyless_ready.push_back(id);
+        }
     }
 
     /// When the next retry is due.

@@ -283,7 +283,7 @@ impl Owner {
         }
     }
 
-    fn next_seq(&self) -> u64 {
+    pub(super) fn next_seq(&self) -> u64 {
         let epoch = self.replay.state().and_then(|state| state.epoch.as_ref());
         epoch.map_or(1, |epoch| epoch.seq.saturating_add(1))
     }

@@ -14,6 +14,7 @@ fn ends() -> impl Strategy<Value = End> {
         2 => Just(End::Failed(None)),
         1 => (0u64..300).prop_map(|after| End::Failed(Some(after))),
         1 => Just(End::Rejected),
+        2 => Just(End::NotBegun),
     ]
 }
 

@@ -18,6 +18,8 @@ pub enum End {
     Pending,
     Failed(Option<u64>),
     Rejected,
+    /// It never began.
+    NotBegun,
 }
 
 #[derive(Debug, Clone)]
@@ -363,6 +365,27 @@ impl World {
                 self.burying.push(flight);
             }
             End::Failed(after) => self.failed(flight, after)?,
+            End::NotBegun => self.not_begun(flight)?,
+        }
+        Ok(())
+    }
+
+    fn not_begun(&mut self, flight: Flight) -> Result<(), String> {
+        let Flight { id, message, draining } = flight;
+        let kept = self.engine.not_begun(id, message.delivery.clone(), self.now);
+        check(kept != draining, "put back though it is given up, or not put back")?;
+        if draining {
+            self.decided(&message)?;
+            self.rests(message.lane);
+            return Ok(());
+        }
+        match message.lane {
+            None => self.keyless_failed.push((State::Ready, message)),
+            Some(lane) => {
+                let (state, queue) = self.lane(lane);
+                *state = State::Ready;
+                queue.push_front(message);
+            }
         }
         Ok(())
     }

@@ -283,7 +283,7 @@ impl<'a> Epoch<'a> {
     pub(super) fn look_at_shard(&mut self) -> Result<(), Ended> {
         let now_ms = self.now_ms();
         if self.epoch.is_some() && self.alive.stalled(self.link.ticked_ms(), now_ms) {
-            return Err(Ended::Failed("its shard has not moved for a minute".to_owned()));
+            return Err(Ended::Stalled);
         }
         Ok(())
     }

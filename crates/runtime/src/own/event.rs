@@ -114,6 +114,8 @@ impl Epoch<'_> {
                 let (epoch, reader) = started.map_err(ended)?;
                 Ok(self.start(epoch, reader))
             }
+            // It was revoked, which is known: what runs is finished and put on record all the same (ORD-9).
+            Event::Confirmed(_, false) if self.own.news.given_up() => Ok(self.tick()),
             Event::Confirmed(_, false) => Ok(self.step(Input::Lost)),
             Event::Confirmed(Sure::Confirmed, true) => Ok(self.step(Input::Confirmed)),
             Event::Confirmed(Sure::Paused, true) => Ok(self.step(Input::Paused)),

@@ -2,7 +2,8 @@
 //!
 //! What an owner has not read may be another's fence. A read that fails is tried again, and nothing is given up for it;
 //! but once something stands in the journal unread for [`UNREAD_MS`], or an owner knows it only as it was so long ago,
-//! that is as good as a pause of the process: nothing starts until the journal was read to its end.
+//! that is as good as a pause of the process: nothing starts until the journal was read to its end. Nor does anything while a
+//! record does not count for [`UNWRITTEN_MS`]: nothing that is done goes on record then, and all of it would run again.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -22,6 +23,13 @@ const READ_AGAIN_MS_MAX: u64 = 5_000;
 /// For so long an owner starts messages on a journal that it could not read on: a third of the silence after which a
 /// claimant fences it, and the pause of a process that must be noticed (ORD-12).
 const UNREAD_MS: u64 = 1_000;
+
+/// For so long an owner starts messages while a record of its does not count: longer than a cluster takes to find another
+/// leader, and few seconds of work to run again.
+const UNWRITTEN_MS: u64 = 10_000;
+
+const UNREAD: &str = "its journal cannot be read; nothing starts until it was read to its end";
+const UNWRITTEN: &str = "its journal takes no record; nothing starts until it does";
 
 /// A page on its way.
 pub(super) struct Reading {
@@ -63,14 +71,28 @@ pub(super) struct Listening {
     /// Nothing is read before this time, after so many failures.
     again_ms: u64,
     failures: u32,
+    /// The record that does not count yet, by its number, and since when.
+    unwritten: Option<(u64, u64)>,
     /// The shard was told to start nothing.
     suspended: bool,
+    /// It could have been told to go on, but for a record that does not count.
+    withheld: bool,
 }
 
 impl Listening {
     /// The shard has nothing any more.
     pub(super) fn unsuspend(&mut self) {
-        self.suspended = false;
+        (self.suspended, self.withheld, self.unwritten) = (false, false, None);
+    }
+
+    /// When nothing may start any more, if nothing happens before.
+    fn suspend_ms(&self) -> u64 {
+        let unread_ms = self.unread_ms.map_or(u64::MAX, |since_ms| since_ms + UNREAD_MS);
+        unread_ms.min(self.unwritten_ms())
+    }
+
+    fn unwritten_ms(&self) -> u64 {
+        self.unwritten.map_or(u64::MAX, |(_, since_ms)| since_ms + UNWRITTEN_MS)
     }
 }
 
@@ -84,9 +106,9 @@ impl Epoch<'_> {
     pub(super) fn listen_ms(&self) -> u64 {
         let listening = &self.listening;
         let again_ms = if self.now_ms() < listening.again_ms { listening.again_ms } else { u64::MAX };
-        let suspend_ms = match listening.unread_ms {
-            Some(since_ms) if self.epoch.is_some() && !listening.suspended => since_ms + UNREAD_MS,
-            _ => u64::MAX,
+        let suspend_ms = match self.epoch.is_some() && !listening.suspended {
+            true => listening.suspend_ms(),
+            false => u64::MAX,
         };
         again_ms.min(suspend_ms)
     }
@@ -202,35 +224,59 @@ impl Epoch<'_> {
         Ok(self.tick())
     }
 
-    /// Stops what starts once the journal was unread for too long.
+    /// Stops what starts once the journal was unread, or a record did not count, for too long.
     pub(super) fn suspend(&mut self) -> Option<Action> {
-        let unread_ms = self.listening.unread_ms.filter(|_| self.epoch.is_some())?;
-        if self.listening.suspended || self.now_ms() < unread_ms + UNREAD_MS {
+        self.epoch?;
+        let deaf = self.own.subscription.flaws.deaf_while_appending();
+        let (now_ms, under_way) = (self.now_ms(), self.owner.under_way().filter(|_| !deaf));
+        let listening = &mut self.listening;
+        let known = listening.unwritten.filter(|(number, _)| under_way == Some(*number));
+        listening.unwritten = known.or(under_way.map(|number| (number, now_ms)));
+        if now_ms < listening.suspend_ms() {
+            // What it waited for is there: the journal is read once more, and then it goes on.
+            return std::mem::take(&mut listening.withheld).then(|| self.step(Input::Paused));
+        }
+        if std::mem::replace(&mut listening.suspended, true) {
             return None;
         }
-        tracing::warn!(
-            partition = self.own.partition,
-            "a journal was not read for a second; nothing starts until it is"
-        );
-        self.listening.suspended = true;
+        let why = if now_ms < listening.unwritten_ms() { UNREAD } else { UNWRITTEN };
+        tracing::warn!(partition = self.own.partition, why, "a partition starts nothing for now");
+        self.own.view.hold(Some(why));
         self.tell(|partition, epoch| Command::Suspend { partition, epoch });
         Some(self.step(Input::Paused))
     }
 
     /// Still the owner, as of the look that says so. If that began long ago, it is looked at once more.
     pub(super) fn resume(&mut self) -> Option<Action> {
-        if self.now_ms() >= self.listening.look.at_ms + UNREAD_MS {
+        if !self.is_sure() {
             return Some(self.step(Input::Paused));
         }
+        if self.now_ms() >= self.listening.unwritten_ms() {
+            self.own.view.hold(Some(UNWRITTEN));
+            self.listening.withheld = true;
+            return None;
+        }
+        if self.is_to_confirm() {
+            // The journal is read once more when that is answered.
+            return None;
+        }
         self.listening.suspended = false;
+        self.own.view.hold(None);
         let pauses = self.listening.look.pauses;
         self.tell(|partition, epoch| Command::Verified { partition, epoch, pauses });
         None
     }
 
+    /// True if what was seen when the journal was looked at last may be relied on: whoever claimed since then has not lost
+    /// its patience yet. A pause in between is noticed by the shard. Less than that would never be true where one reading
+    /// takes as long.
+    fn is_sure(&self) -> bool {
+        self.now_ms() < self.listening.look.at_ms + self.own.subscription.bounds.silence_ms
+    }
+
     /// The pauses that had been noticed when the journal was looked at last; a look that is long past is none.
     pub(super) fn sure_pauses(&self) -> u64 {
-        match self.now_ms() < self.listening.look.at_ms + UNREAD_MS {
+        match self.is_sure() {
             true => self.listening.look.pauses,
             false => Pauses::UNSURE,
         }

@@ -16,6 +16,8 @@ const CONFIRM_AFTER_MS: u64 = 10_000;
 /// not keep the partition. What was not stored is not settled, and the next owner runs it again (DLQ-4).
 const BURIED_BY_MS: u64 = 5_000;
 
+const VERIFIES: &str = "the process was paused; nothing starts until its journal was read to its end";
+
 /// What is still to be said of the mail that was taken: one thing at a time, since what the owner answers must be done
 /// before it hears more.
 #[derive(Default)]
@@ -72,7 +74,11 @@ impl Epoch<'_> {
 
     /// What is still to be said of the last mail.
     fn rest_of_mail(&mut self) -> Option<Action> {
-        match self.letters.paused_ms.take() {
+        let paused_ms = self.letters.paused_ms.take();
+        if paused_ms.is_some() {
+            self.own.view.hold(Some(VERIFIES));
+        }
+        match paused_ms {
             Some(paused_ms) if paused_ms <= CONFIRM_AFTER_MS => return Some(self.step(Input::Paused)),
             Some(_) => self.confirm(Sure::Paused),
             None => {}
@@ -98,6 +104,12 @@ impl Epoch<'_> {
         }
         self.letters.forget();
         Some(self.step(Input::Quiet))
+    }
+
+    /// True if the assignment is being confirmed, or will be: until then nothing starts, whatever the journal says.
+    pub(super) fn is_to_confirm(&self) -> bool {
+        let paused_ms = self.letters.paused_ms.max(self.link.paused_ms());
+        self.under_way.confirming.is_some() || paused_ms > Some(CONFIRM_AFTER_MS)
     }
 
     pub(super) fn finished(&mut self, done: &Ranges, dead: &[DeadEntry]) -> Action {

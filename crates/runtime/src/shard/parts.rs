@@ -10,7 +10,7 @@ impl<F> Shard<F> {
     /// A partition does something else. Returns what it did; `None` if it is not owned.
     pub(crate) fn enter(&mut self, partition: u32, state: PartState) -> Option<PartState> {
         let part = self.parts.get_mut(partition as usize)?.as_mut()?;
-        let before = std::mem::replace(&mut part.state, state);
+        let before = part.enter(state);
         self.count(before, Some(state));
         match state {
             PartState::Running => {
@@ -41,17 +41,24 @@ impl<F> Shard<F> {
         }
     }
 
-    /// The shard's loop panicked, so nothing that it knows is trusted any more: handlers end where they are, owners hear
-    /// why, and what is told from here on is for whoever takes its place.
-    pub(crate) fn fall(&mut self, why: &str) -> mpsc::Receiver<Command> {
-        for part in self.parts.iter_mut().filter_map(Option::take) {
+    /// What is told from here on is for whoever takes its place.
+    pub(crate) fn take_commands(&mut self) -> mpsc::Receiver<Command> {
+        let (_, nobody) = mpsc::channel(COMMANDS_MAX);
+        std::mem::replace(&mut self.commands, nobody)
+    }
+
+    /// The shard's loop panicked, so nothing that it knows is trusted any more: handlers end where they are, and owners hear
+    /// why.
+    pub(crate) fn fall(&mut self, why: &str) {
+        // All of them hear it before anything is dropped, which may be what panics.
+        for part in self.parts.iter().flatten() {
+            part.is_gone();
             part.link.leave(|mail| mail.gone = Some(why.to_owned()));
         }
         for _ in 0..self.attempts.end_all() {
             self.permits.give();
         }
         self.permits.give_back();
-        let (_, nobody) = mpsc::channel(COMMANDS_MAX);
-        std::mem::replace(&mut self.commands, nobody)
+        self.parts.clear();
     }
 }

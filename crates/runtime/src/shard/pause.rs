@@ -1,6 +1,6 @@
 //! Noticing that the whole process was paused (ORD-12): nothing starts after it until journals were read to their ends.
 
-use super::Shard;
+use super::{PASS_MS, Shard};
 use crate::clock::Clock;
 use crate::poll::PartState;
 use crate::spawn::Tasks;
@@ -15,6 +15,8 @@ pub(super) const LOOK_EVERY: u32 = 16;
 pub(super) struct LooksForPause {
     clock: Clock,
     looked_ms: u64,
+    /// What that was when the pass began.
+    pass_ms: u64,
     /// What the clock's beat was then.
     beat: u64,
     /// How often the watchdog had been awake then.
@@ -26,7 +28,8 @@ impl LooksForPause {
     pub(super) fn new(clock: Clock, tasks: &Tasks) -> LooksForPause {
         // A simulated process has no watchdog.
         let every = if tasks.watches() { LOOK_EVERY } else { 1 };
-        LooksForPause { clock, looked_ms: clock.passed_ms(), beat: clock.beat(), beats: 0, every }
+        let looked_ms = clock.passed_ms();
+        LooksForPause { clock, looked_ms, pass_ms: looked_ms, beat: clock.beat(), beats: 0, every }
     }
 
     /// True if it is to be looked before this poll of a pass. `beats`: how often the watchdog was awake.
@@ -34,6 +37,15 @@ impl LooksForPause {
     pub(super) fn due(&mut self, beats: u64, poll: u32) -> bool {
         let awake = std::mem::replace(&mut self.beats, beats) != beats;
         awake || poll.is_multiple_of(self.every)
+    }
+
+    pub(super) fn pass_begins(&mut self) {
+        self.pass_ms = self.looked_ms;
+    }
+
+    /// True if the pass has lasted long enough, as of the last look.
+    pub(super) fn pass_lasts(&self) -> bool {
+        self.looked_ms >= self.pass_ms + PASS_MS
     }
 
     /// For how long the process was paused since the last look, if it was.

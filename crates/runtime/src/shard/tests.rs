@@ -14,9 +14,13 @@ use keylane_core::{Batch, Draft, Engine, Intake, Outcome, Settings, Settled};
 use tokio::sync::mpsc;
 
 use super::{Next, Setup, Shard};
+use crate::cell::{Cell, Successor};
 use crate::clock::Clock;
+use crate::elsewhere::Elsewhere;
+use crate::handler::Attempt;
 use crate::link::{COMMANDS_MAX, Command, Link, Pauses, Start};
 use crate::permits::Permits;
+use crate::poll::Standing;
 use crate::slot::Polled;
 use crate::spawn::Tasks;
 use crate::stats::ShardStats;
@@ -318,4 +322,218 @@ fn a_lot_that_waits_to_count_keeps_nobody_awake() {
     world.shard.now_ms += 10_000;
     world.shard.hand_over_due();
     assert_eq!(world.links[0].take().done.positions(), 10);
+}
+
+impl World {
+    /// The next attempt of a pass goes to a thread that has no core yet. Its seat, and what its partition allows.
+    fn goes_elsewhere(&mut self) -> (u32, Arc<Standing>) {
+        let waker = noop_waker();
+        let mut cx = Context::from_waker(&waker);
+        assert!(self.shard.begin_pass(&mut cx));
+        let Next::Poll(seat) = self.shard.next(&mut cx) else {
+            panic!("there is something to poll");
+        };
+        let partition = self.shard.attempts.delivery(seat).partition();
+        let part = self.shard.parts[partition as usize].as_ref().expect("it is owned");
+        let standing = Arc::clone(&part.standing);
+        self.shard.current_went_elsewhere();
+        (seat, standing)
+    }
+}
+
+/// ORD-12, P2: what waited for a thread while its partition starts nothing is the head of its lane again.
+#[test]
+fn an_attempt_that_did_not_begin_is_the_head_of_its_lane_again() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    for pauses in [false, true] {
+        let mut world = World::new(1, &Bounds::default(), Settings::default());
+        world.arrive(0, Some("k"), 3, 10);
+        let (seat, standing) = world.goes_elsewhere();
+        assert!(standing.allows(false));
+        match pauses {
+            true => world.sleep(5_000),
+            false => world.tell(Command::Suspend { partition: 0, epoch: 1 }),
+        }
+        assert!(world.run().is_empty());
+        assert!(!standing.allows(false) && standing.allows(true), "what has begun goes on");
+        world.shard.came_back(seat, None);
+        assert!(world.run().is_empty(), "it may start nothing");
+        world.verified(0);
+        let mut order = Vec::new();
+        world.pass(|world| {
+            order.push(world.shard.attempts.delivery(world.shard.current.seat).position());
+        });
+        assert_eq!(order, [0, 1, 2]);
+        assert_eq!(world.shard.load.messages, 0);
+    }
+}
+
+/// ORD-9, P9: of a partition that is drained, dropped or given up with its shard nothing begins that waited for a thread,
+/// and nothing of it is waited for.
+#[test]
+fn an_attempt_that_did_not_begin_is_the_next_owners() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    for what in ["drained", "dropped", "forgotten", "ended", "fallen"] {
+        let mut world = World::new(1, &Bounds::default(), Settings::default());
+        world.arrive(0, Some("k"), 3, 10);
+        let (seat, standing) = world.goes_elsewhere();
+        match what {
+            "drained" => world.tell(Command::Drain { partition: 0, epoch: 1 }),
+            "dropped" => world.tell(Command::Drop { partition: 0, epoch: 1 }),
+            "forgotten" => world.tell(Command::Forget { partition: 0 }),
+            "ended" => world.tell(Command::End),
+            _ => world.shard.fall("a test ended it"),
+        }
+        if matches!(what, "ended" | "fallen") {
+            let waker = noop_waker();
+            assert!(what == "fallen" || !world.shard.begin_pass(&mut Context::from_waker(&waker)));
+            assert!(!standing.allows(false) && !standing.allows(true), "{what}");
+            continue;
+        }
+        assert!(world.run().is_empty());
+        assert!(!standing.allows(false), "{what}");
+        assert_eq!(standing.allows(true), what == "drained");
+        world.shard.came_back(seat, None);
+        assert!(world.run().is_empty(), "{what}");
+        assert_eq!((world.shard.load.messages, world.shard.attempts.in_flight()), (0, 0), "{what}");
+        let mail = world.links[0].take();
+        assert_eq!((mail.quiet, mail.done.positions()), (what == "drained", 0), "{what}");
+    }
+}
+
+/// P9: a thread that comes to an attempt late asks its partition first.
+#[test]
+fn a_thread_begins_nothing_that_its_partition_does_not_allow() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    world.arrive(0, Some("k"), 1, 10);
+    let (seat, standing) = world.goes_elsewhere();
+    let begun = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&begun);
+    let begin = move |_: Attempt<'static>| {
+        count.fetch_add(1, Ordering::SeqCst);
+        std::future::ready(Outcome::Done)
+    };
+    world.tell(Command::Suspend { partition: 0, epoch: 1 });
+    world.run();
+    let slot = world.shard.attempts.slot(seat);
+    let elsewhere = Arc::new(Elsewhere::new(&"t".into(), 1));
+    let successor = Arc::<Succeeded>::default();
+    let tasks = Tasks::default();
+    let cell = Cell::new(world.shard, begin, "t".into(), tasks, Arc::default(), elsewhere, successor);
+    cell.poll_there(seat, slot, &standing);
+    assert_eq!(begun.load(Ordering::SeqCst), 0);
+}
+
+/// How often somebody took a shard's place.
+#[derive(Default)]
+struct Succeeded(AtomicU64);
+
+impl Successor for Succeeded {
+    fn succeed(self: Arc<Self>, _: mpsc::Receiver<Command>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A reader that cannot even be dropped.
+struct Broken(LogReader);
+
+impl Reader for Broken {
+    fn poll_batch(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Poll<Result<Batch, BrokerError>> {
+        self.0.poll_batch(cx, bytes_max)
+    }
+}
+
+impl Drop for Broken {
+    fn drop(&mut self) {
+        panic!("a test broke it");
+    }
+}
+
+/// P10: if what a fallen shard leaves behind panics too, its owners hear that it fell, and another takes its place.
+#[test]
+fn a_shard_has_a_successor_though_its_fall_panics() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(2, &Bounds::default(), Settings::default());
+    let (log, link) = (Arc::clone(&world.logs[0]), Arc::<Link>::default());
+    let reader = Box::new(Broken(LogReader(log)));
+    let settled = Settled::default();
+    let start = Start { partition: 0, epoch: 2, settled, reader, link: Arc::clone(&link), pauses: 0 };
+    world.tell(Command::Start(Box::new(start)));
+    world.run();
+    let (successor, tasks) = (Arc::<Succeeded>::default(), Tasks::default());
+    let cell = Cell::new(
+        world.shard,
+        |_: Attempt<'static>| std::future::ready(Outcome::Done),
+        "t".into(),
+        tasks.clone(),
+        Arc::default(),
+        Arc::new(Elsewhere::new(&"t".into(), 1)),
+        Arc::clone(&successor) as _,
+    );
+    cell.fall("it fell");
+    assert_eq!(successor.0.load(Ordering::SeqCst), 1);
+    assert_eq!(tasks.ended().map(|(_, times)| times).sum::<u64>(), 1, "it is noted");
+    for link in [&link, &world.links[1]] {
+        assert_eq!(link.take().gone.as_deref(), Some("it fell"));
+    }
+}
+
+/// ORD-9, COM-2: handlers that compute do not keep a shard from hearing what it is told, nor its owner from hearing what is
+/// done: a pass is short, whatever it has to do.
+#[test]
+fn a_pass_of_handlers_that_compute_is_short() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    world.arrive(0, None, 100, 10);
+    let started = world.pass(|world| world.sleep(4));
+    assert!((1..10).contains(&started.len()), "{} computed 4 ms each", started.len());
+    world.tell(Command::Drop { partition: 0, epoch: 1 });
+    assert!(world.run().is_empty());
+}
+
+impl World {
+    /// One pass, in which each poll computes for 7 ms: attempts of `waits` wait, and wake at once, the others are done.
+    /// Returns positions that were polled.
+    fn computes(&mut self, waits: std::ops::Range<u64>) -> Vec<u64> {
+        let waker = noop_waker();
+        let mut cx = Context::from_waker(&waker);
+        let mut polled = Vec::new();
+        assert!(self.shard.begin_pass(&mut cx));
+        while let Next::Poll(seat) = self.shard.next(&mut cx) {
+            let position = self.shard.attempts.delivery(seat).position();
+            polled.push(position);
+            self.sleep(7);
+            if waits.contains(&position) {
+                self.shard.polled(Polled::Waits);
+                self.shard.woken.push_back(seat);
+            } else {
+                self.shard.polled(Polled::Done);
+            }
+        }
+        polled
+    }
+}
+
+/// ORD-4: though passes of handlers that compute are short, neither attempts that wake again and again nor a backlog of
+/// messages keeps the other waiting.
+#[test]
+fn attempts_that_compute_leave_others_their_turn() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        world.arrive(0, Some(key), 1, 10);
+    }
+    let polled: Vec<u64> = (0..20).flat_map(|_| world.computes(0..6)).collect();
+    assert!((0..6).all(|position| polled.contains(&position)), "{polled:?}");
+    world.arrive(0, None, 1_000, 10);
+    let polled: Vec<u64> = (0..40).flat_map(|_| world.computes(0..6)).collect();
+    let woken = polled.iter().filter(|position| **position < 6).count();
+    assert!(woken > 10 && polled.len() - woken > 10, "{woken} of {} had woken", polled.len());
 }

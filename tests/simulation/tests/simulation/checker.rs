@@ -24,7 +24,7 @@ const HEARS_MS: u64 = 2_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     /// Which: `P1` no loss, `P2` order, `P4` safe commit, `P9` fenced, `W` planned hand-over, `ORD-12` pauses,
-    /// `ends` everything is settled in the end.
+    /// `ends` everything is settled in the end, `tasks` nothing ended as nobody asked.
     pub property: &'static str,
     /// What happened.
     pub what: String,

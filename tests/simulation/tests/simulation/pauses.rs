@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use keylane_broker::Rates;
+use keylane_broker::{Hang, Rates};
 use keylane_core::Record;
 use tokio::time::sleep;
 
@@ -78,4 +78,47 @@ async fn after_a_long_pause_nothing_starts_before_the_assignment_is_confirmed() 
     sleeper.gate.thaw();
     sleep(Duration::from_secs(120)).await;
     assert_eq!(rig.started(SLEEPER), [0], "the broker would have said that it is not its own");
+}
+
+/// ORD-12: also if the journal was being read when the pause began, so that its owner reads it to its end for that reason
+/// too.
+#[tokio::test(start_paused = true)]
+async fn a_reading_that_a_long_pause_met_does_not_stand_for_the_confirmation() {
+    for lost in [true, false] {
+        let rig = Rig::new().await;
+        rig.cluster.set_conditional(false);
+        let sleeper = rig.process(SLEEPER, Duration::from_secs(600), 1).await;
+        rig.cluster.assign(GROUP, TOPIC, 0, SLEEPER);
+        rig.produce("other", "quick").await;
+        rig.started_so_many(SLEEPER, 1).await;
+        sleep(Duration::from_secs(10)).await;
+        for payload in ["slow", "queued"] {
+            rig.produce("k", payload).await;
+        }
+        let landed = rig.on_record(|record| matches!(record, Record::Facts(_)));
+        sleeper.faulty.hang(&[Hang::JournalRead]);
+        rig.produce("other", "quick").await;
+        landed.notified().await;
+        sleep(Duration::from_millis(500)).await;
+        let started = rig.started(SLEEPER);
+        assert_eq!(started, [0, 1, 3], "one message is still queued");
+        sleeper.gate.freeze();
+        sleep(Duration::from_secs(60)).await;
+        if lost {
+            rig.cluster.lose(GROUP, TOPIC, 0);
+            sleeper.faulty.set_rates(late_news());
+        }
+        sleeper.faulty.hang(&[Hang::JournalRead, Hang::Confirm]);
+        sleeper.gate.thaw();
+        sleep(Duration::from_millis(500)).await;
+        sleeper.faulty.hang(&[Hang::Confirm]);
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!(rig.started(SLEEPER), started, "nobody has said that it is its own");
+        sleeper.faulty.answer();
+        match lost {
+            true => sleep(Duration::from_secs(60)).await,
+            false => rig.started_so_many(SLEEPER, started.len() + 1).await,
+        }
+        assert_eq!(rig.started(SLEEPER).len(), started.len() + usize::from(!lost));
+    }
 }

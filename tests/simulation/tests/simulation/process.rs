@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use keylane::clock::Clock;
-use keylane::spawn::{Gate, Tasks};
+use keylane::spawn::{Gate, TaskKind, Tasks};
 use keylane::{Keylane, Pipeline};
 use keylane_broker::{Broker, Faulty, MemoryBroker};
 use keylane_simulation::Dice;
@@ -38,7 +38,9 @@ pub struct Process {
     pub name: String,
     pub life: Life,
     pub faulty: Arc<Faulty>,
-    pub tasks: Tasks,
+    tasks: Tasks,
+    /// Tasks of it that a test ended.
+    struck: u64,
     gate: Arc<Gate>,
     keylane: Option<Keylane>,
     pipeline: Arc<Mutex<Option<Pipeline>>>,
@@ -89,11 +91,25 @@ impl Process {
             life: Life::Running,
             faulty,
             tasks,
+            struck: 0,
             gate,
             keylane: Some(keylane),
             pipeline,
             main: Some(main),
         }
+    }
+
+    /// Ends one of its tasks, as a bug would.
+    pub fn strike(&mut self, kind: TaskKind) {
+        self.struck += 1;
+        self.tasks.strike(kind);
+    }
+
+    /// Tasks of it that ended though nobody asked, neither the test nor anything else.
+    pub fn fell(&self) -> Option<String> {
+        let fallen: Vec<(TaskKind, u64)> = self.tasks.ended().filter(|(_, times)| *times > 0).collect();
+        let times: u64 = fallen.iter().map(|(_, times)| times).sum();
+        (times > self.struck).then(|| format!("{}: {fallen:?}, {} struck", self.name, self.struck))
     }
 
     /// Stops it, as SIGSTOP does.

@@ -69,8 +69,13 @@ pub struct Rig {
 impl Rig {
     /// A topic of one partition; who has it is the test's to say.
     pub async fn new() -> Rig {
+        Rig::with_partitions(1).await
+    }
+
+    /// A topic of so many partitions.
+    pub async fn with_partitions(partitions: u32) -> Rig {
         let cluster = MemoryBroker::new(1, || 0);
-        let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
+        let spec = TopicSpec { partitions, ..TopicSpec::default() };
         cluster.node("any").create_topic(TOPIC, &spec).await.expect("a new topic");
         cluster.set_latency(WAY, WAY);
         cluster.by_hand(GROUP, TOPIC);

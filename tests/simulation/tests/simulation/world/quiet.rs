@@ -1,7 +1,7 @@
 //! The quiet end: nothing goes wrong any more, and everything must come to an end.
 
 use super::{COORDINATE_MS, World};
-use crate::process::Life;
+use crate::process::{Life, Process};
 use crate::{GROUP, TOPIC};
 
 /// Once all is calm, everything must be settled within so much simulated time.
@@ -45,6 +45,9 @@ impl World {
         let now_ms = self.now_ms();
         if self.goes_on() {
             self.eye.tell(|checker, _| checker.finish(now_ms));
+        }
+        for fell in self.processes.iter().filter_map(Process::fell) {
+            self.eye.tell(|checker, _| checker.violate(now_ms, "tasks", fell));
         }
     }
 

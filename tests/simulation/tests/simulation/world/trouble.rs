@@ -226,7 +226,7 @@ impl World {
             TaskKind::Group,
         ]);
         self.note(format_args!("{kind:?} of {} ends", self.processes[at].name));
-        self.processes[at].tasks.strike(kind);
+        self.processes[at].strike(kind);
     }
 
     /// An operator sets the group back or forward, and whoever owns the partition is made to start over.
