@@ -280,6 +280,8 @@ pub struct ClientFigures {
     pub ahead_bytes: u64,
     /// Partitions that are read: topic, partition, and how many messages were not handed over yet.
     pub behind: Vec<(String, u32, u64)>,
+    /// How often a thread that serves it ended as nobody asked, and was begun anew.
+    pub threads_ended: u64,
 }
 
 /// How a broker answers.

@@ -13,6 +13,7 @@ use super::figures::Reported;
 use super::lock;
 use super::tokens::{Bearer, TokenKeeper};
 use crate::contract::{BrokerError, ClientFigures};
+use crate::tasks::Threads;
 
 /// How often it is looked whether a question is still worth waiting for.
 const TICK: Duration = Duration::from_millis(100);
@@ -30,6 +31,11 @@ pub(crate) struct Context {
     interval_ms: i64,
     /// Who fetches tokens to log in with, if that is how it is done.
     tokens: Option<Arc<TokenKeeper>>,
+    /// Threads that serve clients.
+    pub(crate) threads: Threads,
+    /// The client's threads that a test has stuck.
+    #[cfg(feature = "testing")]
+    pub(crate) stuck: Arc<Mutex<std::collections::HashSet<String>>>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,7 +50,8 @@ struct Told {
 
 impl Context {
     pub(crate) fn new(brokers: &str, interval_ms: i64, tokens: Option<Arc<TokenKeeper>>) -> Context {
-        Context { brokers: brokers.to_owned(), interval_ms, tokens, ..Context::default() }
+        let threads = tokens.as_ref().map(|tokens| tokens.threads().clone()).unwrap_or_default();
+        Context { brokers: brokers.to_owned(), interval_ms, tokens, threads, ..Context::default() }
     }
 
     /// A client of this context that was just made: it may need tokens to log in with.
@@ -56,7 +63,7 @@ impl Context {
 
     /// What all clients told of themselves.
     pub(crate) fn figures(&self) -> ClientFigures {
-        lock(&self.reported).all()
+        ClientFigures { threads_ended: self.threads.ended(), ..lock(&self.reported).all() }
     }
 
     /// What is wrong with the cluster as a whole, as far as clients have told.
