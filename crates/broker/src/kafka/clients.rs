@@ -17,7 +17,7 @@ use super::context::Context;
 use super::errors::broker_error;
 use super::feed::Stopping;
 use super::lock;
-use super::options::KafkaOptions;
+use super::options::{BATCH_BYTES, KafkaOptions};
 use crate::contract::BrokerError;
 use crate::tasks::{self, Apart};
 
@@ -49,6 +49,12 @@ pub(crate) struct Readers {
 
 /// The least and the most that is used for what is read ahead of one partition.
 const AHEAD_BYTES: RangeInclusive<usize> = 64 << 10..=4 << 20;
+
+/// What is kept of one partition, at most, if `ahead_bytes` are asked for: Kafka gives out whole batches, and the next is
+/// fetched before the last one is used up.
+pub(crate) fn kept_ahead(ahead_bytes: usize) -> usize {
+    ahead_bytes.clamp(*AHEAD_BYTES.start(), *AHEAD_BYTES.end()).max(2 * BATCH_BYTES)
+}
 
 impl Readers {
     pub(crate) fn new(options: &KafkaOptions, context: Context) -> Arc<Readers> {
@@ -186,6 +192,14 @@ mod tests {
             ended.push(one);
         });
         assert_eq!(ended, [1, 2]);
+    }
+
+    /// P5, BPR-1: a partition's client keeps two batches at least, whatever it is asked for, and not more than it may.
+    #[test]
+    fn what_is_kept_ahead_of_a_partition_is_told() {
+        assert_eq!(kept_ahead(1), 2 * BATCH_BYTES);
+        assert_eq!(kept_ahead(1 << 20), 1 << 20);
+        assert_eq!(kept_ahead(1 << 30), *AHEAD_BYTES.end());
     }
 
     /// P5: what was read when a broker is closed is given back, all of it.

@@ -265,8 +265,8 @@ impl Broker for Kafka {
         self.reader_ahead(topic, partition, from, GLANCE_BYTES).await
     }
 
-    fn reads_ahead(&self) -> bool {
-        true
+    fn reads_ahead(&self, ahead_bytes: usize) -> usize {
+        clients::kept_ahead(ahead_bytes)
     }
 
     async fn reader_ahead(
