@@ -33,9 +33,9 @@ pub(crate) struct Context {
     tokens: Option<Arc<TokenKeeper>>,
     /// Threads that serve clients.
     pub(crate) threads: Threads,
-    /// The client's threads that a test has stuck.
+    /// The client's threads that a test has stuck, and how many times one came there.
     #[cfg(feature = "testing")]
-    pub(crate) stuck: Arc<Mutex<std::collections::HashSet<String>>>,
+    pub(crate) stuck: Arc<Mutex<std::collections::HashMap<String, usize>>>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -171,7 +171,13 @@ impl Kafka {
     #[cfg(feature = "testing")]
     pub fn stick(&self, broker: i32, is: bool) {
         let (mut stuck, thread) = (lock(&self.context.stuck), format!("rdk:broker{broker}"));
-        let _was = if is { stuck.insert(thread) } else { stuck.remove(&thread) };
+        let _was = if is { stuck.insert(thread, 0) } else { stuck.remove(&thread) };
+    }
+
+    /// Whether one is stuck there by now.
+    #[cfg(feature = "testing")]
+    pub fn is_stuck(&self, broker: i32) -> bool {
+        lock(&self.context.stuck).get(&format!("rdk:broker{broker}")).is_some_and(|times| *times > 1)
     }
 
     /// Deletes messages below a position, as retention does.

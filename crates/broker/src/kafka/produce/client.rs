@@ -372,7 +372,14 @@ unsafe extern "C" fn socket_unless_stuck(
     unsafe {
         libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr());
         let (told, name) = (&*told.cast_const().cast::<Told>(), text(name.as_ptr()));
-        while lock(&told.context.stuck).contains(&name) {
+        if let Some(times) = lock(&told.context.stuck).get_mut(&name) {
+            *times += 1;
+            if *times == 1 {
+                // It fails first, so that the thread takes along what waits for it before it is stuck.
+                return -1;
+            }
+        }
+        while lock(&told.context.stuck).contains_key(&name) {
             super::super::clock::sleep(Duration::from_millis(10));
         }
         libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol)
