@@ -86,10 +86,11 @@ pub trait Broker: Send + Sync + 'static {
     /// [`BrokerError::OutOfRange`], never a silent reset (BRK-10).
     async fn reader(&self, topic: &str, partition: u32, from: u64) -> Result<Box<dyn Reader>, BrokerError>;
 
-    /// True if a reader's client keeps messages in this process that nobody has asked for yet: a pipeline's bound of
-    /// memory holds for those too (P5, BPR-1).
-    fn reads_ahead(&self) -> bool {
-        false
+    /// What the client of a partition's reader keeps of messages in this process that nobody has asked for yet, at most,
+    /// if it may use so many bytes for it; 0 if there are none. A pipeline's bound of memory holds for those too (P5,
+    /// BPR-1).
+    fn reads_ahead(&self, _ahead_bytes: usize) -> usize {
+        0
     }
 
     /// As [`Broker::reader`], with the memory that may be used for what is read ahead.
@@ -289,6 +290,8 @@ pub struct ClientFigures {
     pub ahead_bytes: u64,
     /// Partitions that are read: topic, partition, and how many messages were not handed over yet.
     pub behind: Vec<(String, u32, u64)>,
+    /// How often a thread that serves it ended as nobody asked, and was begun anew.
+    pub threads_ended: u64,
 }
 
 /// How a broker answers.

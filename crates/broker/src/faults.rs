@@ -224,8 +224,8 @@ impl Broker for Faulty {
         Ok(Box::new(FaultyReader { line, inner }))
     }
 
-    fn reads_ahead(&self) -> bool {
-        self.inner.reads_ahead()
+    fn reads_ahead(&self, ahead_bytes: usize) -> usize {
+        self.inner.reads_ahead(ahead_bytes)
     }
 
     async fn reader_ahead(

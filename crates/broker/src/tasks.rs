@@ -1,5 +1,8 @@
 //! The only file that starts threads: for the embedded broker one for each log, one that makes the next segment, and
 //! reads that may wait for the disk; for Kafka those that serve its client library. Closing a broker ends them all.
+//!
+//! Nobody waits for a thread that serves a client library, so that its panic would pass unseen, and what it did would not
+//! be done any more: [`Threads`] sees it.
 #![allow(clippy::disallowed_methods, reason = "this is the place")]
 
 use std::io;
@@ -50,12 +53,147 @@ pub(crate) fn all<T: Send, R: Send>(at_once: usize, items: Vec<T>, work: impl Fn
     done.into_iter().flatten().collect()
 }
 
-/// Runs a future on a thread of its own, to its end: for what must not wait behind others, and has no runtime around it.
+/// Something that waits for threads when it is dropped, and is therefore dropped by one of its own.
 #[cfg(feature = "kafka")]
-pub(crate) fn thread_with_runtime(
-    name: &str,
-    work: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<JoinHandle<()>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    thread(name, move || runtime.block_on(work))
+pub(crate) struct Apart<T: Send + 'static>(Option<T>);
+
+#[cfg(feature = "kafka")]
+impl<T: Send + 'static> Apart<T> {
+    pub(crate) fn new(it: T) -> Apart<T> {
+        Apart(Some(it))
+    }
+}
+
+#[cfg(feature = "kafka")]
+impl<T: Send + 'static> std::ops::Deref for Apart<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("it is taken when it is dropped")
+    }
+}
+
+#[cfg(feature = "kafka")]
+impl<T: Send + 'static> Drop for Apart<T> {
+    fn drop(&mut self) {
+        let it = self.0.take();
+        // Where no thread can be started it is dropped here, and waited for.
+        let _ended = thread("kafka-ending", move || drop(it));
+    }
+}
+
+/// Threads of one broker that nobody waits for: each is begun anew when it panics, and that is told.
+#[cfg(feature = "kafka")]
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Threads {
+    ended: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    /// Those that a test has panic.
+    #[cfg(feature = "testing")]
+    struck: std::sync::Arc<Mutex<std::collections::HashSet<String>>>,
+}
+
+#[cfg(feature = "kafka")]
+impl Threads {
+    /// Before one that panicked begins anew: it must not keep a core busy, nor fill the log.
+    const AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+
+    /// Runs `work` on a thread of its own until it returns. If it panics, `ended` is told what it said, and `work` is
+    /// begun anew.
+    pub(crate) fn keep(
+        &self,
+        name: &'static str,
+        mut work: impl FnMut() + Send + 'static,
+        mut ended: impl FnMut(&str) + Send + 'static,
+    ) -> io::Result<()> {
+        let threads = self.clone();
+        let kept = move || {
+            while let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut work)) {
+                threads.ended.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let said = (panic.downcast_ref::<&str>().copied())
+                    .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+                let why =
+                    format!("KL-1321: {name} ended unexpectedly: {}", said.unwrap_or("it does not say why"));
+                tracing::error!(task = name, why, "something ended that should not; it is begun anew");
+                ended(&why);
+                std::thread::sleep(Threads::AGAIN);
+            }
+        };
+        thread(name, kept).map(drop)
+    }
+
+    /// As [`Threads::keep`], for what waits for several things at once: it has a runtime of its own, and so never waits
+    /// behind others.
+    pub(crate) fn keep_with_runtime<F: Future<Output = ()>>(
+        &self,
+        name: &'static str,
+        mut work: impl FnMut() -> F + Send + 'static,
+        ended: impl FnMut(&str) + Send + 'static,
+    ) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        self.keep(name, move || runtime.block_on(work()), ended)
+    }
+
+    /// How often one of them panicked.
+    pub(crate) fn ended(&self) -> u64 {
+        self.ended.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// Has the next thread of that name panic that gets to where it may.
+    #[cfg(feature = "testing")]
+    pub(crate) fn strike(&self, name: &str) {
+        self.struck.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+    }
+
+    /// Here a test may have a thread panic.
+    pub(crate) fn may_be_struck(&self, name: &str) {
+        #[cfg(feature = "testing")]
+        let struck = self.struck.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        #[cfg(feature = "testing")]
+        assert!(!struck, "a test has it panic");
+        #[cfg(not(feature = "testing"))]
+        let _ = name;
+    }
+}
+
+#[cfg(all(test, feature = "kafka"))]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread::ThreadId;
+
+    use super::*;
+
+    struct Tells(mpsc::SyncSender<ThreadId>);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.0.send(std::thread::current().id()).expect("it is waited for");
+        }
+    }
+
+    /// BPR-1: whoever drops a client waits for none of its threads.
+    #[test]
+    fn what_is_kept_apart_is_dropped_by_another_thread() {
+        let (sender, told) = mpsc::sync_channel(1);
+        drop(Apart::new(Tells(sender)));
+        assert_ne!(told.recv().expect("it is dropped"), std::thread::current().id());
+    }
+
+    /// OBS-1, P10: a thread that panics is counted, what it said is told, and it goes on.
+    #[test]
+    fn a_thread_that_panics_is_told_of_and_begun_anew() {
+        let threads = Threads::default();
+        let (sender, told) = mpsc::sync_channel(2);
+        let (again, mut times) = (sender.clone(), 0);
+        let work = move || {
+            times += 1;
+            assert!(times > 1, "the first time");
+            again.send("it runs again".to_owned()).expect("it is waited for");
+        };
+        let ended = move |why: &str| sender.send(why.to_owned()).expect("it is waited for");
+        threads.keep("kafka-test", work, ended).expect("it starts");
+        let why = told.recv().expect("it panics");
+        assert!(why.contains("KL-1321") && why.contains("the first time"), "{why}");
+        assert_eq!(told.recv().expect("it goes on"), "it runs again");
+        assert_eq!(threads.ended(), 1);
+    }
 }

@@ -173,8 +173,8 @@ async fn journals(
 /// What a broker's error means for owning.
 fn ended(error: BrokerError) -> Ended {
     match error {
-        // Somebody else makes it, and then it goes on.
-        BrokerError::NotMade { .. } => {
+        // Somebody else makes it, or has the cluster let us in, and then it goes on.
+        BrokerError::NotMade { .. } | BrokerError::Credentials(_) => {
             Ended::Again(format!("{}: {error}", crate::error::broker_code(&error)))
         }
         error if passes(&error) => Ended::Again(error.to_string()),
@@ -184,7 +184,27 @@ fn ended(error: BrokerError) -> Ended {
 }
 
 /// True for an error that trying again may mend. A topic that is away while brokers come and go is not gone; one that is
-/// made anew is told by its id (BRK-10).
+/// made anew is told by its id (BRK-10). A log-in fails while a password is changed, or a token comes late.
 fn passes(error: &BrokerError) -> bool {
-    matches!(error, BrokerError::Unavailable(_) | BrokerError::UnknownTopic(_) | BrokerError::NotMade { .. })
+    matches!(
+        error,
+        BrokerError::Unavailable(_)
+            | BrokerError::UnknownTopic(_)
+            | BrokerError::NotMade { .. }
+            | BrokerError::Credentials(_)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// BRK-8, P10: a partition whose broker refused a log-in once is tried again, and says why it waits.
+    #[test]
+    fn a_log_in_that_was_refused_does_not_stop_a_partition_for_good() {
+        let refused = BrokerError::Credentials("a token came late".to_owned());
+        assert!(passes(&refused), "an owner keeps what runs");
+        let Ended::Again(why) = ended(refused) else { panic!("it is not tried again") };
+        assert!(why.contains("KL-1109") && why.contains("a token came late"), "{why}");
+    }
 }

@@ -104,7 +104,8 @@ impl<H: Handler> PipelineBuilder<H> {
         settings.check().map_err(|why| Error::Pipeline(name.clone(), why))?;
         let inner = &keylane.inner;
         let topic = keylane.producer().ensure(&topic).await?;
-        let (settings, ahead_bytes) = with_ahead(settings, inner.broker.reads_ahead());
+        let reads_ahead = |bytes| inner.broker.reads_ahead(bytes);
+        let (settings, ahead_bytes) = with_ahead(settings, topic.partitions as usize, reads_ahead);
         let subscription = Arc::new(Subscription {
             ahead_bytes,
             broker: Arc::clone(&inner.broker),
@@ -175,11 +176,17 @@ impl<H: Handler> PipelineBuilder<H> {
 }
 
 /// Takes what the broker's client reads ahead from the pipeline's bytes: one bound for both, since all of it is in memory
-/// (P5).
-fn with_ahead(mut settings: Settings, reads_ahead: bool) -> (Settings, usize) {
-    let ahead_bytes = if reads_ahead { settings.buffer_bytes / AHEAD_SHARE } else { 0 };
-    settings.buffer_bytes -= ahead_bytes;
-    (settings, ahead_bytes)
+/// (P5). What counts is what the client keeps, which may be more than it is asked to for many partitions; half is left
+/// for the pipeline in any case.
+fn with_ahead(
+    mut settings: Settings,
+    partitions: usize,
+    reads_ahead: impl Fn(usize) -> usize,
+) -> (Settings, usize) {
+    let ahead_bytes = settings.buffer_bytes / AHEAD_SHARE;
+    let kept = reads_ahead(ahead_bytes / partitions.max(1)) * partitions;
+    settings.buffer_bytes -= kept.min(settings.buffer_bytes / 2);
+    (settings, if kept > 0 { ahead_bytes } else { 0 })
 }
 
 /// Follows the group, and commits for it until that ends; the answer says when.
@@ -326,4 +333,25 @@ pub(crate) fn sort_lanes(lanes: &mut Vec<LaneStatus>, sort: LaneSort, limit: usi
         LaneSort::Waiting => lanes.sort_by(|a, b| b.waiting_seconds.total_cmp(&a.waiting_seconds)),
     }
     lanes.truncate(limit);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P5, BPR-1: what the broker's client keeps counts, though it may be more than it is asked to; half is the
+    /// pipeline's.
+    #[test]
+    fn what_is_read_ahead_is_taken_from_the_buffer() {
+        let left = |partitions, reads_ahead: fn(usize) -> usize| {
+            let settings = Settings { buffer_bytes: 1 << 20, ..Settings::default() };
+            let (settings, ahead_bytes) = with_ahead(settings, partitions, reads_ahead);
+            (settings.buffer_bytes, ahead_bytes)
+        };
+        let whole = 1 << 20;
+        assert_eq!(left(4, |_| 0), (whole, 0), "nothing is read ahead");
+        assert_eq!(left(4, |asked| asked), (whole - whole / 4, whole / 4), "as much as is asked for");
+        assert_eq!(left(4, |asked| asked.max(96 << 10)), (whole - (384 << 10), whole / 4), "a batch each");
+        assert_eq!(left(1_000, |asked| asked.max(96 << 10)), (whole / 2, whole / 4), "too many");
+    }
 }

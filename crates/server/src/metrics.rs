@@ -90,6 +90,14 @@ impl Metrics {
                 ended,
             );
         }
+        if let Some(figures) = app.keylane.client_figures() {
+            scrape.counter(
+                "keylane_tasks_ended_unexpectedly",
+                "Background tasks that ended as nobody asked, and were begun anew, by what they are",
+                vec![("task", "kafka".to_owned())],
+                figures.threads_ended,
+            );
+        }
         scrub(&mut scrape, app);
         for pipeline in &pipelines {
             of_pipeline(&mut scrape, pipeline);

@@ -171,15 +171,13 @@ impl Admin {
     /// is there.
     pub(crate) async fn cluster(&self, timeout: Duration) -> Result<(Vec<String>, u32), BrokerError> {
         let asker = Arc::clone(&self.asker);
-        let asked = blocking(move || {
+        let asked = blocking(self.context.noting(move || {
             let metadata = asker.fetch_metadata(None, timeout)?;
             let names = metadata.topics().iter().map(|topic| topic.name().to_owned());
             Ok((names.collect(), metadata.brokers().len() as u32))
-        });
+        }));
         let answered: Result<_, KafkaError> = self.context.answer(asked).await?;
-        let told = answered.map_err(|error| self.told(broker_error("the cluster", &error)))?;
-        self.context.reached();
-        Ok(told)
+        answered.map_err(|error| self.told(broker_error("the cluster", &error)))
     }
 
     /// What clients told says more than that a question timed out.
@@ -285,7 +283,10 @@ impl Admin {
         question: impl Future<Output = Result<T, KafkaError>>,
         topic: &str,
     ) -> Result<T, BrokerError> {
-        let question = async { question.await.map_err(|error| broker_error(topic, &error)) };
+        let question = async {
+            let answer = question.await.inspect(|_| self.context.reached());
+            answer.map_err(|error| broker_error(topic, &error))
+        };
         self.answer(question).await
     }
 
@@ -314,10 +315,9 @@ impl Admin {
     /// Has the admin client look where the brokers are, and which of them is the controller.
     async fn look(&self) {
         let client = Arc::clone(&self.client);
-        let seen = blocking(move || client.inner().fetch_metadata(None, LOOK)).await;
-        if matches!(seen, Ok(Ok(_))) {
-            self.context.reached();
-        }
+        let look = self.context.noting(move || client.inner().fetch_metadata(None, LOOK));
+        // What is wrong is told by the question that is under way.
+        let _seen = blocking(look).await;
     }
 
     /// Makes a topic, or gives the one that is there the limits of `spec`.
@@ -395,10 +395,9 @@ impl Admin {
         ask: impl FnOnce(&Native) -> Result<T, BrokerError> + Send + 'static,
     ) -> Result<T, BrokerError> {
         let client = Arc::clone(&self.client);
-        let asked = async { blocking(move || ask(&Native(client.inner().native_ptr()))).await? };
-        let answer = self.answer(asked).await.map_err(|error| self.told(error))?;
-        self.context.reached();
-        Ok(answer)
+        let ask = self.context.noting(move || ask(&Native(client.inner().native_ptr())));
+        let asked = async { blocking(ask).await? };
+        self.answer(asked).await.map_err(|error| self.told(error))
     }
 
     /// Topics as they are now, without their settings. Those that are not there are left out.

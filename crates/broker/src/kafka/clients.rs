@@ -17,16 +17,19 @@ use super::context::Context;
 use super::errors::broker_error;
 use super::feed::Stopping;
 use super::lock;
-use super::options::KafkaOptions;
+use super::options::{BATCH_BYTES, KafkaOptions};
 use crate::contract::BrokerError;
-use crate::tasks;
+use crate::tasks::{self, Apart};
 
 /// How often the clients' events are looked at: they are reports, and nobody waits for them.
 const SERVE: Duration = Duration::from_millis(50);
 
+/// The thread that looks at them.
+const SERVING: &str = "kafka-clients";
+
 /// A client and what it reads.
 pub(crate) struct Client {
-    pub(crate) consumer: BaseConsumer<Context>,
+    pub(crate) consumer: Apart<BaseConsumer<Context>>,
     reading: Mutex<HashSet<(String, u32)>>,
 }
 
@@ -46,6 +49,12 @@ pub(crate) struct Readers {
 
 /// The least and the most that is used for what is read ahead of one partition.
 const AHEAD_BYTES: RangeInclusive<usize> = 64 << 10..=4 << 20;
+
+/// What is kept of one partition, at most, if `ahead_bytes` are asked for: Kafka gives out whole batches, and the next is
+/// fetched before the last one is used up.
+pub(crate) fn kept_ahead(ahead_bytes: usize) -> usize {
+    ahead_bytes.clamp(*AHEAD_BYTES.start(), *AHEAD_BYTES.end()).max(2 * BATCH_BYTES)
+}
 
 impl Readers {
     pub(crate) fn new(options: &KafkaOptions, context: Context) -> Arc<Readers> {
@@ -103,7 +112,8 @@ impl Clients {
         }
         let consumer = self.config.create_with_context(self.context.clone());
         let consumer = consumer.map_err(|error| broker_error(topic, &error))?;
-        let client = Arc::new(Client { consumer, reading: Mutex::new([wanted].into()) });
+        let client =
+            Arc::new(Client { consumer: Apart::new(consumer), reading: Mutex::new([wanted].into()) });
         self.context.serve(client.clone());
         clients.push(Arc::clone(&client));
         drop(clients);
@@ -121,9 +131,26 @@ impl Clients {
             return Ok(());
         }
         let clients = Arc::downgrade(self);
-        let started = tasks::thread("kafka-clients", move || serve(&clients));
-        started.map(drop).map_err(|error| BrokerError::Unavailable(error.to_string()))
+        // Nothing is lost with it: what it was about to end is queued, or ends as it is dropped.
+        let started = self.context.threads.keep(SERVING, move || serve(&clients), |_| {});
+        started.map_err(|error| BrokerError::Unavailable(error.to_string()))
     }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        let queued = std::mem::take(&mut *lock(&self.stopping));
+        if !queued.is_empty() {
+            // Whoever was the last to read must not wait for the clients' threads.
+            let _ended = tasks::thread("kafka-ending", move || drop(queued));
+        }
+    }
+}
+
+/// Takes what is queued, for each to be dealt with. Nobody who queues more meanwhile waits for that.
+fn take_each<T>(queue: &Mutex<Vec<T>>, deal: impl FnMut(T)) {
+    let queued = std::mem::take(&mut *lock(queue));
+    queued.into_iter().for_each(deal);
 }
 
 impl Learn for Clients {
@@ -138,12 +165,58 @@ impl Learn for Clients {
 #[allow(clippy::disallowed_methods, reason = "sleeps on a thread of its own")]
 fn serve(clients: &Weak<Clients>) {
     while let Some(clients) = clients.upgrade() {
-        std::mem::take(&mut *lock(&clients.stopping)).into_iter().for_each(Stopping::stop);
+        clients.context.threads.may_be_struck(SERVING);
+        // Each ends as it is dropped, which may take a while.
+        take_each(&clients.stopping, drop);
         let all = lock(&clients.clients).clone();
         for client in all {
             while client.consumer.poll(Duration::ZERO).is_some() {}
         }
         drop(clients);
         std::thread::sleep(SERVE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::feed::Feed;
+    use super::*;
+
+    /// BPR-1: whoever stops reading never waits for those who stopped before.
+    #[test]
+    fn the_queue_is_free_while_what_was_queued_is_ended() {
+        let queue = Mutex::new(vec![1, 2]);
+        let mut ended = Vec::new();
+        take_each(&queue, |one| {
+            assert!(queue.try_lock().is_ok(), "somebody else may queue meanwhile");
+            ended.push(one);
+        });
+        assert_eq!(ended, [1, 2]);
+    }
+
+    /// P5, BPR-1: a partition's client keeps two batches at least, whatever it is asked for, and not more than it may.
+    #[test]
+    fn what_is_kept_ahead_of_a_partition_is_told() {
+        assert_eq!(kept_ahead(1), 2 * BATCH_BYTES);
+        assert_eq!(kept_ahead(1 << 20), 1 << 20);
+        assert_eq!(kept_ahead(1 << 30), *AHEAD_BYTES.end());
+    }
+
+    /// P5: what was read when a broker is closed is given back, all of it.
+    #[test]
+    fn what_is_queued_when_the_clients_go_is_given_back() {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", "127.0.0.1:1");
+        let clients = Clients::new(config, Context::default());
+        // Nobody serves them, as in the moment before the thread comes round.
+        clients.serving.set(()).expect("nobody has");
+        let feed = Feed::start(&clients, "t", 0, 0).expect("it starts");
+        let bell = feed.bell();
+        drop(feed);
+        assert!(bell.upgrade().is_some(), "it is queued");
+        drop(clients);
+        while bell.upgrade().is_some() {
+            std::thread::yield_now();
+        }
     }
 }

@@ -13,11 +13,12 @@ use super::figures::Reported;
 use super::lock;
 use super::tokens::{Bearer, TokenKeeper};
 use crate::contract::{BrokerError, ClientFigures};
+use crate::tasks::Threads;
 
 /// How often it is looked whether a question is still worth waiting for.
 const TICK: Duration = Duration::from_millis(100);
-/// Ticks in a row without any broker, after which a question is given up: an election or a restart of one broker is
-/// over sooner, and whoever asked tries again.
+/// Ticks in a row without any broker, or with a log-in that was refused, after which a question is given up: an election,
+/// a restart of one broker or a token that came a little late is over sooner, and whoever asked tries again.
 const TICKS_MAX: u32 = 30;
 
 /// Shared by the clients of one broker.
@@ -30,6 +31,11 @@ pub(crate) struct Context {
     interval_ms: i64,
     /// Who fetches tokens to log in with, if that is how it is done.
     tokens: Option<Arc<TokenKeeper>>,
+    /// Threads that serve clients.
+    pub(crate) threads: Threads,
+    /// The client's threads that a test has stuck, and how many times one came there.
+    #[cfg(feature = "testing")]
+    pub(crate) stuck: Arc<Mutex<std::collections::HashMap<String, usize>>>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,7 +50,8 @@ struct Told {
 
 impl Context {
     pub(crate) fn new(brokers: &str, interval_ms: i64, tokens: Option<Arc<TokenKeeper>>) -> Context {
-        Context { brokers: brokers.to_owned(), interval_ms, tokens, ..Context::default() }
+        let threads = tokens.as_ref().map(|tokens| tokens.threads().clone()).unwrap_or_default();
+        Context { brokers: brokers.to_owned(), interval_ms, tokens, threads, ..Context::default() }
     }
 
     /// A client of this context that was just made: it may need tokens to log in with.
@@ -56,7 +63,7 @@ impl Context {
 
     /// What all clients told of themselves.
     pub(crate) fn figures(&self) -> ClientFigures {
-        lock(&self.reported).all()
+        ClientFigures { threads_ended: self.threads.ended(), ..lock(&self.reported).all() }
     }
 
     /// What is wrong with the cluster as a whole, as far as clients have told.
@@ -80,6 +87,16 @@ impl Context {
         (told.reached, told.away, told.refused) = (true, None, None);
     }
 
+    /// A question that, once it is answered, says so by itself: whoever asked may have given it up by then, and what was
+    /// told before would count for ever.
+    pub(crate) fn noting<T, E, A>(&self, ask: A) -> impl FnOnce() -> Result<T, E> + use<T, E, A>
+    where
+        A: FnOnce() -> Result<T, E>,
+    {
+        let context = self.clone();
+        move || ask().inspect(|_| context.reached())
+    }
+
     /// True if nobody has asked with success yet.
     pub(crate) fn is_new(&self) -> bool {
         !lock(&self.told).reached
@@ -95,15 +112,14 @@ impl Context {
             let mut ticks = 0;
             loop {
                 tokio::time::sleep(TICK).await;
-                match self.trouble() {
-                    Some(error @ BrokerError::Unavailable(_)) => {
-                        ticks += 1;
-                        if ticks >= TICKS_MAX {
-                            return error;
-                        }
-                    }
-                    Some(error) => return error,
-                    None => ticks = 0,
+                // One client that was refused says nothing of the one that was asked: that one may be answered yet.
+                let Some(error) = self.trouble() else {
+                    ticks = 0;
+                    continue;
+                };
+                ticks += 1;
+                if ticks >= TICKS_MAX {
+                    return error;
                 }
             }
         };
@@ -192,5 +208,29 @@ mod tests {
         assert_eq!(context.trouble(), None);
         told(&context, RDKafkaErrorCode::AllBrokersDown);
         assert_eq!(context.answer(async { Ok(7) }).await, Ok(7));
+    }
+
+    /// BRK-8, P10: one log-in that was refused does not end questions that are answered a little later.
+    #[tokio::test(start_paused = true)]
+    async fn one_log_in_that_fails_does_not_end_questions_that_are_answered() {
+        let context = Context::new("h:1", 1_000, None);
+        told(&context, RDKafkaErrorCode::Authentication);
+        let slow = async {
+            tokio::time::sleep(5 * TICK).await;
+            Ok(7)
+        };
+        assert_eq!(context.answer(slow).await, Ok(7));
+    }
+
+    /// BRK-8: an answer that comes after its question was given up still shows that the cluster lets us in.
+    #[test]
+    fn an_answer_that_nobody_waits_for_any_more_counts() {
+        let context = Context::new("h:1", 1_000, None);
+        told(&context, RDKafkaErrorCode::Authentication);
+        let (refused, answered) = (context.noting(|| Err::<(), ()>(())), context.noting(|| Ok::<(), ()>(())));
+        assert_eq!(refused(), Err(()));
+        assert!(matches!(context.trouble(), Some(BrokerError::Credentials(_))));
+        assert_eq!(answered(), Ok(()));
+        assert_eq!(context.trouble(), None);
     }
 }

@@ -93,7 +93,9 @@ pub(crate) fn is_of_sequence(code: RDKafkaErrorCode) -> bool {
 pub(crate) fn not_produced(error: BrokerError) -> ProduceError {
     match error {
         BrokerError::UnknownTopic(topic) => ProduceError::UnknownTopic(topic),
-        BrokerError::Denied { .. } | BrokerError::Credentials(_) => ProduceError::Denied(error.to_string()),
+        BrokerError::Denied { .. } => ProduceError::Denied(error.to_string()),
+        // Whoever is not let in tries again, and what waits meanwhile is not to blame.
+        BrokerError::Credentials(_) => ProduceError::Unavailable(error.to_string()),
         BrokerError::Unavailable(why) => ProduceError::Unavailable(why),
         BrokerError::Invalid(why) => ProduceError::Invalid(why),
         other => ProduceError::Unavailable(other.to_string()),
@@ -181,6 +183,15 @@ mod tests {
         ] {
             let error = broker_error_of("orders", code);
             assert!(matches!(error, BrokerError::Unavailable(_)), "{code}: {error}");
+        }
+    }
+
+    /// BRK-8, P10: a log-in that fails while messages are under way is no refusal of them: it is tried again.
+    #[test]
+    fn messages_are_not_refused_for_a_log_in_that_failed() {
+        for code in [RDKafkaErrorCode::Authentication, RDKafkaErrorCode::SaslAuthenticationFailed] {
+            let error = produce_error("orders", code);
+            assert!(matches!(error, ProduceError::Unavailable(_)), "{code}: {error}");
         }
     }
 

@@ -36,7 +36,7 @@ pub(crate) struct Feed {
     seen: usize,
 }
 
-/// A partition that a client reads.
+/// A partition that a client reads, until this is dropped.
 pub(crate) struct Stopping {
     client: Arc<Client>,
     topic: String,
@@ -72,8 +72,8 @@ impl Feed {
         let client = clients.client_for(topic, partition)?;
         let native = client.consumer.client().native_ptr();
         let bell = Arc::<AtomicWaker>::default();
-        // SAFETY: the client outlives both handles, which `Stopping::stop` gives back; the queue keeps one count of the
-        // bell until then.
+        // SAFETY: the client outlives both handles, which `Stopping` gives back; the queue keeps one count of the bell
+        // until then.
         let (handle, queue) = unsafe {
             let handle = rd::rd_kafka_topic_new(native, name.as_ptr(), ptr::null_mut());
             let queue = rd::rd_kafka_queue_new(native);
@@ -84,7 +84,6 @@ impl Feed {
         let topic = topic.to_owned();
         let started = Stopping { client, topic, partition, handle, queue, bell };
         if handle.is_null() {
-            started.stop();
             return Err(BrokerError::Invalid("Kafka's client does not take the topic's name".to_owned()));
         }
         // SAFETY: as above; a negative answer leaves nothing started.
@@ -96,6 +95,12 @@ impl Feed {
             return Err(BrokerError::Invalid(text));
         }
         Ok(feed)
+    }
+
+    /// What wakes whoever waits for it.
+    #[cfg(test)]
+    pub(super) fn bell(&self) -> std::sync::Weak<AtomicWaker> {
+        Arc::downgrade(&self.started.as_ref().expect("it runs until it is dropped").bell)
     }
 
     /// The next item that is there, or an error after which nothing comes.
@@ -180,9 +185,9 @@ impl Drop for Feed {
     }
 }
 
-impl Stopping {
-    /// Ends the reading, and gives everything back. May wait for the client's threads.
-    pub(crate) fn stop(self) {
+/// Ends the reading, and gives everything back. May wait for the client's threads.
+impl Drop for Stopping {
+    fn drop(&mut self) {
         // SAFETY: each handle is given back once. The callback is taken away, under the queue's lock, before the count
         // of the bell that it used.
         unsafe {

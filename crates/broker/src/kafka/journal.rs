@@ -228,9 +228,11 @@ impl Journal for KafkaJournal {
         let unknown = |text: String| AppendError::Unknown(text);
         match self.make().await {
             Ok(()) => {}
-            // A source that is unknown for a moment is not gone, and brokers that are missing may come.
+            // A source that is unknown for a moment is not gone, brokers that are missing may come, and a log-in that
+            // was refused is tried again.
             Err(
                 error @ (BrokerError::Unavailable(_)
+                | BrokerError::Credentials(_)
                 | BrokerError::UnknownTopic(_)
                 | BrokerError::Replicas { .. }),
             ) => {

@@ -64,12 +64,12 @@ impl Admin {
     /// Has the client ask who leads a topic's partitions now: by itself it would ask again in some minutes.
     async fn find_leaders(&self, topic: &str) -> Result<(), BrokerError> {
         let (asker, name) = (Arc::clone(&self.asker), topic.to_owned());
-        match blocking(move || asker.fetch_metadata(Some(&name), LEADER_ASK)).await? {
-            Ok(_) => self.context.reached(),
+        let look = self.context.noting(move || asker.fetch_metadata(Some(&name), LEADER_ASK));
+        match blocking(look).await? {
+            Ok(_) => Ok(()),
             // The cluster as a whole is away, or does not let us in; otherwise the next question says what is wrong.
-            Err(_) => self.context.trouble().map_or(Ok(()), Err)?,
+            Err(_) => self.context.trouble().map_or(Ok(()), Err),
         }
-        Ok(())
     }
 
     /// Without starts, these are 0.
@@ -96,7 +96,7 @@ impl Admin {
         offset: Offset,
     ) -> Result<Vec<u64>, BrokerError> {
         let (asker, name) = (Arc::clone(asker), topic.to_owned());
-        let asked = blocking(move || {
+        let asked = blocking(self.context.noting(move || {
             // It never reads; what it has to say is its log lines.
             while asker.poll(Duration::ZERO).is_some() {}
             let mut list = TopicPartitionList::with_capacity(partitions.len());
@@ -111,11 +111,9 @@ impl Admin {
                 Ok(element.offset().to_raw().and_then(|raw| u64::try_from(raw).ok()).unwrap_or(0))
             };
             partitions.iter().map(at).collect::<Result<Vec<u64>, KafkaError>>()
-        });
+        }));
         let told = self.context.answer(asked).await?;
-        let told = told.map_err(|error| self.told(broker_error(topic, &error)))?;
-        self.context.reached();
-        Ok(told)
+        told.map_err(|error| self.told(broker_error(topic, &error)))
     }
 
     /// Forgets everything of a partition below an offset.

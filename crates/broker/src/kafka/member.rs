@@ -24,7 +24,7 @@ use super::errors::broker_error;
 use super::lock;
 use super::options::KafkaOptions;
 use crate::contract::{BrokerError, Change, Commit, Membership, Topic};
-use crate::tasks;
+use crate::tasks::Apart;
 
 /// How long a poll waits for something to happen.
 const POLL: Duration = Duration::from_millis(100);
@@ -37,6 +37,9 @@ const COORDINATOR: Duration = Duration::from_secs(5);
 const COORDINATOR_TRIES: u32 = 100;
 const COORDINATOR_WAIT: Duration = Duration::from_millis(100);
 
+/// The thread that polls it.
+const SERVING: &str = "kafka-member";
+
 /// What the group's client told.
 #[derive(Default)]
 struct Told {
@@ -47,7 +50,7 @@ struct Told {
 
 /// A member, as its polling thread and its owner share it.
 pub(crate) struct Member {
-    pub(super) consumer: BaseConsumer<Rebalance>,
+    pub(super) consumer: Apart<BaseConsumer<Rebalance>>,
     topic: String,
     /// Polls that ended.
     polls: AtomicU64,
@@ -204,7 +207,7 @@ async fn patiently<T: Send + 'static>(
 
 /// Commits positions for a group that nobody here is a member of.
 pub(crate) async fn commit_alone<C: ConsumerContext + 'static>(
-    consumer: Arc<BaseConsumer<C>>,
+    consumer: Arc<Apart<BaseConsumer<C>>>,
     topic: &str,
     commits: Vec<(u32, Commit)>,
 ) -> Result<(), BrokerError> {
@@ -214,7 +217,7 @@ pub(crate) async fn commit_alone<C: ConsumerContext + 'static>(
 
 /// A group's last commit of a partition.
 pub(crate) async fn committed<C: ConsumerContext + 'static>(
-    consumer: Arc<BaseConsumer<C>>,
+    consumer: Arc<Apart<BaseConsumer<C>>>,
     topic: &str,
     partition: u32,
 ) -> Result<Option<Commit>, BrokerError> {
@@ -263,16 +266,21 @@ pub(crate) fn join(
         options.joining(group, topic).create_with_context(rebalance).map_err(failed)?;
     consumer.subscribe(&[topic]).map_err(failed)?;
     let member = Arc::new(Member {
-        consumer,
+        consumer: Apart::new(consumer),
         topic: topic.to_owned(),
         polls: AtomicU64::new(0),
         leaving: AtomicBool::new(false),
         left: Notify::new(),
     });
     context.serve(member.clone());
-    let polled = Arc::clone(&member);
-    tasks::thread("kafka-member", move || poll(&polled))
-        .map_err(|error| BrokerError::Unavailable(error.to_string()))?;
+    let (polled, ended) = (Arc::clone(&member), (Arc::clone(&told), Arc::clone(&news)));
+    // Nobody knows what it was about to tell: the group is joined anew.
+    let ended = move |why: &str| {
+        lock(&ended.0).failed = Some(BrokerError::Unavailable(why.to_owned()));
+        ended.1.notify_one();
+    };
+    let started = context.threads.keep(SERVING, move || poll(&polled), ended);
+    started.map_err(|error| BrokerError::Unavailable(error.to_string()))?;
     let admin = Arc::clone(admin);
     let look = Box::pin(look(Arc::clone(&admin), joined.clone()));
     Ok((Arc::clone(&member), KafkaMembership { member, told, news, admin, joined, look, instance }))
@@ -285,6 +293,7 @@ fn poll(member: &Member) {
             member.consumer.client().context().refused(&error);
         }
         member.polls.fetch_add(1, Ordering::Release);
+        member.consumer.client().context().context.threads.may_be_struck(SERVING);
     }
     // Tells the coordinator, so that others need not wait for the session to end.
     member.consumer.unsubscribe();

@@ -31,8 +31,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use keylane_core::Frames;
-use rdkafka::Offset;
 use rdkafka::consumer::BaseConsumer;
+use rdkafka::{ClientConfig, Offset};
 
 use self::admin::{Admin, Learn, check_name};
 use self::clients::{Clients, Readers};
@@ -48,8 +48,7 @@ use crate::contract::{
     Broker, BrokerError, ClientFigures, Commit, Ends, Journal, JournalName, LogKind, Membership,
     ProduceError, Reader, Topic, TopicSpec, Warning,
 };
-
-use crate::tasks;
+use crate::tasks::{self, Apart};
 
 pub use self::options::{KafkaJournals, KafkaOptions};
 
@@ -61,6 +60,9 @@ const FIRST: Duration = Duration::from_secs(10);
 
 /// What a reader may use that looks at a few messages.
 const GLANCE_BYTES: usize = 256 << 10;
+
+/// A client of a group that nobody here is a member of.
+type GroupClient = Apart<BaseConsumer<Context>>;
 
 /// A Kafka cluster.
 pub struct Kafka {
@@ -74,7 +76,9 @@ pub struct Kafka {
     journals: Arc<Journals>,
     members: Mutex<HashMap<(String, String), Weak<Member>>>,
     /// Clients of groups that nobody here is a member of.
-    groups: Mutex<HashMap<String, Arc<BaseConsumer<Context>>>>,
+    groups: Mutex<HashMap<String, Arc<GroupClient>>>,
+    /// Asks where partitions end for those who read what is not committed, too. Made by the first.
+    asker: Mutex<Option<Arc<BaseConsumer<Context>>>>,
 }
 
 impl Kafka {
@@ -85,8 +89,9 @@ impl Kafka {
         let context = Context::new(&options.brokers, options.interval_ms(), tokens);
         let mut instance = [0; 16];
         getrandom::fill(&mut instance).map_err(|error| BrokerError::Unavailable(error.to_string()))?;
-        let producer = Arc::new(KafkaProducer::new(&options.producer(), context.clone())?);
-        let journal_producer = Arc::new(KafkaProducer::new(&options.journal_producer(), context.clone())?);
+        let producer = Arc::new(KafkaProducer::new("kafka-producer", &options.producer(), context.clone())?);
+        let journal_producer =
+            Arc::new(KafkaProducer::new("kafka-journals", &options.journal_producer(), context.clone())?);
         let readers = Readers::new(&options, context.clone());
         let journal_readers = Clients::new(options.journal_reader(), context.clone());
         let learners: Vec<Arc<dyn Learn>> =
@@ -100,6 +105,7 @@ impl Kafka {
             readers,
             members: Mutex::default(),
             groups: Mutex::default(),
+            asker: Mutex::default(),
             context,
             options,
         })
@@ -109,14 +115,26 @@ impl Kafka {
         lock(&self.members).get(&(group.to_owned(), topic.to_owned())).and_then(Weak::upgrade)
     }
 
-    fn group(&self, group: &str) -> Result<Arc<BaseConsumer<Context>>, BrokerError> {
+    async fn group(&self, group: &str) -> Result<Arc<GroupClient>, BrokerError> {
         if let Some(there) = lock(&self.groups).get(group) {
             return Ok(Arc::clone(there));
         }
-        let made = self.options.member(group).create_with_context(self.context.clone());
-        let made: Arc<BaseConsumer<Context>> = Arc::new(made.map_err(|error| broker_error(group, &error))?);
+        let made = self.make_client(group, self.options.member(group)).await?;
+        let made = Arc::new(Apart::new(made));
         self.context.serve(made.clone());
         Ok(Arc::clone(lock(&self.groups).entry(group.to_owned()).or_insert(made)))
+    }
+
+    /// Makes a client, apart from those who must not wait: it starts threads, and reads certificates from disk.
+    async fn make_client(
+        &self,
+        of: &str,
+        config: ClientConfig,
+    ) -> Result<BaseConsumer<Context>, BrokerError> {
+        let context = self.context.clone();
+        let made = tasks::blocking(move || config.create_with_context(context)).await;
+        let made = made.map_err(|error| BrokerError::Stopped(format!("a client was not made: {error}")))?;
+        made.map_err(|error| broker_error(of, &error))
     }
 
     /// Deletes a topic and makes it anew, as an operator might.
@@ -141,6 +159,27 @@ impl Kafka {
         answer.is_ok_and(|mut results| results.pop().is_some_and(|result| result.is_ok()))
     }
 
+    /// Has a thread that serves Kafka's client library panic: `kafka-producer`, `kafka-journals`, `kafka-member`,
+    /// `kafka-clients` or `kafka-tokens`.
+    #[cfg(feature = "testing")]
+    pub fn strike(&self, thread: &str) {
+        self.context.threads.strike(thread);
+    }
+
+    /// While `is` is true, a producer's thread for the broker of this number does not come back once it connects, as if
+    /// it looked up a name.
+    #[cfg(feature = "testing")]
+    pub fn stick(&self, broker: i32, is: bool) {
+        let (mut stuck, thread) = (lock(&self.context.stuck), format!("rdk:broker{broker}"));
+        let _was = if is { stuck.insert(thread, 0) } else { stuck.remove(&thread) };
+    }
+
+    /// Whether one is stuck there by now.
+    #[cfg(feature = "testing")]
+    pub fn is_stuck(&self, broker: i32) -> bool {
+        lock(&self.context.stuck).get(&format!("rdk:broker{broker}")).is_some_and(|times| *times > 1)
+    }
+
     /// Deletes messages below a position, as retention does.
     #[cfg(feature = "testing")]
     pub async fn delete_below(&self, topic: &str, partition: u32, position: u64) -> Result<(), BrokerError> {
@@ -157,7 +196,7 @@ impl Kafka {
         commits: Vec<(u32, Commit)>,
     ) -> Result<(), BrokerError> {
         self.admin.existing(topic).await?;
-        commit_alone(self.group(group)?, topic, commits).await
+        commit_alone(self.group(group).await?, topic, commits).await
     }
 }
 
@@ -232,8 +271,8 @@ impl Broker for Kafka {
         self.reader_ahead(topic, partition, from, GLANCE_BYTES).await
     }
 
-    fn reads_ahead(&self) -> bool {
-        true
+    fn reads_ahead(&self, ahead_bytes: usize) -> usize {
+        clients::kept_ahead(ahead_bytes)
     }
 
     async fn reader_ahead(
@@ -272,9 +311,16 @@ impl Broker for Kafka {
 
     async fn tails(&self, topic: &str) -> Result<Vec<u64>, BrokerError> {
         let found = self.admin.existing(topic).await?;
-        let asker = self.options.journal_reader().create_with_context(self.context.clone());
-        let asker: Arc<BaseConsumer<Context>> = Arc::new(asker.map_err(|error| broker_error(topic, &error))?);
-        self.context.serve(asker.clone());
+        let there = lock(&self.asker).clone();
+        let asker = match there {
+            Some(there) => there,
+            None => {
+                let made = Arc::new(self.make_client(topic, self.options.journal_reader()).await?);
+                self.context.serve(made.clone());
+                // Somebody else may have been quicker; then this one is not kept.
+                Arc::clone(lock(&self.asker).get_or_insert(made))
+            }
+        };
         self.admin.ask(&asker, topic, (0..found.partitions).collect(), Offset::End).await
     }
 
@@ -302,7 +348,7 @@ impl Broker for Kafka {
         if let Some(member) = self.member(group, topic) {
             return self.context.answer(member.committed(partition)).await;
         }
-        let consumer = self.group(group)?;
+        let consumer = self.group(group).await?;
         let asked = committed(Arc::clone(&consumer), topic, partition);
         let found = self.context.answer(asked).await;
         // A group that does not let us in says so once, beside the call, which only times out.
@@ -320,8 +366,13 @@ impl Broker for Kafka {
         check_name(group)?;
         let joined = self.admin.existing(topic).await?;
         weak::kept_whole(&self.journals, group, topic).await?;
+        let (options, context) = (self.options.clone(), self.context.clone());
+        let (admin, group_name, instance) = (Arc::clone(&self.admin), group.to_owned(), self.instance);
+        // A client is made, which starts threads and reads certificates from disk.
+        let joining =
+            tasks::blocking(move || join(&options, &context, &admin, &group_name, joined, instance)).await;
         let (member, membership) =
-            join(&self.options, &self.context, &self.admin, group, joined, self.instance)?;
+            joining.map_err(|error| BrokerError::Stopped(format!("a client was not made: {error}")))??;
         lock(&self.members).insert((group.to_owned(), topic.to_owned()), Arc::downgrade(&member));
         Ok(Box::new(membership))
     }

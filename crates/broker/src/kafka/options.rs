@@ -5,6 +5,7 @@
 //! a promise rests on cannot be set.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
@@ -47,7 +48,7 @@ const AUTHORITIES: [&str; 2] = ["ssl.ca.location", "ssl.ca.pem"];
 pub(crate) const BATCH_BYTES: usize = 256 << 10;
 
 /// How to reach a cluster.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct KafkaOptions {
     /// Addresses to begin with: `host:port`, separated by commas.
     pub brokers: String,
@@ -57,6 +58,19 @@ pub struct KafkaOptions {
     pub journals: KafkaJournals,
     /// The name of this process, which the cluster's logs and quotas show; may be empty.
     pub node: String,
+}
+
+/// Without the values of settings: any of them may be a secret (SEC-5).
+impl fmt::Debug for KafkaOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let settings: Vec<&String> = self.settings.keys().collect();
+        f.debug_struct("KafkaOptions")
+            .field("brokers", &self.brokers)
+            .field("settings", &settings)
+            .field("journals", &self.journals)
+            .field("node", &self.node)
+            .finish()
+    }
 }
 
 /// Topics that keep Keylane's own state.
@@ -378,6 +392,15 @@ mod tests {
         let own = [("security.protocol", "SSL"), ("ssl.ca.location", "/ca.pem")];
         assert_eq!(location(&own), Some("/ca.pem".to_owned()));
         assert_eq!(location(&[("security.protocol", "SSL"), ("ssl.ca.pem", "PEM")]), None);
+    }
+
+    /// SEC-5: debug output names settings, and has no value of any.
+    #[test]
+    fn values_of_settings_are_not_in_debug_output() {
+        let mut options = KafkaOptions::new("localhost:9092");
+        options.settings.insert("sasl.password".to_owned(), "hush".to_owned());
+        let shown = format!("{options:?}");
+        assert!(shown.contains("sasl.password") && !shown.contains("hush"), "{shown}");
     }
 
     /// BRK-2, BRK-6.

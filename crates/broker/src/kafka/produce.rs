@@ -35,7 +35,7 @@ use super::errors::{broker_error, produce_error};
 use super::tokens::Bearer;
 use super::{lock, read_lock, write_lock};
 use crate::contract::{BrokerError, ProduceError, Topic};
-use crate::tasks;
+use crate::tasks::Apart;
 
 /// A result for each message of a call.
 pub(crate) type Results = Vec<Result<u64, ProduceError>>;
@@ -44,6 +44,7 @@ pub(crate) type Results = Vec<Result<u64, ProduceError>>;
 pub(crate) struct KafkaProducer(Arc<Shared>);
 
 struct Shared {
+    name: &'static str,
     config: ClientConfig,
     context: Context,
     leaders: Arc<Leaders>,
@@ -57,9 +58,10 @@ struct Shared {
     under_way: Mutex<UnderWay>,
 }
 
-/// A client, with a thread of its own that takes its reports.
+/// A client. It is ended by a thread of its own: one of the client's may be looking up a name meanwhile, and whoever
+/// takes the next client's reports must not wait for it.
 struct Running {
-    native: Native,
+    native: Apart<Native>,
     /// It gets nothing more, and is replaced once all that it has is back.
     is_over: AtomicBool,
     /// What it has on its way is not waited for.
@@ -74,19 +76,25 @@ pub(crate) struct Rules {
 }
 
 impl KafkaProducer {
-    pub(crate) fn new(config: &ClientConfig, context: Context) -> Result<KafkaProducer, BrokerError> {
+    /// Begins to produce. `name` is that of the thread that takes reports.
+    pub(crate) fn new(
+        name: &'static str,
+        config: &ClientConfig,
+        context: Context,
+    ) -> Result<KafkaProducer, BrokerError> {
         let leaders = Arc::<Leaders>::default();
         let client = Running::new(config, &context, &leaders)?;
         let shared = Arc::new(Shared {
+            name,
             config: config.clone(),
             context,
             leaders,
-            client: RwLock::new(Arc::clone(&client)),
+            client: RwLock::new(client),
             calls: AtomicU64::new(1),
             recalls: watch::Sender::new(0),
             under_way: Mutex::default(),
         });
-        Shared::serve(&shared, client)?;
+        Shared::serve(&shared)?;
         Ok(KafkaProducer(shared))
     }
 
@@ -132,14 +140,7 @@ impl KafkaProducer {
     /// Gives up all that was not acknowledged: its calls end soon. Waits for nobody: one of the client's threads may be
     /// looking up a name for as long as it likes.
     pub(crate) fn recall(&self) {
-        let client = write_lock(&self.0.client);
-        self.0.recalls.send_modify(|recalls| *recalls += 1);
-        let answers = lock(&self.0.under_way).call_back();
-        client.called_back.store(true, Ordering::SeqCst);
-        client.is_over.store(true, Ordering::SeqCst);
-        client.native.purge(true);
-        drop(client);
-        answers.into_iter().for_each(Answer::give);
+        self.0.recall();
     }
 
     /// Appends one record, without a key or headers. Whoever appends to a journal reads back what counts, so that it
@@ -204,7 +205,7 @@ impl Running {
         let told = Told { context: context.clone(), leaders: Arc::clone(leaders) };
         let native = Native::new(config, told).map_err(|error| broker_error("the cluster", &error))?;
         let (is_over, called_back) = (AtomicBool::new(false), AtomicBool::new(false));
-        let running = Arc::new(Running { native, is_over, called_back });
+        let running = Arc::new(Running { native: Apart::new(native), is_over, called_back });
         context.serve(running.clone());
         Ok(running)
     }
@@ -217,11 +218,24 @@ impl Bearer for Running {
 }
 
 impl Shared {
-    /// Starts the thread that takes a client's reports, and mends it.
-    fn serve(shared: &Arc<Shared>, client: Arc<Running>) -> Result<(), BrokerError> {
-        let shared = Arc::downgrade(shared);
-        let started = tasks::thread("kafka-producer", move || mend::serve(&shared, &client));
-        started.map(drop).map_err(|error| BrokerError::Unavailable(error.to_string()))
+    /// Starts the thread that takes the clients' reports, and mends them.
+    fn serve(shared: &Arc<Shared>) -> Result<(), BrokerError> {
+        let (served, ended) = (Arc::downgrade(shared), Arc::downgrade(shared));
+        // Nobody knows which reports it had taken: what is open ends, and the next client begins with nothing.
+        let ended = move |_: &str| ended.upgrade().iter().for_each(|shared| shared.recall());
+        let started = shared.context.threads.keep(shared.name, move || mend::serve(&served), ended);
+        started.map_err(|error| BrokerError::Unavailable(error.to_string()))
+    }
+
+    fn recall(&self) {
+        let client = write_lock(&self.client);
+        self.recalls.send_modify(|recalls| *recalls += 1);
+        let answers = lock(&self.under_way).call_back();
+        client.called_back.store(true, Ordering::SeqCst);
+        client.is_over.store(true, Ordering::SeqCst);
+        client.native.purge(true);
+        drop(client);
+        answers.into_iter().for_each(Answer::give);
     }
 }
 

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
+use std::fmt;
 use std::ptr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -25,7 +26,7 @@ use super::context::Context;
 use super::lock;
 use super::member::Member;
 use crate::contract::BrokerError;
-use crate::tasks;
+use crate::tasks::{Apart, Threads};
 
 /// Settings of librdkafka's that are ours here, by the same names.
 const METHOD: &str = "sasl.oauthbearer.method";
@@ -38,6 +39,8 @@ const AUTHORITY: &str = "https.ca.location";
 /// All of them: they are not passed on.
 pub(crate) const OURS: [&str; 7] = [METHOD, ENDPOINT, CLIENT_ID, CLIENT_SECRET, SCOPE, EXTENSIONS, AUTHORITY];
 
+/// The thread that fetches tokens.
+const SERVING: &str = "kafka-tokens";
 /// How long the endpoint may take.
 const FETCH: Duration = Duration::from_secs(10);
 /// The first wait behind a fetch that failed; doubles up to the longest.
@@ -51,7 +54,7 @@ const RENEW_AT: f64 = 0.6;
 const LIFE: Duration = Duration::from_secs(300);
 
 /// Where tokens come from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     url: String,
     client_id: String,
@@ -61,7 +64,24 @@ pub(crate) struct Endpoint {
     authority: Option<String>,
 }
 
+/// Without the secret, and what may be one (SEC-5).
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint").field("url", &self.shown()).finish_non_exhaustive()
+    }
+}
+
 impl Endpoint {
+    /// The URL as it may be shown: a user and a query may be secrets (SEC-5).
+    fn shown(&self) -> String {
+        let Ok(mut url) = reqwest::Url::parse(&self.url) else { return ENDPOINT.to_owned() };
+        url.set_query(None);
+        url.set_fragment(None);
+        // A URL of http takes both.
+        let _taken = (url.set_username(""), url.set_password(None));
+        url.into()
+    }
+
     /// What the settings say; none if tokens are not fetched.
     pub(crate) fn of(settings: &BTreeMap<String, String>) -> Result<Option<Endpoint>, BrokerError> {
         let set = |name: &str| settings.get(name).filter(|value| !value.is_empty()).cloned();
@@ -132,6 +152,12 @@ impl Bearer for AdminClient<Context> {
     }
 }
 
+impl<T: Bearer + 'static> Bearer for Apart<T> {
+    fn native(&self) -> *mut rd::rd_kafka_t {
+        (**self).native()
+    }
+}
+
 impl Bearer for BaseConsumer<Context> {
     fn native(&self) -> *mut rd::rd_kafka_t {
         self.client().native_ptr()
@@ -156,6 +182,8 @@ pub(crate) struct Tokens {
     state: Mutex<State>,
     /// Told when nobody needs tokens any more.
     ended: Notify,
+    /// Where its thread stands, with those of the clients.
+    threads: Threads,
 }
 
 #[derive(Default)]
@@ -177,9 +205,15 @@ impl Tokens {
     /// Begins to fetch tokens. Nothing is fetched for longer than the returned handle lives.
     pub(crate) fn start(endpoint: Endpoint) -> Result<Arc<TokenKeeper>, BrokerError> {
         let client = client(&endpoint)?;
-        let tokens = Arc::new(Tokens { endpoint, state: Mutex::default(), ended: Notify::new() });
-        let fetching = Arc::clone(&tokens);
-        let started = tasks::thread_with_runtime("kafka-tokens", async move { fetching.run(&client).await });
+        let threads = Threads::default();
+        let tokens = Arc::new(Tokens { endpoint, state: Mutex::default(), ended: Notify::new(), threads });
+        let (fetching, ended) = (Arc::clone(&tokens), Arc::clone(&tokens));
+        let fetch = move || {
+            let (fetching, client) = (Arc::clone(&fetching), client.clone());
+            async move { fetching.run(&client).await }
+        };
+        let ended = move |why: &str| ended.failed(why.to_owned());
+        let started = tokens.threads.keep_with_runtime(SERVING, fetch, ended);
         started.map_err(|error| BrokerError::Unavailable(error.to_string()))?;
         Ok(Arc::new(TokenKeeper(tokens)))
     }
@@ -188,6 +222,7 @@ impl Tokens {
     async fn run(&self, client: &reqwest::Client) {
         let mut again = AGAIN;
         loop {
+            self.threads.may_be_struck(SERVING);
             let wait = match self.fetch(client).await {
                 Ok((token, life)) => {
                     self.give(token);
@@ -215,18 +250,22 @@ impl Tokens {
     }
 
     async fn fetch(&self, client: &reqwest::Client) -> Result<(Token, Duration), String> {
-        let Endpoint { url, client_id, client_secret, scope, .. } = &self.endpoint;
+        let Endpoint { client_id, client_secret, scope, .. } = &self.endpoint;
+        let url = self.endpoint.shown();
         let asked = client
-            .post(url)
+            .post(&self.endpoint.url)
             .basic_auth(client_id, Some(client_secret))
             .header("content-type", "application/x-www-form-urlencoded")
             .header("accept", "application/json")
             .body(form(scope.as_deref()))
             .send();
-        let mut answer = asked.await.map_err(|error| format!("{url} does not answer: {}", root(&error)))?;
+        let mut answer =
+            asked.await.map_err(|error| format!("{url} does not answer: {}", root(&error.without_url())))?;
         let (status, mut body) = (answer.status(), Vec::new());
-        while let Some(more) =
-            answer.chunk().await.map_err(|error| format!("{url} breaks off: {}", root(&error)))?
+        while let Some(more) = answer
+            .chunk()
+            .await
+            .map_err(|error| format!("{url} breaks off: {}", root(&error.without_url())))?
         {
             body.extend_from_slice(&more);
             if body.len() > ANSWER_BYTES_MAX {
@@ -247,14 +286,14 @@ impl Tokens {
         let mut state = lock(&self.state);
         state.clients.retain(|client| client.strong_count() > 0);
         let clients: Vec<Arc<dyn Bearer>> = state.clients.iter().filter_map(Weak::upgrade).collect();
-        state.token = Some(token.clone());
+        // Held all the while: who serves a new client must not give it an older one behind this.
+        clients.iter().for_each(|client| self.set(&**client, &token));
+        state.token = Some(token);
         state.failed = None;
         drop(state);
-        for client in clients {
-            self.set(&*client, &token);
-        }
     }
 
+    /// Waits for nobody. The caller holds the state.
     fn set(&self, client: &dyn Bearer, token: &Token) {
         let text = |text: &str| CString::new(text).unwrap_or_default();
         let extensions: Vec<CString> =
@@ -284,14 +323,17 @@ impl Tokens {
 pub(crate) struct TokenKeeper(Arc<Tokens>);
 
 impl TokenKeeper {
+    pub(crate) fn threads(&self) -> &Threads {
+        &self.0.threads
+    }
+
     /// From now on the client gets tokens.
     pub(crate) fn serve(&self, client: &Arc<dyn Bearer>) {
         let mut state = lock(&self.0.state);
         state.clients.push(Arc::downgrade(client));
-        let token = state.token.clone();
-        drop(state);
-        if let Some(token) = token {
-            self.0.set(&**client, &token);
+        // With the state held: a newer one may come any moment, and must not be replaced by this.
+        if let Some(token) = &state.token {
+            self.0.set(&**client, token);
         }
     }
 
@@ -430,6 +472,64 @@ mod tests {
             let refused = Endpoint::of(&wrong).expect_err("it is wrong").to_string();
             assert!(refused.contains(name), "{refused}");
         }
+    }
+
+    /// SEC-5: of an endpoint's URL only scheme, host and path are ever shown, in logs, in `/readyz` and in debug output.
+    #[tokio::test]
+    async fn what_is_secret_of_an_endpoint_is_not_shown() {
+        let mut set = settings(&FULL);
+        // Nobody listens there.
+        let url = "http://user:hush1@127.0.0.1:1/token?key=hush2#hush3";
+        set.insert(ENDPOINT.to_owned(), url.to_owned());
+        set.insert(CLIENT_SECRET.to_owned(), "hush4".to_owned());
+        let endpoint = Endpoint::of(&set).expect("it is well formed").expect("it is set");
+        let debug = format!("{endpoint:?}");
+        let http = client(&endpoint).expect("it is made");
+        let (state, ended, threads) = (Mutex::default(), Notify::new(), Threads::default());
+        let tokens = Tokens { endpoint, state, ended, threads };
+        let told = tokens.fetch(&http).await.expect_err("nobody listens");
+        for shown in [debug, told] {
+            assert!(shown.contains("http://127.0.0.1:1/token"), "{shown}");
+            assert!(!shown.contains("hush") && !shown.contains("user"), "{shown}");
+        }
+    }
+
+    /// A client that says whether the tokens were held while it was given one.
+    struct Watched {
+        consumer: BaseConsumer<Context>,
+        tokens: Weak<Tokens>,
+        held: Mutex<Vec<bool>>,
+    }
+
+    impl Bearer for Watched {
+        fn native(&self) -> *mut rd::rd_kafka_t {
+            let tokens = self.tokens.upgrade().expect("they are there");
+            lock(&self.held).push(tokens.state.try_lock().is_err());
+            self.consumer.client().native_ptr()
+        }
+    }
+
+    /// BRK-2, BRK-8: two who give tokens to one client do it one behind the other, so that no older one replaces a newer.
+    #[test]
+    fn no_older_token_replaces_a_newer_one() {
+        let endpoint = Endpoint::of(&settings(&FULL)).expect("it is well formed").expect("it is set");
+        let (state, ended, threads) = (Mutex::default(), Notify::new(), Threads::default());
+        let keeper = TokenKeeper(Arc::new(Tokens { endpoint, state, ended, threads }));
+        let mut config = rdkafka::ClientConfig::new();
+        config.set("bootstrap.servers", "127.0.0.1:1").set("security.protocol", "SASL_PLAINTEXT");
+        let consumer =
+            config.set("sasl.mechanism", "OAUTHBEARER").create_with_context(Context::default()).expect("one");
+        let tokens = Arc::downgrade(&keeper.0);
+        let watched = Arc::new(Watched { consumer, tokens, held: Mutex::default() });
+        let client: Arc<dyn Bearer> = watched.clone();
+        let made = |value: &str| {
+            let answer = Answer { access_token: value.to_owned(), expires_in: Some(60) };
+            token(&answer, now_ms()).expect("a token").0
+        };
+        keeper.0.give(made("first"));
+        keeper.serve(&client);
+        keeper.0.give(made("second"));
+        assert_eq!(*lock(&watched.held), [true, true]);
     }
 
     /// BRK-2: a token says whose it is and when it ends; where it does not, the answer does.

@@ -16,28 +16,50 @@ const TOPIC: &str = "mocked";
 
 type Mock = MockCluster<'static, DefaultProducerContext>;
 
-/// A cluster with one topic, and Keylane on it. The mock does not look at sequence numbers as a cluster does, so only
-/// one request is on its way at a time.
+/// A cluster with one topic, and Keylane on it.
 fn cluster() -> (Mock, Arc<Kafka>) {
-    let mock = Mock::new(1).expect("it starts");
-    mock.create_topic(TOPIC, 1, 1).expect("a topic is made");
+    cluster_of(1)
+}
+
+/// The same, with so many brokers. The mock does not look at sequence numbers as a cluster does, so only one request is
+/// on its way at a time.
+fn cluster_of(brokers: i32) -> (Mock, Arc<Kafka>) {
+    let mock = Mock::new(brokers).expect("it starts");
     let mut options = KafkaOptions::new(mock.bootstrap_servers());
     options.settings.insert("max.in.flight.requests.per.connection".to_owned(), "1".to_owned());
+    // By default a client takes half a minute to believe that a topic is not there.
+    options.settings.insert("topic.metadata.propagation.max.ms".to_owned(), "100".to_owned());
     let kafka = Kafka::open(options).expect("it opens");
-    let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
-    kafka.suppose(Topic { name: TOPIC.to_owned(), partitions: 1, incarnation: 1, spec });
+    topic(&mock, &kafka, TOPIC, 1);
     (mock, Arc::new(kafka))
+}
+
+/// Makes a topic that this broker leads.
+fn topic(mock: &Mock, kafka: &Kafka, name: &str, leader: i32) {
+    mock.create_topic(name, 1, 1).expect("a topic is made");
+    mock.partition_leader(name, 0, Some(leader)).expect("it has a leader");
+    let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
+    kafka.suppose(Topic { name: name.to_owned(), partitions: 1, incarnation: 1, spec });
+}
+
+/// Produces one message, which is its own payload.
+async fn one(kafka: &Kafka, topic: &str, name: &str) -> Result<u64, ProduceError> {
+    kafka.produce(topic, frames(&[(name, Some(b"k"), name.as_bytes())])).await.remove(0)
 }
 
 /// Payloads of all that lies in the topic, in order.
 fn landed(mock: &Mock, count: usize) -> Vec<String> {
+    landed_in(mock, TOPIC, count)
+}
+
+fn landed_in(mock: &Mock, topic: &str, count: usize) -> Vec<String> {
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", mock.bootstrap_servers())
         .set("group.id", "reader")
         .create()
         .expect("it is made");
     let mut list = TopicPartitionList::new();
-    list.add_partition_offset(TOPIC, 0, Offset::Beginning).expect("a place");
+    list.add_partition_offset(topic, 0, Offset::Beginning).expect("a place");
     consumer.assign(&list).expect("it is assigned");
     let mut found = Vec::new();
     while found.len() < count {
@@ -110,4 +132,117 @@ async fn calling_back_does_not_wait_for_a_broker_that_does_not_answer() {
     let last: [Item<'_>; 1] = [("2", Some(b"k"), b"2")];
     assert!(kafka.produce(TOPIC, frames(&last)).await[0].is_ok());
     assert_eq!(landed(&mock, 2), ["0", "2"]);
+}
+
+/// P3, BRK-2: a topic that we may not write to is refused without being tried each time, since each try costs the client
+/// that all topics share. Others go on meanwhile, and it is tried again after a while.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_is_forbidden_does_not_keep_others_from_theirs() {
+    let (mock, kafka) = cluster();
+    topic(&mock, &kafka, "forbidden", 1);
+    let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
+    mock.request_errors(RDKafkaApiKey::Produce, &[denied]);
+    let item: [Item<'_>; 1] = [("0", Some(b"k"), b"0")];
+    let first = kafka.produce("forbidden", frames(&item)).await;
+    assert!(matches!(first[0], Err(ProduceError::Denied(_))), "{first:?}");
+    // The mock would take it now. Nobody asks.
+    let second = kafka.produce("forbidden", frames(&item)).await;
+    assert_eq!(second, first);
+    let names: Vec<String> = (0..20).map(|number| number.to_string()).collect();
+    for name in &names {
+        one(&kafka, TOPIC, name).await.expect("it is taken");
+    }
+    assert_eq!(landed(&mock, names.len()), names);
+    while kafka.produce("forbidden", frames(&item)).await[0].is_err() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// BRK-2, BRK-10: a topic that was there, and that one answer does not know, is away and not gone: who produces to it tries
+/// again, or has it spilled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_one_answer_does_not_know_is_away_and_not_gone() {
+    let (mock, kafka) = cluster();
+    let item: [Item<'_>; 1] = [("0", Some(b"k"), b"0")];
+    assert!(kafka.produce(TOPIC, frames(&item)).await[0].is_ok());
+    mock.topic_error(TOPIC, RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART).expect("it is told so");
+    let refused = loop {
+        // Looks who leads it, by the client that produces.
+        kafka.silence(TOPIC, &[0]).await;
+        if let Err(refused) = kafka.produce(TOPIC, frames(&item)).await.remove(0) {
+            break refused;
+        }
+    };
+    assert!(matches!(&refused, ProduceError::Unavailable(why) if why.contains(TOPIC)), "{refused}");
+    mock.topic_error(TOPIC, RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR).expect("it is told so");
+    while kafka.produce(TOPIC, frames(&item)).await[0].is_err() {
+        kafka.silence(TOPIC, &[0]).await;
+    }
+}
+
+/// BRK-2, P2: a leader that takes its time is waited for when another topic has the client replaced: what it has is not
+/// sent again, and does not land behind what is newer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_slow_leader_has_not_answered_is_not_sent_again() {
+    let (mock, kafka) = cluster_of(2);
+    topic(&mock, &kafka, "slow", 2);
+    one(&kafka, TOPIC, "first").await.expect("it is taken");
+    one(&kafka, "slow", "0").await.expect("it is taken");
+    mock.broker_round_trip_time(2, Duration::from_secs(3)).expect("it gets slow");
+    let mut call = Box::pin(one(&kafka, "slow", "1"));
+    assert!(futures_util::poll!(&mut call).is_pending());
+    // It is on its way: others that were produced later have been there and back.
+    for number in 0..5 {
+        one(&kafka, TOPIC, &number.to_string()).await.expect("it is taken");
+    }
+    mock.request_errors(RDKafkaApiKey::Produce, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN]);
+    one(&kafka, TOPIC, "again").await.expect("the next client is given it");
+    call.await.expect("it is answered");
+    mock.broker_round_trip_time(2, Duration::ZERO).expect("it gets quick");
+    one(&kafka, "slow", "2").await.expect("it is taken");
+    assert_eq!(landed_in(&mock, "slow", 3), ["0", "1", "2"]);
+}
+
+/// P3, BRK-8: one thread of the client that does not come back, because it looks up a name, does not keep the partitions
+/// of other brokers from theirs. What it has is sent later, in order, and once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thread_that_does_not_come_back_does_not_stop_producing_to_others() {
+    let (mock, kafka) = cluster_of(2);
+    topic(&mock, &kafka, "stuck", 2);
+    one(&kafka, "stuck", "0").await.expect("it is taken");
+    one(&kafka, TOPIC, "0").await.expect("it is taken");
+    // The connection breaks, and the thread has taken both along when it does not come back.
+    kafka.stick(2, true);
+    mock.request_errors(RDKafkaApiKey::Produce, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR__TRANSPORT]);
+    let (mut first, mut second) = (Box::pin(one(&kafka, "stuck", "1")), Box::pin(one(&kafka, "stuck", "2")));
+    assert!(futures_util::poll!(&mut first).is_pending() && futures_util::poll!(&mut second).is_pending());
+    while !kafka.is_stuck(2) {
+        tokio::task::yield_now().await;
+    }
+    mock.request_errors(RDKafkaApiKey::Produce, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN]);
+    for name in ["1", "2"] {
+        one(&kafka, TOPIC, name).await.expect("the next client is given it");
+    }
+    assert_eq!(landed(&mock, 3), ["0", "1", "2"]);
+    kafka.stick(2, false);
+    first.await.expect("it is taken");
+    second.await.expect("it is taken");
+    one(&kafka, "stuck", "3").await.expect("it is taken");
+    assert_eq!(landed_in(&mock, "stuck", 4), ["0", "1", "2", "3"]);
+}
+
+/// P10, BRK-8: the thread that takes the producer's reports panics: what is open ends, it is counted, and producing goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_producer_whose_thread_panics_goes_on() {
+    let (mock, kafka) = cluster();
+    one(&kafka, TOPIC, "0").await.expect("it is taken");
+    mock.broker_round_trip_time(1, Duration::from_secs(600)).expect("it does not answer");
+    let mut open = Box::pin(one(&kafka, TOPIC, "1"));
+    assert!(futures_util::poll!(&mut open).is_pending());
+    kafka.strike("kafka-producer");
+    let ended = open.await;
+    assert!(matches!(ended, Err(ProduceError::Unavailable(_))), "{ended:?}");
+    mock.broker_round_trip_time(1, Duration::ZERO).expect("it answers");
+    one(&kafka, TOPIC, "2").await.expect("it is taken");
+    assert_eq!(kafka.client_figures().expect("it tells").threads_ended, 1);
 }

@@ -3,6 +3,7 @@
 
 mod failing;
 mod refused;
+mod threads;
 
 use keylane_core::{Draft, Frames};
 

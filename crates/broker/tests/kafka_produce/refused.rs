@@ -146,3 +146,27 @@ async fn a_topic_that_refuses_times_refuses_its_own_messages_only() {
     assert!(taken.iter().all(Result::is_ok), "{taken:?}");
     assert_eq!(ids(&kafka, &free).await, names);
 }
+
+/// BRK-2, P2: records that are refused while as many requests are on their way as the client may have: they alone are
+/// refused, and nothing of what was on its way behind them overtakes or is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_on_its_way_behind_a_record_that_is_refused_keeps_its_order() {
+    let (_cluster, kafka, topic) = topic("flying", Some("cleanup.policy=compact")).await;
+    let names: Vec<String> = (0..960).map(|number| number.to_string()).collect();
+    // Forty are about a batch, since they cannot be compressed.
+    let bodies: Vec<Vec<u8>> = (0..960).map(|number| noise(6_000, number)).collect();
+    let calls = names.chunks(40).zip(bodies.chunks(40)).enumerate().map(|(call, (names, bodies))| {
+        let items = names.iter().zip(bodies);
+        let mut items: Vec<Item<'_>> =
+            items.map(|(id, body)| (id.as_str(), Some(&b"k"[..]), &body[..])).collect();
+        if call % 7 == 3 {
+            items.insert(20, ("bad", None, BODY));
+        }
+        kafka.produce(&topic, frames(&items))
+    });
+    let results: Vec<_> = futures_util::future::join_all(calls).await.into_iter().flatten().collect();
+    let refused: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
+    assert_eq!(refused.len(), 3, "{refused:?}");
+    assert!(refused.iter().all(|error| matches!(error, ProduceError::Invalid(_))), "{refused:?}");
+    assert_eq!(ids(&kafka, &topic).await, names);
+}

@@ -109,6 +109,8 @@ impl Native {
         unsafe {
             rd::rd_kafka_conf_set_events(native.ptr(), events);
             rd::rd_kafka_conf_set_throttle_cb(native.ptr(), Some(throttled));
+            #[cfg(feature = "testing")]
+            rd::rd_kafka_conf_set_socket_cb(native.ptr(), Some(socket_unless_stuck));
         }
         let client = Client::new(config, native, RDKafkaType::RD_KAFKA_PRODUCER, told)?;
         // SAFETY: the client lives, and the queue is given back before it ends.
@@ -191,7 +193,7 @@ impl Native {
         let handle = match self.topic(topic) {
             Ok(handle) => handle,
             Err(code) => {
-                return records.iter().for_each(|record| not_taken(record._private as usize as u64, code));
+                return records.iter().for_each(|record| not_taken(number_of(record), code));
             }
         };
         let (count, flags) = (records.len() as c_int, rd::RD_KAFKA_MSG_F_COPY);
@@ -204,7 +206,7 @@ impl Native {
         }
         for record in records.iter().filter(|record| record.err != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR)
         {
-            not_taken(record._private as usize as u64, record.err.into());
+            not_taken(number_of(record), record.err.into());
         }
     }
 
@@ -302,6 +304,11 @@ pub(super) fn bare(record: &Outgoing<'_>) -> Bare {
     }
 }
 
+/// What one was made with.
+pub(super) fn number_of(record: &Bare) -> u64 {
+    record._private as usize as u64
+}
+
 fn raw(bytes: Option<&[u8]>) -> (*mut c_void, usize) {
     bytes.map_or((ptr::null_mut(), 0), |bytes| (bytes.as_ptr().cast_mut().cast(), bytes.len()))
 }
@@ -349,4 +356,32 @@ unsafe extern "C" fn throttled(
     // SAFETY: the client's opaque is its context, which it keeps.
     let told = unsafe { &*told.cast_const().cast::<Told>() };
     told.leaders.throttled(broker, Duration::from_millis(throttle_ms.max(0) as u64));
+}
+
+/// Makes a socket, but not while a test has the client's thread stuck.
+#[cfg(feature = "testing")]
+unsafe extern "C" fn socket_unless_stuck(
+    domain: c_int,
+    kind: c_int,
+    protocol: c_int,
+    told: *mut c_void,
+) -> c_int {
+    let mut name = [0; 16];
+    // SAFETY: the client's opaque is its context, which it keeps; a thread's name has 16 bytes at most, and ends with a
+    // zero; the rest is as `socket` takes it.
+    unsafe {
+        libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr());
+        let (told, name) = (&*told.cast_const().cast::<Told>(), text(name.as_ptr()));
+        if let Some(times) = lock(&told.context.stuck).get_mut(&name) {
+            *times += 1;
+            if *times == 1 {
+                // It fails first, so that the thread takes along what waits for it before it is stuck.
+                return -1;
+            }
+        }
+        while lock(&told.context.stuck).contains_key(&name) {
+            super::super::clock::sleep(Duration::from_millis(10));
+        }
+        libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol)
+    }
 }

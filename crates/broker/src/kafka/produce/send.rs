@@ -12,8 +12,8 @@ use super::super::clock;
 use super::super::errors::produce_error;
 use super::super::lock;
 use super::super::wire::{Headers, reserved};
-use super::client::{Bare, Native, Outgoing, bare};
-use super::under_way::{Answer, Open, Place, UnderWay, number};
+use super::client::{Bare, Native, Outgoing, bare, number_of};
+use super::under_way::{Answer, Open, Place, UnderWay, not_heard_of, number};
 use super::{Results, Rules, Running, Shared};
 use crate::contract::{ProduceError, Topic};
 
@@ -25,6 +25,28 @@ struct Looked {
     back: Vec<(u64, u32)>,
     /// Not taken by the client.
     failed: Vec<(u64, u32, RDKafkaErrorCode)>,
+    /// Partitions of which nothing more of the call is handed over, and why: the client may have heard of one by the time
+    /// that the next message comes, which would overtake.
+    stopped: HashMap<u32, RDKafkaErrorCode>,
+}
+
+impl Looked {
+    fn not_taken(&mut self, number: u64, partition: u32, code: RDKafkaErrorCode) {
+        if code == RDKafkaErrorCode::Fatal || is_unknown(code) {
+            self.stopped.insert(partition, code);
+        }
+        self.failed.push((number, partition, code));
+    }
+}
+
+/// True for what says that the client does not know a topic or a partition.
+fn is_unknown(code: RDKafkaErrorCode) -> bool {
+    matches!(
+        code,
+        RDKafkaErrorCode::UnknownPartition
+            | RDKafkaErrorCode::UnknownTopic
+            | RDKafkaErrorCode::UnknownTopicOrPartition
+    )
 }
 
 impl Shared {
@@ -41,6 +63,10 @@ impl Shared {
         let name: Arc<str> = topic.name.as_str().into();
         let held = {
             let mut under_way = lock(&self.under_way);
+            if let Some(why) = under_way.denied(&name) {
+                let _nobody_waits = done.send(vec![Err(why); frames.len()]);
+                return;
+            }
             under_way.begin(call, Open::new(Arc::clone(&name), Some(frames.clone()), frames.len(), done));
             under_way.held_of(&name)
         };
@@ -90,7 +116,7 @@ impl Shared {
     }
 
     fn note(&self, client: &Running, topic: &Topic, name: &Arc<str>, looked: Looked) {
-        let Looked { refused, back, failed } = looked;
+        let Looked { refused, back, failed, .. } = looked;
         if refused.is_empty() && back.is_empty() && failed.is_empty() {
             return;
         }
@@ -112,10 +138,9 @@ impl Shared {
             match code {
                 // It cannot go on since a moment ago, and is replaced.
                 RDKafkaErrorCode::Fatal => under_way.put_back(number),
-                // It is there: the client has not heard of it.
-                RDKafkaErrorCode::UnknownPartition => {
-                    let text = format!("the client does not know {}/{partition} yet", topic.name);
-                    answers.extend(under_way.refuse(number, ProduceError::Unavailable(text)));
+                // It is there: the client has not heard of it, or was told otherwise by a broker that had not.
+                code if is_unknown(code) => {
+                    answers.extend(under_way.refuse(number, not_heard_of(&topic.name, partition)));
                 }
                 code => answers.extend(under_way.refuse(number, produce_error(&topic.name, code))),
             }
@@ -158,8 +183,13 @@ fn send(
     headers: &Headers<'_>,
     looked: &mut Looked,
 ) {
-    if let Err(code) = native.send(topic, &outgoing(message, number), headers.iter()) {
-        looked.failed.push((number, message.partition(), code));
+    let partition = message.partition();
+    let sent = match looked.stopped.get(&partition) {
+        Some(code) => Err(*code),
+        None => native.send(topic, &outgoing(message, number), headers.iter()),
+    };
+    if let Err(code) = sent {
+        looked.not_taken(number, partition, code);
     }
 }
 
@@ -171,10 +201,15 @@ fn flush(
     batches: &mut HashMap<u32, Vec<Bare>>,
     looked: &mut Looked,
 ) {
-    if let Some(mut batch) = batches.remove(&partition) {
-        native.send_all(topic, partition, &mut batch, |number, code| {
-            looked.failed.push((number, partition, code));
-        });
+    let Some(mut batch) = batches.remove(&partition) else { return };
+    match looked.stopped.get(&partition) {
+        Some(code) => {
+            let code = *code;
+            batch.iter().for_each(|record| looked.not_taken(number_of(record), partition, code));
+        }
+        None => native.send_all(topic, partition, &mut batch, |number, code| {
+            looked.not_taken(number, partition, code);
+        }),
     }
 }
 
@@ -197,4 +232,54 @@ fn checked_by(topic: &Topic, rules: Rules, message: Delivery) -> Result<Delivery
         )));
     }
     Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use keylane_core::Draft;
+    use rdkafka::ClientConfig;
+
+    use super::super::super::context::Context;
+    use super::super::client::Told;
+    use super::*;
+
+    /// PRD-3, P2: once a message of a partition was not taken, none behind it in its call is, though the client may have
+    /// heard of the partition by then. Other partitions go on, and so does what a message alone is to blame for.
+    #[test]
+    fn nothing_of_a_call_goes_behind_a_message_whose_partition_the_client_did_not_know() {
+        let told = Told { context: Context::default(), leaders: Arc::default() };
+        // It takes whatever it is given, and waits for a cluster.
+        let native = Native::new(ClientConfig::new().set("bootstrap.servers", "127.0.0.1:1"), told);
+        let (native, topic) = (native.expect("it is made"), Arc::<str>::from("t"));
+        let mut frames = Frames::default();
+        for partition in [3, 4] {
+            frames.push(partition, &Draft { id: "id", ..Draft::default() }).expect("a valid draft");
+        }
+        let at: Vec<Delivery> = frames.messages().map(|message| message.expect("a good frame")).collect();
+        let not_taken_behind = |code| {
+            let mut looked = Looked::default();
+            looked.not_taken(0, 3, code);
+            for (number, message) in [(1, &at[0]), (2, &at[1])] {
+                let headers = Headers::of(message, true, 0);
+                send(&native, &topic, message, number, &headers, &mut looked);
+            }
+            for (number, message) in [(3, &at[0]), (4, &at[1])] {
+                let gathered = vec![bare(&outgoing(message, number))];
+                flush(
+                    &native,
+                    &topic,
+                    message.partition(),
+                    &mut [(message.partition(), gathered)].into(),
+                    &mut looked,
+                );
+            }
+            looked.failed.iter().map(|(number, ..)| *number).collect::<Vec<u64>>()
+        };
+        for code in
+            [RDKafkaErrorCode::UnknownPartition, RDKafkaErrorCode::UnknownTopic, RDKafkaErrorCode::Fatal]
+        {
+            assert_eq!(not_taken_behind(code), [0, 1, 3], "{code}");
+        }
+        assert_eq!(not_taken_behind(RDKafkaErrorCode::MessageSizeTooLarge), [0]);
+    }
 }

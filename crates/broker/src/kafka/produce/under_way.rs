@@ -3,14 +3,19 @@
 //! A message that the client gave back without a verdict of its own is sent again, before all that came later for its
 //! partition. Invariants: `handed` counts what the client has and will report; a call is answered once all its messages
 //! have ended; what is held back is in the order of its calls.
+//!
+//! A topic that we may not write to costs a client each time that it is tried, and the messages of all topics wait until
+//! the next client has them. So such a topic is refused here for a while, before anything is sent.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use keylane_core::{Delivery, Frames};
 use rdkafka::error::RDKafkaErrorCode;
 use tokio::sync::oneshot;
 
+use super::super::clock;
 use super::super::errors::{is_of_sequence, produce_error};
 use super::client::Report;
 use super::{Results, called_back};
@@ -18,6 +23,10 @@ use crate::contract::{NO_POSITION, ProduceError};
 
 /// Bits of a number that say which message of its call it is about.
 pub(super) const INDEX_BITS: u32 = 24;
+
+/// For how long a topic that we may not write to is not tried again: long enough that others do not notice the tries, and
+/// short enough for whoever has just granted the right.
+const DENIED: Duration = Duration::from_secs(5);
 
 /// The number of a message: of its call, and of its place there. Later calls have larger ones.
 pub(super) fn number(call: u64, index: usize) -> u64 {
@@ -95,14 +104,45 @@ pub(super) struct UnderWay {
     /// Messages that the client has, or is about to have.
     pub(super) handed: usize,
     held: HashMap<Place, Held>,
-    /// Something was acknowledged since this was last looked at.
-    pub(super) progress: bool,
+    /// Topics that we may not write to, since when, and as it was told.
+    denied: HashMap<Arc<str>, (Instant, ProduceError)>,
+    /// What happened since this was last looked at.
+    pub(super) progress: Progress,
+}
+
+/// What a client came to before it was replaced. The next is made the later, the less it was.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Progress {
+    #[default]
+    None,
+    /// Somebody was refused for good: whoever sends such messages again and again must not have us do nothing else than
+    /// replace clients.
+    Refused,
+    /// Something was acknowledged, or fewer are suspected than before, which comes to an end.
+    Made,
 }
 
 impl UnderWay {
     pub(super) fn begin(&mut self, call: u64, open: Open) {
         self.handed += open.slots.len();
         self.open.insert(call, open);
+    }
+
+    /// Why a topic takes nothing, if it was asked a moment ago.
+    pub(super) fn denied(&mut self, topic: &str) -> Option<ProduceError> {
+        self.denied.retain(|_, (since, _)| since.elapsed() < DENIED);
+        self.denied.get(topic).map(|(_, why)| why.clone())
+    }
+
+    /// What is to be sent again to a topic that takes nothing ends like what was sent to it.
+    pub(super) fn end_denied(&mut self) -> Vec<Answer> {
+        let backs = self.backs().into_iter();
+        let ended = backs.filter_map(|(number, _)| {
+            let topic = Arc::clone(&self.open.get(&call_of(number).0)?.topic);
+            let why = self.denied(&topic)?;
+            self.end(number, Err(why))
+        });
+        ended.collect()
     }
 
     /// Which partitions of a topic are held back.
@@ -164,17 +204,24 @@ impl UnderWay {
             }
             let ended = match report.result {
                 Ok(offset) => {
-                    self.progress = true;
+                    self.progress = Progress::Made;
                     // One that was acknowledged by an answer to a later one has none.
                     Some(Ok(u64::try_from(offset).unwrap_or(NO_POSITION)))
                 }
                 Err(code) => {
                     let found = judge(open, report, code, reports.len(), &blame);
-                    // Something was found out: this comes to an end.
-                    self.progress |= !matches!(found, Err(0));
+                    let came_to = match &found {
+                        Ok(_) => Progress::Refused,
+                        Err(0) => Progress::None,
+                        Err(_) => Progress::Made,
+                    };
+                    self.progress = self.progress.max(came_to);
                     if let Err(suspects) = found {
                         open.slots[index] = Slot::Back { suspects };
                         came_back = true;
+                    }
+                    if let (Ok(why @ ProduceError::Denied(_)), true) = (&found, open.frames.is_some()) {
+                        self.denied.insert(Arc::clone(&open.topic), (clock::now(), why.clone()));
                     }
                     found.ok().map(Err)
                 }
@@ -185,6 +232,36 @@ impl UnderWay {
             held.out = held.out.saturating_sub(reports.len());
         }
         (place, came_back)
+    }
+
+    /// Partitions of which the client has messages.
+    pub(super) fn handed_to(&self) -> HashSet<Place> {
+        let all = self.open.iter().flat_map(|(call, open)| {
+            let handed = open.slots.iter().enumerate().filter(|(_, slot)| matches!(slot, Slot::Handed));
+            handed.filter_map(|(index, _)| self.message(number(*call, index)))
+        });
+        all.map(|(place, _)| place).collect()
+    }
+
+    /// What the client has is to be sent again, without a report of it, or ends where it cannot be; how many those are.
+    /// Whatever the client reports later must not come here.
+    pub(super) fn give_up(&mut self) -> (usize, Vec<Answer>) {
+        let (mut given_up, mut ended) = (0, Vec::new());
+        for (call, open) in &mut self.open {
+            let again = open.frames.is_some() && !open.called_back;
+            for (index, slot) in open.slots.iter_mut().enumerate() {
+                match slot {
+                    Slot::Handed if again => *slot = Slot::Back { suspects: 0 },
+                    Slot::Handed => ended.push(number(*call, index)),
+                    _ => continue,
+                }
+                given_up += 1;
+            }
+        }
+        self.handed = 0;
+        let unknown =
+            || Err(ProduceError::Unavailable("the client does not say what became of it".to_owned()));
+        (given_up, ended.into_iter().filter_map(|number| self.end(number, unknown())).collect())
     }
 
     /// Everything that is open is given up: what is back ends now, and the rest when the client reports it.
@@ -310,6 +387,11 @@ impl UnderWay {
     }
 }
 
+/// Why a message was not taken of whose partition the client, or the broker that it asked, does not know.
+pub(super) fn not_heard_of(topic: &str, partition: u32) -> ProduceError {
+    ProduceError::Unavailable(format!("the client does not know {topic}/{partition} yet, or not any more"))
+}
+
 /// Who is to blame for a batch that was refused, as far as can be told.
 ///
 /// A cluster refuses whole batches, and names the records that are bad. The client gives the others a code of their own
@@ -368,7 +450,9 @@ fn judge(
         return Ok(error);
     }
     let suspects = match &error {
-        ProduceError::Denied(_) | ProduceError::UnknownTopic(_) => return Ok(error),
+        ProduceError::Denied(_) => return Ok(error),
+        // It was there when it was looked up: whoever says so has not heard of it, or not yet again.
+        ProduceError::UnknownTopic(_) => return Ok(not_heard_of(&open.topic, report.partition)),
         ProduceError::Invalid(_) | ProduceError::TooLargeThere(_) if !is_of_sequence(code) => {
             match blame.falls_on(report) {
                 Some(true) => return Ok(error),
@@ -417,5 +501,85 @@ mod tests {
         assert_eq!(blamed(&[(Bad, 1), (Bad, 2), (Bad, 3)]), [yes, yes, yes], "all are");
         assert_eq!(blamed(&[(Bad, 1), (Bad, 1), (Bad, 1)]), [None; 3], "nobody is");
         assert_eq!(blamed(&[(Bad, 0), (Bad, 0), (Bad, 0)]), [None; 3], "and nothing is said");
+    }
+
+    /// A call with so many messages for partition 0 of a topic.
+    fn begin(
+        under_way: &mut UnderWay,
+        call: u64,
+        topic: &str,
+        messages: usize,
+    ) -> oneshot::Receiver<Results> {
+        let (done, answer) = oneshot::channel();
+        let mut frames = Frames::default();
+        for _ in 0..messages {
+            frames.push(0, &keylane_core::Draft { id: "id", ..Default::default() }).expect("a valid draft");
+        }
+        under_way.begin(call, Open::new(topic.into(), Some(frames), messages, done));
+        answer
+    }
+
+    fn ended(number: u64, code: RDKafkaErrorCode) -> Report {
+        Report { number, result: Err(code), text_at: 0, partition: 0, broker: 1 }
+    }
+
+    /// P3, BRK-2: a topic that we may not write to is refused before it costs a client, also what the last one gave back;
+    /// others are sent on. That is no progress, by which the next client would be made at once.
+    #[test]
+    fn a_topic_that_was_denied_is_not_tried_again_at_once() {
+        let mut under_way = UnderWay::default();
+        let (shut, open) = (begin(&mut under_way, 1, "shut", 2), begin(&mut under_way, 2, "open", 1));
+        let mut answers = Vec::new();
+        under_way.report(&[ended(number(1, 0), RDKafkaErrorCode::TopicAuthorizationFailed)], &mut answers);
+        under_way.report(&[ended(number(1, 1), RDKafkaErrorCode::PurgeQueue)], &mut answers);
+        under_way.report(&[ended(number(2, 0), RDKafkaErrorCode::PurgeQueue)], &mut answers);
+        assert_eq!(under_way.progress, Progress::Refused);
+        assert!(matches!(under_way.denied("shut"), Some(ProduceError::Denied(_))));
+        assert_eq!(under_way.denied("open"), None);
+        answers.extend(under_way.end_denied());
+        answers.into_iter().for_each(Answer::give);
+        let results = shut.blocking_recv().expect("all of it has ended");
+        assert!(results.iter().all(|result| matches!(result, Err(ProduceError::Denied(_)))), "{results:?}");
+        assert_eq!(under_way.backs(), [(number(2, 0), 0)], "it is sent again");
+        drop(open);
+    }
+
+    /// PRD-3, P2: what a client has that does not give it back is sent again, in order and once, and what cannot be ends.
+    #[test]
+    fn what_a_client_does_not_give_back_is_sent_again_or_ends() {
+        let mut under_way = UnderWay::default();
+        let mut answers = Vec::new();
+        let first = begin(&mut under_way, 1, "orders", 3);
+        under_way.report(&[ended(number(1, 1), RDKafkaErrorCode::PurgeQueue)], &mut answers);
+        let (done, journal) = oneshot::channel();
+        under_way.begin(2, Open::new("journal".into(), None, 1, done));
+        let last = begin(&mut under_way, 3, "orders", 1);
+        assert_eq!(under_way.handed_to(), [("orders".into(), 0)].into());
+        let (given_up, answers) = under_way.give_up();
+        answers.into_iter().for_each(Answer::give);
+        assert_eq!((given_up, under_way.handed), (4, 0));
+        let journal = journal.blocking_recv().expect("it has ended");
+        assert!(matches!(journal[0], Err(ProduceError::Unavailable(_))), "{journal:?}");
+        let again = [number(1, 0), number(1, 1), number(1, 2), number(3, 0)];
+        assert_eq!(under_way.backs(), again.map(|number| (number, 0)));
+        under_way.call_back().into_iter().for_each(Answer::give);
+        for ended in [first, last] {
+            let results = ended.blocking_recv().expect("all of it has ended");
+            assert!(results.iter().all(Result::is_err), "{results:?}");
+        }
+    }
+
+    /// BRK-2, BRK-10: a topic that was there is not refused for good because one answer does not know it.
+    #[test]
+    fn a_topic_that_is_unknown_for_a_moment_is_away_and_not_gone() {
+        for code in [RDKafkaErrorCode::UnknownTopic, RDKafkaErrorCode::UnknownTopicOrPartition] {
+            let mut under_way = UnderWay::default();
+            let answer = begin(&mut under_way, 1, "orders", 1);
+            let mut answers = Vec::new();
+            under_way.report(&[ended(number(1, 0), code)], &mut answers);
+            answers.into_iter().for_each(Answer::give);
+            let results = answer.blocking_recv().expect("it has ended");
+            assert!(matches!(results[0], Err(ProduceError::Unavailable(_))), "{code}: {results:?}");
+        }
     }
 }
