@@ -194,17 +194,3 @@ fn passes(error: &BrokerError) -> bool {
             | BrokerError::Credentials(_)
     )
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// BRK-8, P10: a partition whose broker refused a log-in once is tried again, and says why it waits.
-    #[test]
-    fn a_log_in_that_was_refused_does_not_stop_a_partition_for_good() {
-        let refused = BrokerError::Credentials("a token came late".to_owned());
-        assert!(passes(&refused), "an owner keeps what runs");
-        let Ended::Again(why) = ended(refused) else { panic!("it is not tried again") };
-        assert!(why.contains("KL-1109") && why.contains("a token came late"), "{why}");
-    }
-}

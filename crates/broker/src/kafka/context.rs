@@ -69,9 +69,10 @@ impl Context {
     /// What is wrong with the cluster as a whole, as far as clients have told.
     pub(crate) fn trouble(&self) -> Option<BrokerError> {
         let Told { away, refused, .. } = lock(&self.told).clone();
-        let no_token = || self.tokens.as_ref()?.trouble().map(BrokerError::Unavailable);
-        let refused = refused.map(BrokerError::Credentials).or_else(no_token);
-        refused.or_else(|| Some(self.unreachable(&away?)))
+        // Without a token every log-in is refused: what keeps the token away is the cause.
+        let no_token = self.tokens.as_ref().and_then(|tokens| tokens.trouble());
+        let cause = no_token.map(BrokerError::Unavailable).or(refused.map(BrokerError::Credentials));
+        cause.or_else(|| Some(self.unreachable(&away?)))
     }
 
     fn unreachable(&self, why: &str) -> BrokerError {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use keylane_broker::{MemoryBroker, TopicSpec};
+use keylane_broker::{BrokerError, MemoryBroker, TopicSpec};
 use keylane_core::Order;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::Own;
+use super::{Ended, Own, ended, passes};
 use crate::assign::Asks;
 use crate::clock::Clock;
 use crate::committer::Committer;
@@ -112,4 +112,13 @@ async fn a_partition_whose_shard_stood_still_is_owned_again_once_that_moves() {
     let start = shard.started().await;
     assert!(start.epoch > first);
     assert_eq!(shard.shown().state, PartitionState::Running);
+}
+
+/// BRK-8, P10: a partition whose broker refused a log-in once is tried again, and says why it waits.
+#[test]
+fn a_log_in_that_was_refused_does_not_stop_a_partition_for_good() {
+    let refused = BrokerError::Credentials("a token came late".to_owned());
+    assert!(passes(&refused), "an owner keeps what runs");
+    let Ended::Again(why) = ended(refused) else { panic!("it is not tried again") };
+    assert!(why.contains("KL-1109") && why.contains("a token came late"), "{why}");
 }
