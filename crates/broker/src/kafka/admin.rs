@@ -25,6 +25,10 @@ use crate::tasks;
 pub(super) const ASK: Duration = Duration::from_secs(30);
 /// How long a question waits before it is looked where the brokers are by now, and how long that may take.
 const LOOK: Duration = Duration::from_secs(1);
+/// So many answers in a row must say that a topic is gone which was there ...
+const GONE_ANSWERS: u32 = 10;
+/// ... with this between them.
+const GONE_WAIT: Duration = Duration::from_millis(50);
 /// How often, and how long between, clients look for partitions that were added.
 const TEACH_TRIES: u32 = 50;
 const TEACH_WAIT: Duration = Duration::from_millis(100);
@@ -130,9 +134,19 @@ impl Admin {
         write_lock(&self.known).insert(topic.name.clone(), topic);
     }
 
-    /// Describes one topic.
+    /// Describes one topic. One that was there is believed to be gone only if several answers say so: a broker that has
+    /// not yet heard of a new topic answers as if there were none.
+    #[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
     pub(crate) async fn topic(&self, name: &str) -> Result<Option<Topic>, BrokerError> {
-        Ok(self.described(vec![name.to_owned()]).await?.pop())
+        let mut asked = 1;
+        loop {
+            let found = self.described(vec![name.to_owned()]).await?.pop();
+            if found.is_some() || self.known(name).is_none() || asked >= GONE_ANSWERS {
+                return Ok(found);
+            }
+            asked += 1;
+            tokio::time::sleep(GONE_WAIT).await;
+        }
     }
 
     /// A topic that messages are produced to, and the turn to hand them over: calls that came while it was not known
