@@ -166,3 +166,33 @@ mod kernel {
         None
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// Set in the copy of this test that runs in a time namespace of its own.
+    const INSIDE: &str = "KEYLANE_TEST_TIME_NAMESPACE";
+    const SLEPT_MS: u64 = 86_400_000;
+
+    /// ORD-12: a suspend of the machine counts as a pause of the process. No test can suspend its machine, but in a time
+    /// namespace the clock that goes on in a suspend can be a day ahead of the one that stands still.
+    #[test]
+    fn time_that_passed_in_a_suspend_is_seen() {
+        let here_ms = kernel::boot_ms().expect("Linux has this clock");
+        if let Ok(outside_ms) = std::env::var(INSIDE) {
+            let outside_ms: u64 = outside_ms.parse().expect("the test below sets a number");
+            assert!(here_ms >= outside_ms + SLEPT_MS, "{here_ms} ms, outside {outside_ms} ms");
+            return;
+        }
+        let inside = std::process::Command::new("unshare")
+            .args(["--time", "--boottime", "86400"])
+            .arg(std::env::current_exe().expect("a test knows its program"))
+            .args(["--exact", "clock::tests::time_that_passed_in_a_suspend_is_seen", "--nocapture"])
+            .env(INSIDE, here_ms.to_string())
+            .output()
+            .expect("unshare can be started: it is part of util-linux");
+        let said = String::from_utf8_lossy(&inside.stdout) + String::from_utf8_lossy(&inside.stderr);
+        assert!(inside.status.success() && said.contains("1 passed"), "{said}");
+    }
+}
