@@ -157,11 +157,13 @@ pub struct Pace {
     pub batch: u64,
     /// Acknowledged and not handled, at most: what is left at the end must be handled before a test can end.
     pub ahead: u64,
+    /// Messages a second of all producers together; none: as fast as they are taken.
+    pub per_second: Option<u64>,
 }
 
 impl Default for Pace {
     fn default() -> Pace {
-        Pace { batch: 20, ahead: 1_500 }
+        Pace { batch: 20, ahead: 1_500, per_second: None }
     }
 }
 
@@ -209,10 +211,20 @@ async fn run(
     let mut next = vec![0; keys.len()];
     let mut acknowledged: Vec<Acked> = Vec::new();
     let mut at = 0;
+    let mut ticks = pace.per_second.map(|rate| {
+        let mut ticks =
+            tokio::time::interval(Duration::from_secs(1) * (pace.batch * PRODUCERS) as u32 / rate as u32);
+        // While nobody took anything, nothing was due: it is not made up for.
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        ticks
+    });
     while !stop.load(Ordering::Relaxed) {
         if acknowledged.len() as u64 * PRODUCERS > settled() + pace.ahead {
             tokio::time::sleep(PAUSE).await;
             continue;
+        }
+        if let Some(ticks) = &mut ticks {
+            ticks.tick().await;
         }
         let mut batch = Vec::new();
         for _ in 0..pace.batch {

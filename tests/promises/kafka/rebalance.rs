@@ -58,7 +58,7 @@ async fn storm(topic: &str, events: u64, messages: u64) -> Report {
     stays.start().await;
     let watch = Commits::of(&cluster, topic, PARTITIONS).watch(&sink);
     // Far ahead: partitions whose owner was just killed wait for a while, and the others must not for them.
-    let load = Load::paced(&stays, &sink, 2_000, Pace { batch: 500, ahead: 50_000 });
+    let load = Load::paced(&stays, &sink, 2_000, Pace { batch: 500, ahead: 50_000, per_second: None });
     let mut others: Vec<Server> = (0..3).map(|_| Server::new(&setup, &sink)).collect();
     let (mut killed, mut told) = (0, 0);
     let (mut lives, mut dead) = (vec![String::new(); 3], BTreeSet::new());
