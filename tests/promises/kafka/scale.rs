@@ -98,7 +98,8 @@ async fn look(server: &Server, what: &str, busy: Option<&[String]>) -> (Costs, f
 }
 
 async fn running(server: &Server) -> usize {
-    let Some((200, Value::Array(pipelines))) = server.get("/admin/pipelines").await else { return 0 };
+    let Some((200, status)) = server.get("/admin/pipelines").await else { return 0 };
+    let pipelines = status["pipelines"].as_array().expect("a list of pipelines");
     let partitions = pipelines.iter().filter_map(|pipeline| pipeline["partitions"].as_array()).flatten();
     partitions.filter(|partition| partition["state"] == "running").count()
 }
