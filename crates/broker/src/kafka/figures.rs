@@ -8,11 +8,16 @@ use crate::contract::{ClientBroker, ClientFigures};
 
 /// Reports after which one that was not renewed belongs to a client that is gone.
 const STALE_REPORTS: i64 = 3;
+/// For so long a client that was silent is remembered, in seconds: on a machine without time it reports late, and what it
+/// has sent since it began must not be counted a second time.
+const REMEMBERED_S: i64 = 600;
 
 /// The last report of each client.
 #[derive(Debug, Default)]
 pub(crate) struct Reported {
     clients: HashMap<String, (i64, ClientFigures)>,
+    /// Reports from before this second are of clients that are gone.
+    fresh_since: i64,
     /// Requests of all clients, also of those that are gone.
     sent: u64,
 }
@@ -20,8 +25,9 @@ pub(crate) struct Reported {
 impl Reported {
     /// Takes in a report. `interval_ms` is how often each client makes one.
     pub(crate) fn take(&mut self, told: &Statistics, interval_ms: i64) {
-        let oldest = told.time - (STALE_REPORTS * interval_ms / 1_000).max(2);
-        self.clients.retain(|_, (at, _)| *at >= oldest);
+        let stale_s = (STALE_REPORTS * interval_ms / 1_000).max(2);
+        self.fresh_since = self.fresh_since.max(told.time - stale_s);
+        self.clients.retain(|_, (at, _)| *at >= told.time - stale_s.max(REMEMBERED_S));
         let figures = figures(told);
         let before = self.clients.get(&told.name).map_or(0, |(_, before)| before.sent);
         self.sent += figures.sent.saturating_sub(before);
@@ -32,7 +38,7 @@ impl Reported {
     pub(crate) fn all(&self) -> ClientFigures {
         let mut all = ClientFigures { sent: self.sent, ..ClientFigures::default() };
         let mut brokers = BTreeMap::<u32, ClientBroker>::new();
-        for (_, one) in self.clients.values() {
+        for (_, one) in self.clients.values().filter(|(at, _)| *at >= self.fresh_since) {
             all.queued_messages += one.queued_messages;
             all.queued_bytes += one.queued_bytes;
             all.ahead_messages += one.ahead_messages;
@@ -121,5 +127,16 @@ mod tests {
         reported.take(&told("one", 110, 7, 1000), 1_000);
         assert_eq!(reported.all().ahead_bytes, 1000, "the other has not reported for long");
         assert!(reported.all().sent >= 210, "what was sent stays counted");
+    }
+
+    /// ADM-3: on a busy machine a client reports late. What it sent before is not counted again.
+    #[test]
+    fn what_a_client_sent_is_counted_once_however_late_it_reports() {
+        let mut reported = Reported::default();
+        reported.take(&told("late", 100, 0, 1000), 1_000);
+        reported.take(&told("other", 110, 0, 0), 1_000);
+        assert_eq!((reported.all().sent, reported.all().ahead_bytes), (210, 0), "it is taken for gone");
+        reported.take(&told("late", 111, 0, 1000), 1_000);
+        assert_eq!((reported.all().sent, reported.all().ahead_bytes), (221, 1000));
     }
 }
