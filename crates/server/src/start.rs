@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use keylane::handlers::LogHandler;
+use keylane::handlers::{HttpHandler, LogHandler};
 use keylane::{Error, Keylane, Pipeline};
 
 use crate::app::{App, Phase};
@@ -210,8 +210,8 @@ async fn start_pipeline(
         keylane.pipeline(name).topic(&config.topic).group(&config.group).settings(config.settings.clone());
     let pipeline = match &config.handler {
         HandlerConfig::Http(http) => {
-            let handler =
-                http.handler().map_err(|why| ServeError::Handler { pipeline: name.to_owned(), why })?;
+            let handler = HttpHandler::new(http.clone())
+                .map_err(|why| ServeError::Handler { pipeline: name.to_owned(), why: why.to_string() })?;
             builder.handle(handler).start().await?
         }
         HandlerConfig::Log => builder.handle(LogHandler::default()).start().await?,

@@ -16,10 +16,10 @@ use crate::show::{self, Cell};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The config; without one, what `serve` does without one
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", env = "KEYLANE_CONFIG")]
     config: Option<PathBuf>,
-    /// Print the JSON schema of the config instead
-    #[arg(long, conflicts_with = "config")]
+    /// Print the JSON schema of the config instead, for editors
+    #[arg(long)]
     schema: bool,
     /// Print JSON
     #[arg(long)]

@@ -134,7 +134,11 @@ fn secret_file(text: &str) -> Result<Option<String>, Complaint> {
         return Err(complain(format!("it has {size} bytes, more than a secret has")));
     }
     let content = std::fs::read_to_string(path).map_err(|error| complain(error.to_string()))?;
-    Ok(Some(content.trim_end_matches(['\r', '\n']).to_owned()))
+    let content = content.trim_end_matches(['\r', '\n']);
+    if content.is_empty() {
+        return Err(complain("it is empty".to_owned()));
+    }
+    Ok(Some(content.to_owned()))
 }
 
 /// A list or a section is written as in the file; anything else is taken as it is.

@@ -7,6 +7,7 @@
 mod environment;
 mod error;
 mod expand;
+mod handler;
 mod print;
 mod read;
 mod reader;
@@ -21,7 +22,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use keylane::handlers::{HttpHandler, HttpSettings};
+use keylane::handlers::HttpSettings;
 use keylane::outbox::OutboxOptions;
 use keylane::{KafkaOptions, Settings, SpillOptions, TopicSpec};
 
@@ -124,33 +125,9 @@ pub struct PipelineConfig {
 #[non_exhaustive]
 pub enum HandlerConfig {
     /// Pushes it to a URL.
-    Http(HttpConfig),
+    Http(HttpSettings),
     /// Prints it.
     Log,
-}
-
-/// How messages are pushed.
-#[derive(Debug, Clone, PartialEq)]
-pub struct HttpConfig {
-    /// Where to.
-    pub url: String,
-    /// A call that takes longer has failed.
-    pub timeout: Duration,
-    /// Whether loopback and private addresses may be called.
-    pub allow_private: bool,
-    /// Statuses that void a message.
-    pub reject: Vec<u16>,
-}
-
-impl HttpConfig {
-    /// The handler it describes, or what is wrong with it.
-    pub(crate) fn handler(&self) -> Result<HttpHandler, String> {
-        let mut settings = HttpSettings::new(&self.url);
-        settings.timeout = self.timeout;
-        settings.allow_private = self.allow_private;
-        settings.reject.clone_from(&self.reject);
-        HttpHandler::new(settings)
-    }
 }
 
 /// Bounds of producing over HTTP.

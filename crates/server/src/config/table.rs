@@ -20,7 +20,7 @@ pub(super) static ROOT: Shape = Shape {
         field(
             "profile",
             Kind::Choice { of: Profile::NAMES, later: &[] },
-            Absent::Example("production"),
+            Absent::Nothing("production"),
             "Where this server runs: `production`, `staging` or `development`. What is left out has that profile's value where one is named below; without a profile, the value shown.",
         ),
         field("server", Kind::Section(&SERVER), is(""), "How HTTP is served."),
@@ -114,7 +114,7 @@ static TOKEN: Shape = Shape {
         field(
             "sha256",
             Kind::Hash,
-            Absent::Required("\"2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae\""),
+            Absent::Required("\"<64 hex digits: what `keylane token hash` prints>\""),
             "The token's SHA-256, as `keylane token hash` prints it.",
         ),
     ],
@@ -129,7 +129,12 @@ static BROKER: Shape = Shape {
             is("embedded"),
             "Which broker: `embedded`, a log in the data folder, or `kafka`, a cluster.",
         ),
-        field("kafka", Kind::Section(&KAFKA), is(""), "The cluster, with `kind: kafka`."),
+        field(
+            "kafka",
+            Kind::Section(&KAFKA),
+            Absent::Nothing(""),
+            "The cluster, with `kind: kafka` and not without.",
+        ),
     ],
     later: &["nats", "redis"],
 };
@@ -274,8 +279,8 @@ static PIPELINE: Shape = Shape {
         field(
             "concurrency",
             Kind::Whole { min: 1, max: 1_000_000 },
-            is("10000"),
-            "Handlers in flight at most.",
+            Absent::Example("256"),
+            "Handlers in flight at most; 256 calls of `http`, and 10000 of any other handler, if left out.",
         ),
         field(
             "blocking",
@@ -358,8 +363,44 @@ static HTTP: Shape = Shape {
         field(
             "reject",
             Kind::Statuses,
-            is("[400, 413, 415, 422]"),
-            "Statuses that void a message. Any other but 2xx is a failure, and is tried again.",
+            is("[400, 413, 422]"),
+            "Statuses that reject a message. Any other but 2xx is a failure, and is tried again.",
+        ),
+        field(
+            "headers",
+            Kind::PassedOn,
+            Absent::Nothing("{ Authorization: \"${ORDERS_TOKEN}\" }"),
+            "Headers that every call carries. Take secrets from files (`file:/run/secrets/orders`) or variables.",
+        ),
+        field(
+            "content_type",
+            Kind::Text,
+            Absent::Nothing("application/json"),
+            "The content type of messages that do not say their own. If left out, JSON is sent as application/json, all else as application/octet-stream.",
+        ),
+        field(
+            "sign",
+            Kind::Text,
+            Absent::Nothing("\"${ORDERS_SECRET}\""),
+            "The secret that every call is signed with, as Standard Webhooks describes it: `whsec_` and base64. Several, with spaces between them, while one is replaced.",
+        ),
+        field(
+            "ca",
+            Kind::Text,
+            Absent::Nothing("/etc/keylane/ca.pem"),
+            "A PEM file with authorities that are trusted besides those of the system.",
+        ),
+        field(
+            "cert",
+            Kind::Text,
+            Absent::Nothing("/etc/keylane/client.pem"),
+            "A PEM file with the certificate by which the other side knows Keylane; with `key`.",
+        ),
+        field(
+            "key",
+            Kind::Text,
+            Absent::Nothing("/etc/keylane/client.key"),
+            "The PEM file of its private key.",
         ),
     ],
     later: &["batch"],

@@ -58,10 +58,15 @@ impl FirstUse {
         Ok(true)
     }
 
-    /// Remembers a topic that a producer has found.
-    pub(super) fn found(&self, topic: &str) {
-        if !self.known.read().expect("no holder panics").contains(topic) {
-            self.known.write().expect("no holder panics").insert(topic.to_owned());
+    /// Remembers a topic that a producer has found. Says once if nobody reads it: a name was mistyped, or a pipeline
+    /// is missing, and messages pile up.
+    pub(super) fn found(&self, app: &App, topic: &str) {
+        if self.known.read().expect("no holder panics").contains(topic) {
+            return;
+        }
+        let is_new = self.known.write().expect("no holder panics").insert(topic.to_owned());
+        if is_new && !app.read_topics.contains(topic) {
+            tracing::warn!(topic, "messages are produced to this topic, and no pipeline of this server reads it");
         }
     }
 }
