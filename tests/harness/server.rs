@@ -398,7 +398,7 @@ pub async fn run_binary(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 /// `KEYLANE_BIN`, or the binary that was built beside this test.
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("KEYLANE_BIN") {
         return path.into();
     }
@@ -414,7 +414,7 @@ fn binary() -> PathBuf {
 
 /// A port that nothing listens on. Below the range that outgoing connections take theirs from: a server that is killed
 /// and started again must find its port free each time.
-pub(crate) fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     const FIRST: u16 = 10_000;
     const COUNT: u16 = 20_000;

@@ -14,7 +14,7 @@ use keylane_core::Outcome;
 use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Certificate, Client, ClientBuilder, Identity, Method, Request, Url};
 
-use super::address::{PublicOnly, is_private};
+use super::address::{PublicOnly, is_private, is_private_name};
 use super::answer;
 use super::content_type::{checked_content_type, content_type};
 use super::signature::Signer;
@@ -26,7 +26,8 @@ use crate::{Attempt, Handler};
 /// Connecting takes at most this long, or the time limit of a call if that is shorter. A host that drops packets
 /// would otherwise use up the whole limit, and look like a slow handler.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Idle connections kept: as many as handlers run at once by default, so that a full pipeline reuses all of its own.
+/// Idle connections kept: as many as a pipeline that was given the library's default of concurrency makes, so that a full
+/// one reuses all of its own.
 const POOL_IDLE_MAX: usize = 10_000;
 /// How long they are kept: shorter than the minute after which common servers close them, since a push that meets a
 /// closing connection is a failed attempt.
@@ -101,6 +102,20 @@ impl HttpSettings {
     }
 }
 
+impl HttpSettings {
+    /// What to warn of before the first push: the URL names a host that resolves to private addresses only, which are not
+    /// allowed, so that every push would fail. Looks the name up; None if all is well or nothing is known.
+    pub async fn warning(&self) -> Option<String> {
+        let url = Url::parse(&self.url).ok().filter(|_| !self.allow_private)?;
+        let host = url.host_str()?;
+        is_private_name(host).await.then(|| {
+            format!(
+                "{host} resolves to private addresses only, so that no push will get there; set `allow_private: true` to push there"
+            )
+        })
+    }
+}
+
 /// Written by hand: a header, a signing secret and a private key are secrets, and so may a part of the URL be (SEC-5).
 impl fmt::Debug for HttpSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -172,9 +187,11 @@ impl HttpHandler {
         }
         let builder = with_certificates(builder, &url, &settings)?;
         let shown = without_query(&url);
-        let client = builder
-            .build()
-            .map_err(|error| wrong("url")(format!("cannot push to {shown}: {}", with_causes(&error))))?;
+        let client = builder.build().map_err(|error| match settings.identity {
+            // Whether the two belong together is looked at last.
+            Some(_) => wrong("key")(format!("it cannot be used with `cert`: {}", with_causes(&error))),
+            None => wrong("url")(format!("cannot push to {shown}: {}", with_causes(&error))),
+        })?;
         let (reject, clock) = (settings.reject, Clock::system());
         Ok(HttpHandler { client, url, shown, reject, headers, content_type, signer, clock })
     }
@@ -247,8 +264,9 @@ fn own_headers(pairs: &[(String, String)]) -> Result<HeaderMap, String> {
         }
         let found = HeaderName::try_from(name)
             .map_err(|_| format!("{:?} cannot be the name of a header", name.escape_debug().to_string()))?;
-        let mut value = HeaderValue::try_from(value)
-            .map_err(|_| format!("the value of {name} has a line break or another control character"))?;
+        let mut value = HeaderValue::try_from(value).map_err(|_| {
+            format!("the value of {name} has a line break, or another character than visible ASCII")
+        })?;
         value.set_sensitive(true);
         headers.append(found, value);
     }
@@ -256,6 +274,11 @@ fn own_headers(pairs: &[(String, String)]) -> Result<HeaderMap, String> {
 }
 
 impl Handler for HttpHandler {
+    /// It waits for nothing but the network, and asynchronously.
+    fn may_block(&self) -> bool {
+        false
+    }
+
     async fn handle(&self, attempt: Attempt<'_>) -> Outcome {
         let mut request = Request::new(Method::POST, self.url.clone());
         match self.headers(&attempt) {

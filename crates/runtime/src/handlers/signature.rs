@@ -34,7 +34,10 @@ impl Signer {
         }
     }
 
-    /// Adds the headers of one call.
+    /// Adds the headers of one call. `id` is the message's, as HTTP carries it.
+    ///
+    /// Full stops part what is signed, so the id must have none: a signature for the id `a.1`, the time 2 and the payload
+    /// `x` would else be one for the id `a`, the time 1 and the payload `2.x` too, and ids are chosen by producers.
     pub(super) fn sign(
         &self,
         headers: &mut HeaderMap,
@@ -42,6 +45,7 @@ impl Signer {
         at_s: u64,
         payload: &[u8],
     ) -> Result<(), String> {
+        let id = id.replace('.', "%2E");
         let mut signatures = String::new();
         for key in &self.keys {
             let mut mac = key.clone();
@@ -55,7 +59,7 @@ impl Signer {
             STANDARD.encode_string(mac.finalize().into_bytes(), &mut signatures);
         }
         let value = |text: &str| HeaderValue::try_from(text).map_err(|error| error.to_string());
-        headers.insert(ID, value(id)?);
+        headers.insert(ID, value(&id)?);
         headers.insert(TIMESTAMP, at_s.into());
         headers.insert(SIGNATURE, value(&signatures)?);
         Ok(())
@@ -100,6 +104,20 @@ mod tests {
         let expected = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
         assert_eq!(signature(SECRET), expected);
         assert_eq!(signature("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), expected, "the prefix may be left out");
+    }
+
+    /// ING-5, SEC-1: what is signed for one message is no signature for another.
+    #[test]
+    fn an_id_with_full_stops_cannot_pass_for_another_time() {
+        let signer = Signer::new(SECRET).expect("a secret");
+        let signed = |id: &str, at_s: u64, payload: &[u8]| {
+            let mut headers = HeaderMap::new();
+            signer.sign(&mut headers, id, at_s, payload).expect("it can be sent");
+            (headers["webhook-id"].clone(), headers["webhook-signature"].clone())
+        };
+        let (id, signature) = signed("a.1", 2, b"x");
+        assert_eq!(id, "a%2E1");
+        assert_ne!(signature, signed("a", 1, b"2.x").1);
     }
 
     /// ING-5: while a secret is replaced, receivers that know either one accept.

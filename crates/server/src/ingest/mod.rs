@@ -79,14 +79,14 @@ async fn produce_all(app: &App, topic: &str, request: Request) -> Result<Respons
     };
     intake.take_all(Items::new(form, &body.bytes)?).await?;
     drop(body);
-    let results = match intake.goal {
+    let (results, warning) = match intake.goal {
         Goal::Topic(call) => {
-            app.first_use.found(app, topic);
-            call.send().await?
+            let warning = app.first_use.found(app, topic);
+            (call.send().await?, warning)
         }
-        Goal::Nowhere { refused, .. } => refused.into_iter().map(Err).collect(),
+        Goal::Nowhere { refused, .. } => (refused.into_iter().map(Err).collect(), None),
     };
-    answer::answer(results, intake.refused)
+    answer::answer(results, intake.refused, warning)
 }
 
 /// How messages are written in a body.

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use keylane_core::{Delivery, Draft, Frames};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use super::*;
+
+mod tls;
 
 /// What the server does after it has read a request.
 #[derive(Clone)]
@@ -71,7 +73,12 @@ impl Server {
     }
 }
 
-async fn serve(mut stream: TcpStream, connection: usize, answer: Answer, seen: Arc<Mutex<Vec<Seen>>>) {
+async fn serve(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    connection: usize,
+    answer: Answer,
+    seen: Arc<Mutex<Vec<Seen>>>,
+) {
     let mut buffer = Vec::new();
     loop {
         let end = loop {
@@ -472,7 +479,8 @@ fn settings_that_cannot_be_used_are_named() {
         ("webhook-id", "1", "sets itself"),
         ("Host", "a", "sets itself"),
         ("a b", "hunter2", "cannot be the name"),
-        ("a", "hunter2\r\nb: c", "control character"),
+        ("a", "hunter2\r\nb: c", "line break"),
+        ("a", "hunter2 ä", "visible ASCII"),
     ] {
         let mut settings = HttpSettings::new("https://example.com/");
         header(&mut settings, name, value);
