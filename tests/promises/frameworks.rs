@@ -49,6 +49,35 @@ async fn reads_what_is_pushed(name: &'static str) {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
+/// Pushes something that the framework refuses by itself, and something good behind it.
+async fn rejects(name: &'static str, payload: Value) {
+    let Some(program) = Program::start(name, &[]).await else {
+        return;
+    };
+    let mut server = Server::pushing_to(&Setup::default(), &program.url("/orders"));
+    server.start().await;
+    produce(&server, "t", json!({ "key": "user-1", "payload": payload })).await;
+    produce(&server, "t", json!({ "key": "user-1", "payload": { "item": "tea", "count": 2 } })).await;
+    program.says("user-1 2 tea").await;
+    until("one dead letter and one handled", async || {
+        PipelineView::of(&server).await.filter(|view| (view.dead, view.handled) == (1, 1))
+    })
+    .await;
+    assert_eq!(server.stop().await, Some(0), "{}", server.output());
+}
+
+/// ING-5: what the framework says cannot be handled is rejected, and its key goes on: as docs/handlers.md has it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_fastapi_finds_no_order_is_rejected() {
+    rejects("fastapi", json!({ "item": "tea", "count": "many" })).await;
+}
+
+/// ING-5: a body that is longer than the framework takes is answered before it was read, and that answer arrives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_long_for_express_is_rejected() {
+    rejects("express", json!({ "item": "x".repeat(900_000), "count": 1 })).await;
+}
+
 /// ING-5.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_in_flask_reads_json_and_bytes() {

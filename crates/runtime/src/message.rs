@@ -273,3 +273,28 @@ impl Message {
 fn whole_ms(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(message: &Message) -> Vec<(String, Vec<u8>)> {
+        message.with_draft("m", 0, |draft| {
+            draft.headers.iter().map(|(name, value)| ((*name).to_owned(), value.to_vec())).collect()
+        })
+    }
+
+    /// ING-5, MSG-1: bytes say that they are bytes, unless their producer says what they are; JSON says nothing.
+    #[test]
+    fn bytes_get_a_content_type_and_json_gets_none() {
+        let octets = (CONTENT_TYPE.to_owned(), OCTET_STREAM.as_bytes().to_vec());
+        let bytes = Message::new("t").payload("{}").header("a", "b");
+        assert_eq!(headers(&bytes), [("a".to_owned(), b"b".to_vec()), octets]);
+        let own = Message::new("t").header("Content-Type", "text/csv").payload("1,2");
+        assert_eq!(headers(&own), [("Content-Type".to_owned(), b"text/csv".to_vec())]);
+        let json = |message: Message| headers(&message.json(&1).expect("JSON"));
+        assert_eq!(json(Message::new("t")), []);
+        assert_eq!(json(Message::new("t").payload("bytes at first")), []);
+        assert_eq!(headers(&Message::new("t").key("without a payload")), []);
+    }
+}

@@ -264,9 +264,8 @@ fn own_headers(pairs: &[(String, String)]) -> Result<HeaderMap, String> {
         }
         let found = HeaderName::try_from(name)
             .map_err(|_| format!("{:?} cannot be the name of a header", name.escape_debug().to_string()))?;
-        let mut value = HeaderValue::try_from(value).map_err(|_| {
-            format!("the value of {name} has a line break, or another character than visible ASCII")
-        })?;
+        let mut value = HeaderValue::try_from(value)
+            .map_err(|_| format!("the value of {name} has a line break or another control character"))?;
         value.set_sensitive(true);
         headers.append(found, value);
     }

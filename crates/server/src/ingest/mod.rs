@@ -81,8 +81,9 @@ async fn produce_all(app: &App, topic: &str, request: Request) -> Result<Respons
     drop(body);
     let (results, warning) = match intake.goal {
         Goal::Topic(call) => {
-            let warning = app.first_use.found(app, topic);
-            (call.send().await?, warning)
+            let results = call.send().await?;
+            let any = results.iter().any(Result::is_ok);
+            (results, any.then(|| app.first_use.found(app, topic)).flatten())
         }
         Goal::Nowhere { refused, .. } => (refused.into_iter().map(Err).collect(), None),
     };

@@ -373,6 +373,19 @@ async fn private_addresses_are_called_only_if_that_is_allowed() {
     }
 }
 
+/// SEC-4: told before the first push, wherever the name stands.
+#[tokio::test]
+async fn a_name_that_leads_to_private_addresses_only_is_warned_of() {
+    // It is refused besides, since it needs no look-up; any other name that leads inwards is warned of like it.
+    let named = HttpSettings::new("http://localhost:1/orders?token=hunter2");
+    let warning = named.warning().await.expect("it leads to this machine");
+    assert!(warning.contains("localhost") && warning.contains("allow_private"), "{warning}");
+    assert!(!warning.contains("hunter2"), "{warning}");
+    assert_eq!(HttpSettings { allow_private: true, ..named }.warning().await, None);
+    assert_eq!(HttpSettings::new("http://no-such-name.invalid/").warning().await, None);
+    assert_eq!(HttpSettings::new("http://1.1.1.1/").warning().await, None);
+}
+
 /// ING-5, SEC-5.
 #[test]
 fn a_url_that_cannot_be_pushed_to_is_named() {
@@ -479,8 +492,7 @@ fn settings_that_cannot_be_used_are_named() {
         ("webhook-id", "1", "sets itself"),
         ("Host", "a", "sets itself"),
         ("a b", "hunter2", "cannot be the name"),
-        ("a", "hunter2\r\nb: c", "line break"),
-        ("a", "hunter2 ä", "visible ASCII"),
+        ("a", "hunter2\r\nb: c", "control character"),
     ] {
         let mut settings = HttpSettings::new("https://example.com/");
         header(&mut settings, name, value);
