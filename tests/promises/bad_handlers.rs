@@ -77,7 +77,7 @@ async fn failures_that_never_end_break_off_or_lead_in_circles_are_told_and_tried
         ("latin-500-0", "answered 500 Internal Server Error: ferm\u{fffd}"),
         ("itself-307-0", "answered 307 Temporary Redirect"),
         ("head-200-0", "no answer from http://127.0.0.1:"),
-        ("silent-200-0", "no answer from http://127.0.0.1:"),
+        ("silent-200-0", "process_timeout: the handler had not answered"),
         ("unknown-299-0", ""),
         ("unknown-999-0", "answered 999"),
     ];

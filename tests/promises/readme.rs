@@ -190,6 +190,34 @@ async fn the_readme_works_as_typed_while_the_demonstration_runs() {
     .await;
 }
 
+/// ADM-1, ADM-8: who sends a message to a topic that nobody reads, to the demonstration's server for example, is told so,
+/// by the API and by the command line; and whoever looks at the topics sees it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_nobody_will_handle_is_not_taken_in_silence() {
+    let mut reader = Reader::new();
+    reader.starts("demo", "target/release/keylane demo --rate 20 --listen 127.0.0.1:7400", "7400").await;
+    let curl = "curl -s http://127.0.0.1:7400/v1/topics/orders/messages -H 'Content-Type: application/json' \
+                -d '{\"payload\": 1}'";
+    let answer = until("the demonstration to take messages", async || {
+        let answer = json(&reader.types(curl).await);
+        answer["accepted"].is_array().then_some(answer)
+    })
+    .await;
+    let warning = answer["warnings"][0].as_str().expect("a warning");
+    assert!(warning.contains("no pipeline of this server reads the topic `orders`"), "{answer}");
+    assert_eq!(json(&reader.types(curl).await).get("warnings"), None, "it is said once");
+
+    reader.types("export KEYLANE_URL=http://127.0.0.1:7400\n").await;
+    let said = reader.types("echo 1 | target/release/keylane produce bills 2>&1").await;
+    assert!(said.contains("warning: no pipeline of this server reads the topic `bills`"), "{said}");
+    let topics = reader.types("target/release/keylane topics").await;
+    assert!(topics.contains("no pipeline of this server reads: bills, orders\n"), "{topics}");
+    let read = |name: &str| {
+        topics.lines().any(|line| line.split_whitespace().filter(|word| *word == name).count() == 2)
+    };
+    assert!(read("demo") && !read("orders"), "{topics}");
+}
+
 /// ING-5: code that is shown is code that a test runs.
 #[test]
 fn the_handlers_that_are_shown_are_those_that_are_tested() {
