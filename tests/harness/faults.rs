@@ -129,7 +129,7 @@ pub fn find_bytes(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
 }
 
 /// Names what this machine does not have, where the test runner shows it at the end. With `CI=true` it is a failure.
-fn not_here<T>(what: &str) -> Option<T> {
+pub fn not_here<T>(what: &str) -> Option<T> {
     assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "this machine lacks {what}");
     eprintln!("NOT TESTED HERE: {what}");
     let test = std::env::current_exe().expect("a test has a path");

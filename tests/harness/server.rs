@@ -30,6 +30,8 @@ pub struct Setup {
     pub path: String,
     /// Time-out of a push.
     pub timeout: &'static str,
+    /// Further settings of the push, as they follow others within braces.
+    pub push: String,
     /// How long handlers have to end when the server is told to.
     pub drain: &'static str,
     /// What stands behind `broker:`.
@@ -52,6 +54,7 @@ impl Default for Setup {
             pipeline: String::new(),
             path: String::new(),
             timeout: "60s",
+            push: String::new(),
             drain: "30s",
             broker: "{ kind: embedded }".to_owned(),
             replicas: (1, 1),
@@ -92,7 +95,7 @@ impl Setup {
         self
     }
 
-    fn yaml(&self, sink: &Sink, port: u16, data: &Path) -> String {
+    fn yaml(&self, handler: &str, port: u16, data: &Path) -> String {
         let (more_topics, more_pipelines) = &self.more;
         let topics = self.topics.clone().unwrap_or_else(|| {
             let (replicas, min_insync) = self.replicas;
@@ -111,14 +114,15 @@ impl Setup {
              broker: {}\n\
              topics: {topics}\n\
              pipelines:\n  t:\n    topic: {topic}\n    group: {topic}\n    \
-             handler: {{ http: {{ url: \"{}{}\", timeout: {}, allow_private: true }} }}\n",
+             handler: {{ http: {{ url: \"{}{}\", timeout: {}, allow_private: true{} }} }}\n",
             self.top,
             self.drain,
             data.display(),
             self.broker,
-            sink.url(),
+            handler,
             self.path,
             self.timeout,
+            self.push,
             topic = self.topic,
         );
         for line in self.pipeline.lines() {
@@ -144,27 +148,37 @@ pub struct Server {
 impl Server {
     /// Configured, not yet started.
     pub fn new(setup: &Setup, sink: &Sink) -> Server {
+        Server::pushing_to(setup, &sink.url())
+    }
+
+    /// As [`Server::new`], pushing to another handler than a sink.
+    pub fn pushing_to(setup: &Setup, url: &str) -> Server {
         let folder = TempDir::new().expect("a folder for the test");
         let data = folder.path().join("data");
-        Server::with_data(setup, sink, folder, data)
+        Server::with_data(setup, url, folder, data)
     }
 
     /// As [`Server::new`], with its data elsewhere.
     pub fn on(setup: &Setup, sink: &Sink, data: &Path) -> Server {
-        Server::with_data(setup, sink, TempDir::new().expect("a folder for the test"), data.to_owned())
+        let folder = TempDir::new().expect("a folder for the test");
+        Server::with_data(setup, &sink.url(), folder, data.to_owned())
     }
 
-    fn with_data(setup: &Setup, sink: &Sink, folder: TempDir, data: PathBuf) -> Server {
+    fn with_data(setup: &Setup, handler: &str, folder: TempDir, data: PathBuf) -> Server {
         let topic = setup.topic.clone();
         let (port, answered) = (free_port(), Mutex::default());
         let server = Server { folder, data, port, topic, answered, child: None, client: client() };
-        server.configure(setup, sink);
+        server.write_config(setup, handler);
         server
     }
 
     /// Changes the config, for the next start.
     pub fn configure(&self, setup: &Setup, sink: &Sink) {
-        let text = setup.yaml(sink, self.port, &self.data);
+        self.write_config(setup, &sink.url());
+    }
+
+    fn write_config(&self, setup: &Setup, handler: &str) {
+        let text = setup.yaml(handler, self.port, &self.data);
         std::fs::write(self.config(), text).expect("the test's folder can be written");
     }
 
@@ -384,7 +398,7 @@ pub async fn run_binary(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 /// `KEYLANE_BIN`, or the binary that was built beside this test.
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("KEYLANE_BIN") {
         return path.into();
     }
@@ -400,7 +414,7 @@ fn binary() -> PathBuf {
 
 /// A port that nothing listens on. Below the range that outgoing connections take theirs from: a server that is killed
 /// and started again must find its port free each time.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     const FIRST: u16 = 10_000;
     const COUNT: u16 = 20_000;

@@ -68,7 +68,7 @@ pub struct Call {
 impl Call {
     /// Answered so that the message is settled: done or rejected.
     pub fn is_settled(&self) -> bool {
-        self.status.is_some_and(|status| status < 300 || [400, 413, 415, 422].contains(&status))
+        self.status.is_some_and(|status| status < 300 || [400, 413, 422].contains(&status))
     }
 }
 

@@ -28,8 +28,10 @@ pub struct Tree {
 
 /// Made by builds and runs, not by people.
 const MADE: [&str; 4] = ["target", "keylane-data", "node_modules", ".git"];
-const EXTENSIONS: [&str; 13] =
-    ["rs", "toml", "md", "yaml", "yml", "json", "sh", "ts", "svelte", "html", "css", "lua", "service"];
+const EXTENSIONS: [&str; 19] = [
+    "rs", "toml", "md", "yaml", "yml", "json", "sh", "ts", "svelte", "html", "css", "lua", "service", "py",
+    "js", "go", "java", "xml", "txt",
+];
 const NAMES: [&str; 4] = ["Makefile", "Dockerfile", "LICENSE", ".gitignore"];
 
 impl Tree {

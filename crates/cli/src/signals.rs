@@ -1,29 +1,42 @@
-//! SIGINT and SIGTERM: the first asks for a drain, the second cuts the drain short.
+//! SIGINT and SIGTERM: the first asks for a drain, the second cuts the drain short. SIGHUP changes nothing.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// Both signals; from when this is made on, neither ends the process by itself.
+/// The signals; from when this is made on, none of them ends the process by itself.
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// Terminals send it when they close, and operators to have a config read again.
+    hangup: Signal,
 }
 
 impl Signals {
-    /// Takes over both signals.
+    /// Takes the signals over.
     pub fn take() -> Result<Signals, Failure> {
         let take = |kind| {
             signal(kind).map_err(|error| Failure::Failed(format!("cannot listen for signals: {error}")))
         };
-        Ok(Signals { interrupt: take(SignalKind::interrupt())?, terminate: take(SignalKind::terminate())? })
+        Ok(Signals {
+            interrupt: take(SignalKind::interrupt())?,
+            terminate: take(SignalKind::terminate())?,
+            hangup: take(SignalKind::hangup())?,
+        })
     }
 
-    /// Waits for a signal. Cancel safe.
+    /// Waits for a signal that asks for an end. Cancel safe.
     pub async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => return,
+                _ = self.terminate.recv() => return,
+                _ = self.hangup.recv() => {
+                    tracing::warn!(
+                        "SIGHUP is ignored: this version does not read its config again; restart it to apply a change"
+                    );
+                }
+            }
         }
     }
 

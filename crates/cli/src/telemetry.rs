@@ -23,6 +23,12 @@ pub enum LogFormat {
 
 /// Lets `events` (a level, or levels by module) flow from now on.
 pub fn start(format: LogFormat, events: &str) -> Result<(), Failure> {
+    if let Some(part) = events.split(',').map(str::trim).find(|part| !is_directive(part)) {
+        return Err(Failure::Wrong(format!(
+            "--log (or RUST_LOG): {part:?} is neither a level ({}) nor a level of a module, such as `keylane=debug`",
+            LEVELS.join(", ")
+        )));
+    }
     let filter = EnvFilter::try_new(events)
         .map_err(|error| Failure::Wrong(format!("--log {events:?} (or RUST_LOG): {error}")))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Stderr);
@@ -31,6 +37,20 @@ pub fn start(format: LogFormat, events: &str) -> Result<(), Failure> {
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
     };
     started.map_err(|error| Failure::Failed(format!("cannot start telemetry: {error}")))
+}
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// Whether a part of `--log` says something: the library takes any word for the name of a module, and is silent then.
+fn is_directive(part: &str) -> bool {
+    let is_level = |text: &str| LEVELS.iter().any(|level| text.eq_ignore_ascii_case(level));
+    let is_module = |text: &str| {
+        !text.is_empty()
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '-' | '.'))
+    };
+    part.contains('[')
+        || is_level(part)
+        || part.split_once('=').is_some_and(|(m, l)| is_module(m) && is_level(l))
 }
 
 struct Stderr;
@@ -63,6 +83,19 @@ impl<W: Write> Write for Harmless<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// ADM-8: a mistyped level is told instead of turning all events off.
+    #[test]
+    fn what_says_nothing_is_refused_as_a_choice_of_events() {
+        for good in
+            ["info", "WARN", "info,keylane=debug", "keylane_broker::kafka=trace,off", "keylane[span]=info"]
+        {
+            assert!(good.split(',').all(is_directive), "{good}");
+        }
+        for bad in ["foo bar", "inf", "keylane", "keylane=loud", "=info", "", "keylane debug"] {
+            assert!(!is_directive(bad), "{bad}");
+        }
+    }
 
     /// SEC-5.
     #[test]

@@ -29,14 +29,32 @@ const TOO_OFTEN: u32 = 2 * WEIGHT + 1;
 
 /// How often the handlers of a pipeline block their thread. Once that is too often, it stays so, and their polls go to
 /// threads of their own (`elsewhere.rs`).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Blocked {
+    /// What the handler says of itself. If it cannot block, whatever looks so is the machine, which does not stay so.
+    may_block: bool,
     weight: std::sync::atomic::AtomicU32,
     /// Polls that were contained and have not returned.
     contained: std::sync::atomic::AtomicU32,
 }
 
+impl Default for Blocked {
+    fn default() -> Blocked {
+        Blocked::new(true)
+    }
+}
+
 impl Blocked {
+    /// Of a handler that may block its thread, or says that it does not.
+    pub(crate) fn new(may_block: bool) -> Blocked {
+        Blocked { may_block, weight: Default::default(), contained: Default::default() }
+    }
+
+    /// Whether the handler may block its thread.
+    pub(crate) fn may_block(&self) -> bool {
+        self.may_block
+    }
+
     /// One more poll blocks its thread; it must be said when it `returned`.
     pub(crate) fn one_more(&self) {
         self.weight.fetch_add(WEIGHT, Ordering::Relaxed);
@@ -65,7 +83,7 @@ impl Blocked {
 
     /// True if attempts of the pipeline are to be polled elsewhere, for good.
     pub(crate) fn too_often(&self) -> bool {
-        self.weight.load(Ordering::Relaxed) >= TOO_OFTEN
+        self.may_block && self.weight.load(Ordering::Relaxed) >= TOO_OFTEN
     }
 
     /// True if attempts are to be polled elsewhere now: one more that blocks could take the last of so many workers of the
@@ -139,5 +157,16 @@ mod tests {
         assert!(blocked.too_often());
         blocked.forgive(u32::MAX);
         assert!(blocked.too_often(), "it stays so");
+    }
+
+    /// ORD-4: a machine that is short of time does not change for good how the calls of a push handler are made.
+    #[test]
+    fn a_handler_that_cannot_block_never_gets_threads_of_its_own_for_good() {
+        let blocked = Blocked::new(false);
+        (0..10).for_each(|_| blocked.one_more());
+        assert!(!blocked.too_often());
+        assert!(blocked.elsewhere(4), "while so many calls keep the workers");
+        (0..10).for_each(|_| blocked.returned());
+        assert!(!blocked.elsewhere(4));
     }
 }

@@ -6,7 +6,7 @@
 
 mod deadlines;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use keylane_core::{Delivery, LaneId};
@@ -216,8 +216,8 @@ impl<F> Attempts<F> {
     }
 
     /// What runs in these lanes: the delivery, and whether another thread polls it.
-    pub(crate) fn by_lane(&self, lanes: HashSet<LaneId>) -> HashMap<LaneId, (&Delivery, SeatState)> {
-        let seats = self.seats.iter().filter(|seat| seat.lane.is_some_and(|lane| lanes.contains(&lane)));
+    pub(crate) fn by_lane(&self) -> HashMap<LaneId, (&Delivery, SeatState)> {
+        let seats = self.seats.iter();
         seats.filter_map(|seat| Some((seat.lane?, (seat.slot.delivery()?, seat.state)))).collect()
     }
 

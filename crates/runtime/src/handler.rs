@@ -29,11 +29,22 @@ pub trait Handler: Send + Sync + 'static {
     /// Handles one message. Called again for the same message if it fails, and after a crash; never for two messages
     /// of one key at the same time.
     fn handle<'a>(&'a self, attempt: Attempt<'a>) -> impl Future<Output = Outcome> + Send + 'a;
+
+    /// Whether a call may keep its thread from all else: by a blocking read, or by computing for long. A pipeline whose
+    /// handler does that often gives each call a thread of its own, and warns. A handler that says no is never blamed: if a
+    /// call of it takes long all the same, the machine is short of time.
+    fn may_block(&self) -> bool {
+        true
+    }
 }
 
 impl<H: Handler> Handler for Arc<H> {
     fn handle<'a>(&'a self, attempt: Attempt<'a>) -> impl Future<Output = Outcome> + Send + 'a {
         H::handle(self, attempt)
+    }
+
+    fn may_block(&self) -> bool {
+        H::may_block(self)
     }
 }
 

@@ -264,7 +264,7 @@ impl Keylane {
         let there = self.inner.broker.topics().await?;
         let names: Vec<String> = there.iter().map(|topic| topic.name.clone()).collect();
         let warnings = self.warnings(&names).await?;
-        let mut topics = Vec::new();
+        let mut topics: Vec<TopicStatus> = Vec::new();
         for some in there.chunks(TOPICS_AT_ONCE) {
             let ends = join_all(some.iter().map(|topic| self.inner.broker.ends(&topic.name))).await;
             for (topic, ends) in some.iter().zip(ends) {
@@ -280,7 +280,16 @@ impl Keylane {
                 }
             }
         }
+        for topic in &mut topics {
+            topic.pipelines = self.readers(&topic.name);
+        }
         Ok(topics)
+    }
+
+    /// Names of the pipelines of this process that read a topic.
+    pub fn readers(&self, topic: &str) -> Vec<String> {
+        let pipelines = self.pipelines_seen();
+        pipelines.into_iter().filter(|seen| seen.topic == topic).map(|seen| seen.name).collect()
     }
 
     /// One topic, if it is there.
@@ -291,7 +300,9 @@ impl Keylane {
         let warnings = self.warnings(&[name.to_owned()]).await?;
         let ends = self.inner.broker.ends(name).await?;
         let held_back = self.inner.broker.held_back(name).await?;
-        Ok(Some(TopicStatus::of(&topic, ends, &warnings).held_back(held_back)))
+        let mut status = TopicStatus::of(&topic, ends, &warnings).held_back(held_back);
+        status.pipelines = self.readers(name);
+        Ok(Some(status))
     }
 
     /// Says for which groups pipelines are configured, each with its topic: the embedded broker keeps what others have not

@@ -10,6 +10,8 @@ use keylane_core::{Delivery, Draft};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::handlers::content_type::{CONTENT_TYPE, OCTET_STREAM, is_content_type};
+
 /// A message: payload, and optionally key, id, headers, version, time of delivery, priority and time to live (MSG-1).
 ///
 /// Builder methods are plain nouns, as in `std::process::Command`; what reads is called `get_…`.
@@ -38,6 +40,8 @@ struct Built {
     id: Option<String>,
     key: Option<Vec<u8>>,
     payload: Option<Bytes>,
+    /// Whether the payload was given as bytes, of which nobody knows what they mean.
+    is_bytes: bool,
     headers: Vec<(String, Vec<u8>)>,
     version: Option<u64>,
     deliver_at_ms: Option<u64>,
@@ -65,15 +69,16 @@ impl Message {
         self.change(|built| built.id = Some(id.into()))
     }
 
-    /// Sets the payload.
+    /// Sets the payload to bytes. When the message is produced it gets the header `content-type:
+    /// application/octet-stream`, unless it has a `content-type` already; for JSON use [`Message::json`].
     pub fn payload(self, payload: impl Into<Bytes>) -> Message {
-        self.change(|built| built.payload = Some(payload.into()))
+        self.change(|built| (built.payload, built.is_bytes) = (Some(payload.into()), true))
     }
 
     /// Sets the payload to `value` as JSON.
     pub fn json(self, value: &impl Serialize) -> Result<Message, serde_json::Error> {
         let payload = serde_json::to_vec(value)?;
-        Ok(self.payload(payload))
+        Ok(self.change(|built| (built.payload, built.is_bytes) = (Some(payload.into()), false)))
     }
 
     /// Adds a header. Headers keep their order.
@@ -111,6 +116,8 @@ impl Message {
                 id: Some(delivery.id().to_owned()),
                 key: delivery.key().map(<[u8]>::to_vec),
                 payload: delivery.payload().map(|_| delivery.payload_bytes()),
+                // What it was told is among its headers.
+                is_bytes: false,
                 headers: delivery.headers().map(|(name, value)| (name.to_owned(), value.to_vec())).collect(),
                 version: delivery.version(),
                 deliver_at_ms: delivery.deliver_at_ms(),
@@ -243,7 +250,11 @@ impl Message {
 
     /// Lends the message as a draft with `id` (its own, or one made for it).
     pub(crate) fn with_draft<T>(&self, id: &str, now_ms: u64, use_it: impl FnOnce(&Draft<'_>) -> T) -> T {
-        let headers = self.get_headers();
+        let mut headers = self.get_headers();
+        let is_bytes = matches!(&self.body, Body::Built(built) if built.is_bytes);
+        if is_bytes && !headers.iter().any(|(name, _)| is_content_type(name)) {
+            headers.push((CONTENT_TYPE, OCTET_STREAM.as_bytes()));
+        }
         use_it(&Draft {
             id,
             key: self.get_key(),
@@ -261,4 +272,29 @@ impl Message {
 
 fn whole_ms(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(message: &Message) -> Vec<(String, Vec<u8>)> {
+        message.with_draft("m", 0, |draft| {
+            draft.headers.iter().map(|(name, value)| ((*name).to_owned(), value.to_vec())).collect()
+        })
+    }
+
+    /// ING-5, MSG-1: bytes say that they are bytes, unless their producer says what they are; JSON says nothing.
+    #[test]
+    fn bytes_get_a_content_type_and_json_gets_none() {
+        let octets = (CONTENT_TYPE.to_owned(), OCTET_STREAM.as_bytes().to_vec());
+        let bytes = Message::new("t").payload("{}").header("a", "b");
+        assert_eq!(headers(&bytes), [("a".to_owned(), b"b".to_vec()), octets]);
+        let own = Message::new("t").header("Content-Type", "text/csv").payload("1,2");
+        assert_eq!(headers(&own), [("Content-Type".to_owned(), b"text/csv".to_vec())]);
+        let json = |message: Message| headers(&message.json(&1).expect("JSON"));
+        assert_eq!(json(Message::new("t")), []);
+        assert_eq!(json(Message::new("t").payload("bytes at first")), []);
+        assert_eq!(headers(&Message::new("t").key("without a payload")), []);
+    }
 }

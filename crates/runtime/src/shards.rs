@@ -61,7 +61,8 @@ impl Shards {
         let wakes: Vec<Arc<Wakes>> = (0..count).map(|_| Arc::default()).collect();
         let permits = Permits::new(settings.concurrency, wakes.clone());
         let elsewhere = Elsewhere::new(&subscription.pipeline, settings.blocking);
-        let threads = Threads { blocked: Arc::default(), elsewhere: Arc::new(elsewhere) };
+        let blocked = Arc::new(Blocked::new(handler.may_block()));
+        let threads = Threads { blocked, elsewhere: Arc::new(elsewhere) };
         let stop = Arc::new(AtomicBool::new(false));
         let handler = Arc::new(handler);
         let watched = AllWatched::default();

@@ -196,8 +196,10 @@ pub struct LaneStatus {
     pub state: &'static str,
     /// Attempts of its head so far.
     pub attempt: u32,
-    /// For how long it has been in this state, in seconds.
+    /// How old the message is that is handled now or comes next, in seconds since it was appended.
     pub waiting_seconds: f64,
+    /// For how long the lane has been in this state: since its last attempt began or ended, in seconds.
+    pub last_tried_seconds: f64,
     /// What it waits for.
     pub why: Option<String>,
 }
@@ -207,7 +209,7 @@ pub struct LaneStatus {
 pub enum LaneSort {
     /// The deepest.
     Depth,
-    /// Those that have waited longest.
+    /// Those whose first message is the oldest.
     Waiting,
 }
 
@@ -226,6 +228,8 @@ pub struct TopicStatus {
     pub warnings: Vec<TopicWarning>,
     /// Groups that keep its oldest messages from being deleted, though their time has come or the topic is full.
     pub held_back_by: Vec<HeldBackBy>,
+    /// Pipelines of this process that read it.
+    pub pipelines: Vec<String>,
 }
 
 /// A group that keeps messages from being deleted.
@@ -253,6 +257,7 @@ impl TopicStatus {
     pub(crate) fn of(topic: &Topic, ends: Vec<Ends>, warnings: &[TopicWarning]) -> TopicStatus {
         TopicStatus {
             held_back_by: Vec::new(),
+            pipelines: Vec::new(),
             warnings: warnings.iter().filter(|warning| warning.topic == topic.name).cloned().collect(),
             name: topic.name.clone(),
             partitions: topic.partitions,

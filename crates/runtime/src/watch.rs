@@ -21,8 +21,10 @@ pub(crate) trait Watched: Send + Sync {
     fn contain(self: Arc<Self>, polling: Polling) -> Option<Blocking>;
 }
 
-/// The message whose handler blocks its thread.
+/// The message whose call keeps its thread.
 pub(crate) struct Blocking {
+    /// Whether its handler may be to blame. If not, the machine is short of time.
+    pub(crate) by_handler: bool,
     pub(crate) partition: u32,
     pub(crate) position: u64,
     pub(crate) id: String,
@@ -66,16 +68,32 @@ fn look_all(tasks: &Tasks, pipeline: &str, shards: &AllWatched, stop: &AtomicBoo
             if let Some(blocking) = suspect.filter(|suspect| suspect.looks > LOOKS) {
                 *suspect = None;
                 if let Some(message) = shard.contain(blocking.polling) {
-                    tracing::warn!(
-                        pipeline,
-                        partition = message.partition,
-                        position = message.position,
-                        id = message.id,
-                        "a handler blocks its thread; its shard goes on elsewhere. Use async calls, or spawn_blocking"
-                    );
+                    say(pipeline, &message);
                 }
             }
         }
+    }
+}
+
+fn say(pipeline: &str, message: &Blocking) {
+    let Blocking { partition, position, id, by_handler } = message;
+    if *by_handler {
+        tracing::warn!(
+            pipeline,
+            partition,
+            position,
+            id,
+            "a handler blocks its thread; its shard goes on elsewhere. Use async calls, or spawn_blocking"
+        );
+    } else {
+        // Nobody can mend anything by it, and on a busy machine there are many.
+        tracing::debug!(
+            pipeline,
+            partition,
+            position,
+            id,
+            "a call was slow to begin; its shard goes on elsewhere"
+        );
     }
 }
 

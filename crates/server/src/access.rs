@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -73,9 +73,15 @@ pub fn is_token(token: &str) -> bool {
         && token.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
 }
 
-/// True for the hash of no token, which anybody has.
-pub(crate) fn is_hash_of_nothing(hashed: &[u8; 32]) -> bool {
-    *hashed == hash("")
+/// The token whose hash stood in the example of an earlier version, and was copied from there.
+const EXAMPLE: &str = "foo";
+
+/// What the hash is of, if anybody would guess it.
+pub(crate) fn known_to_everybody(hashed: &[u8; 32]) -> Option<String> {
+    if *hashed == hash("") {
+        return Some("an empty token".to_owned());
+    }
+    (*hashed == hash(EXAMPLE)).then(|| format!("the token `{EXAMPLE}`"))
 }
 
 fn hash(token: &str) -> [u8; 32] {
@@ -103,6 +109,15 @@ impl Access {
         let Some(needed) = needed(method, uri.path()) else {
             return Ok(());
         };
+        if !reads(method) && is_from_another_page(headers) {
+            return Err(Problem::new(
+                StatusCode::FORBIDDEN,
+                "KL-1505",
+                "a web page of another site asked for this",
+                "a browser sent this for a page that does not come from this server (Origin or Sec-Fetch-Site says so); \
+                 send it from a program, or from a page of this server",
+            ));
+        }
         if self.tokens.is_empty() {
             return only_this_machine(uri, headers, peer);
         }
@@ -136,9 +151,9 @@ impl Access {
 
 /// The role a route needs; none: it is open. The status page is a frame without content; what it shows, it asks for.
 fn needed(method: &Method, path: &str) -> Option<Role> {
-    let reads = *method == Method::GET || *method == Method::HEAD;
-    let open = matches!(path, "/healthz" | "/readyz" | "/version" | "/") || path.starts_with("/errors/");
-    match (reads, open) {
+    let open = matches!(path, "/healthz" | "/readyz" | "/version" | "/openapi.json" | "/")
+        || path.starts_with("/errors/");
+    match (reads(method), open) {
         (true, true) => None,
         (true, false) => Some(Role::Read),
         (false, _) if path.ends_with("/forget-group") || path.starts_with("/admin/data/") => {
@@ -146,6 +161,25 @@ fn needed(method: &Method, path: &str) -> Option<Role> {
         }
         (false, _) => Some(Role::Operate),
     }
+}
+
+fn reads(method: &Method) -> bool {
+    *method == Method::GET || *method == Method::HEAD
+}
+
+/// Whether a browser sends this for a page of another site. Such a page can make any visitor's browser post to an
+/// address that the visitor reaches, and needs no token where this server needs none. Programs send neither header.
+fn is_from_another_page(headers: &HeaderMap) -> bool {
+    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
+    let site = text(HeaderName::from_static("sec-fetch-site"));
+    if site.is_some_and(|site| !matches!(site, "same-origin" | "none")) {
+        return true;
+    }
+    let host = text(header::HOST).unwrap_or_default();
+    let is_own = |origin: &str| {
+        origin.split_once("://").is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(host))
+    };
+    text(header::ORIGIN).is_some_and(|origin| !is_own(origin))
 }
 
 fn presented<'a>(headers: &'a HeaderMap) -> Option<&'a str> {
@@ -313,6 +347,40 @@ mod tests {
         ] {
             assert_eq!(get("host", host, "127.0.0.1:1"), want, "{host}");
         }
+    }
+
+    /// SEC-1: a page from elsewhere cannot make a visitor's browser change something here.
+    #[test]
+    fn a_web_page_of_another_site_can_change_nothing() {
+        let open = Access::new(Vec::new());
+        let path = "/v1/topics/t/messages";
+        let post = |pairs: &[(&'static str, &str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in pairs {
+                headers.insert(*name, value.parse().expect("a value"));
+            }
+            let asked = open.check(
+                &Method::POST,
+                &path.parse().expect("a path"),
+                &headers,
+                "127.0.0.1:1".parse().expect("an address"),
+            );
+            asked.map_or_else(|problem| problem.code, |()| "taken")
+        };
+        let host = ("host", "127.0.0.1:7400");
+        assert_eq!(post(&[host]), "taken");
+        assert_eq!(post(&[host, ("origin", "http://127.0.0.1:7400")]), "taken");
+        assert_eq!(post(&[host, ("sec-fetch-site", "same-origin")]), "taken");
+        assert_eq!(post(&[host, ("sec-fetch-site", "none")]), "taken");
+        for origin in ["http://evil.example", "null", "http://127.0.0.1:7401", "http://localhost:7400", "?"] {
+            assert_eq!(post(&[host, ("origin", origin)]), "KL-1505", "{origin}");
+        }
+        for site in ["cross-site", "same-site", "?"] {
+            assert_eq!(post(&[host, ("sec-fetch-site", site)]), "KL-1505", "{site}");
+        }
+        let headers = [("origin", "http://evil.example")];
+        let status = asks(&open, Method::GET, "/metrics", headers[0].0, headers[0].1, "127.0.0.1:1");
+        assert_eq!(status, 200, "what only reads shows a page of another site nothing");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What all routes share: the opened broker, the bounds, who may do what, and which phase of its life the server is in.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub(crate) struct App {
     pub(crate) producer: Producer,
     /// Topics that the config declares; none: any may be created by first use.
     pub(crate) topics: Vec<String>,
+    /// Topics that pipelines of the config read.
+    pub(crate) read_topics: BTreeSet<String>,
     /// What a topic gets that is made by its first use.
     pub(crate) new_topic: TopicSpec,
     pub(crate) access: Access,
@@ -69,6 +72,7 @@ impl App {
             producer: keylane.producer().when_full(WhenFull::Fail),
             keylane,
             topics: config.topics.keys().cloned().collect(),
+            read_topics: config.pipelines.values().map(|pipeline| pipeline.topic.clone()).collect(),
             new_topic: config.new_topic.clone(),
             access: Access::new(config.server.tokens.clone()),
             bodies: Bodies::new(config.ingest.max_request, config.server.body_timeout),

@@ -19,8 +19,10 @@ mod app;
 pub mod config;
 mod descriptors;
 mod errors;
+mod head;
 mod health;
 mod ingest;
+mod linger;
 mod listen;
 mod look;
 mod metrics;
@@ -42,6 +44,6 @@ mod tasks;
 pub use access::{Role, hash_token, is_token, new_token};
 pub use config::is_name;
 pub use config::{
-    BrokerConfig, Config, ConfigError, Environment, HandlerConfig, HttpConfig, PipelineConfig, TokenConfig,
+    BrokerConfig, Config, ConfigError, Environment, HandlerConfig, PipelineConfig, TokenConfig,
 };
 pub use server::{ServeError, Server, serve};

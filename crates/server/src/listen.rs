@@ -1,7 +1,8 @@
 //! Connections: accepted, bounded, timed, closed (SEC-2).
 //!
 //! HTTP/1.1 on hyper, whose timer covers the wait for a request's head, on a new connection and on an idle one. Past
-//! the bound a connection is told 503 and closed: a client that waits in silence learns nothing.
+//! the bound a connection is told 503 and closed: a client that waits in silence learns nothing. Whoever watches over
+//! the server is answered all the same, on connections that are kept back for that and must be quick.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, Response, StatusCode, header};
+use axum::http::{HeaderValue, Request, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -23,6 +24,8 @@ use tower_service::Service;
 
 use crate::app::{App, Phase};
 use crate::config::ServerConfig;
+use crate::head;
+use crate::linger::Linger;
 use crate::patient::Patient;
 use crate::problem::Problem;
 use crate::rest::Rest;
@@ -35,10 +38,17 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 const HEADERS_MAX: usize = 100;
 /// A connection's read buffer grows to this while a body comes in.
 const BUFFER_BYTES_MAX: usize = 256 * 1024;
-/// Connections that are being told 503 at once; any further one is closed without a word.
-const REFUSALS_MAX: usize = 64;
-/// How long a refused client gets to take its answer.
-const REFUSAL_MAX: Duration = Duration::from_secs(1);
+/// Connections past the bound that are served at once, each with one answer; any further one is closed without a word.
+const KEPT_BACK: usize = 512;
+/// How long such a client gets to ask and to take its answer.
+const BRIEF: Duration = Duration::from_secs(1);
+/// What is answered past the bound.
+const WATCHED: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
+/// That connections are refused is logged this often at most.
+const REFUSALS_TOLD_MS: u64 = 60_000;
+/// What is left of a short body comes within this, and the connection can be kept. Nobody waits longer for an answer
+/// that is known.
+const AT_HAND: Duration = Duration::from_millis(20);
 /// After a failed accept (mostly: no file descriptors left) this long passes before the next one, or the loop would
 /// spin on the same failure.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -63,7 +73,7 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, config: ServerC
     let mut phase = app.phase.subscribe();
     let router = routes::router(Arc::clone(&app));
     let places = Arc::new(Semaphore::new(config.connections));
-    let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
+    let (kept_back, mut told_ms) = (Arc::new(Semaphore::new(KEPT_BACK)), None::<u64>);
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(config.idle_timeout)
@@ -89,17 +99,30 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, config: ServerC
         let _ = stream.set_nodelay(true);
         match Arc::clone(&places).try_acquire_owned() {
             Ok(place) => {
-                let (app, router) = (Arc::clone(&app), router.clone());
-                let service =
-                    service_fn(move |request| answer(Arc::clone(&app), router.clone(), peer, request));
+                let (app, router, linger) = (Arc::clone(&app), router.clone(), Linger::default());
+                let left = linger.clone();
+                let service = service_fn(move |request| {
+                    answer(Arc::clone(&app), router.clone(), peer, left.clone(), request)
+                });
                 let stream = Patient::new(stream, config.idle_timeout);
                 let connection = http.serve_connection(TokioIo::new(stream), service);
                 let connection = connections.graceful.watch(connection);
-                connections.tasks.spawn(run(connection, place));
+                connections.tasks.spawn(run(linger.during(connection), place));
             }
             Err(_) => {
-                if let Ok(refusal) = Arc::clone(&refusals).try_acquire_owned() {
-                    connections.tasks.spawn(refuse(stream, config.connections, refusal));
+                app.metrics.connection_refused();
+                let now_ms = app.clock.now_ms();
+                if told_ms.is_none_or(|told_ms| now_ms >= told_ms + REFUSALS_TOLD_MS) {
+                    told_ms = Some(now_ms);
+                    let max = config.connections;
+                    tracing::warn!(
+                        max,
+                        "connections are refused: as many as server.connections allows are open"
+                    );
+                }
+                if let Ok(place) = Arc::clone(&kept_back).try_acquire_owned() {
+                    let (app, router) = (Arc::clone(&app), router.clone());
+                    connections.tasks.spawn(brief(stream, app, router, peer, config.connections, place));
                 }
             }
         }
@@ -121,40 +144,61 @@ async fn answer(
     app: Arc<App>,
     mut router: Router,
     peer: SocketAddr,
+    linger: Linger,
     request: Request<Incoming>,
 ) -> Result<Response<Body>, Infallible> {
     let started_us = app.clock.now_us();
     let route = routes::label(request.uri().path());
-    let allowed = app.access.check(request.method(), request.uri(), request.headers(), peer);
     // A client that asks first has not sent anything yet, and need not.
     let asks_first = request.headers().contains_key(header::EXPECT);
     let (parts, body) = request.into_parts();
+    let allowed =
+        head::check(&parts).and_then(|()| app.access.check(&parts.method, &parts.uri, &parts.headers, peer));
     let rest = Rest::new(body);
-    let response = match allowed {
+    let mut response = match allowed {
         Ok(()) => router.call(Request::from_parts(parts, rest.body())).await?,
         Err(problem) => problem.into_response(),
     };
     let gave_up = response.status() == StatusCode::REQUEST_TIMEOUT;
     if !asks_first && !gave_up && !rest.is_read() {
-        app.bodies.discard(rest.body()).await;
+        let _longer = tokio::time::timeout(AT_HAND, app.bodies.discard(rest.body())).await;
+        if !rest.is_read() {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            linger.leave(rest.body());
+        }
     }
     let took_us = app.clock.now_us() - started_us;
     app.metrics.answered(route, response.status().as_u16(), took_us);
     Ok(response)
 }
 
-/// Tells a client that there is no place, takes what it has sent meanwhile (a close on unread bytes would throw the
-/// answer away), and closes.
-async fn refuse(stream: TcpStream, connections_max: usize, _refusal: OwnedSemaphorePermit) {
-    let service = service_fn(move |_: Request<Incoming>| async move {
-        let problem = Problem::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "KL-1217",
-            "there is no room now",
-            format!("{connections_max} connections are open already (server.connections)"),
-        );
-        Ok::<_, Infallible>(problem.into_response())
+/// Answers whoever watches over the server, and tells any other client that there is no place; takes what it has sent
+/// meanwhile (a close on unread bytes would throw the answer away), and closes.
+async fn brief(
+    stream: TcpStream,
+    app: Arc<App>,
+    router: Router,
+    peer: SocketAddr,
+    connections_max: usize,
+    _place: OwnedSemaphorePermit,
+) {
+    let linger = Linger::default();
+    let left = linger.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let (app, router, left) = (Arc::clone(&app), router.clone(), left.clone());
+        async move {
+            if WATCHED.contains(&request.uri().path()) {
+                return answer(app, router, peer, left, request).await;
+            }
+            let problem = Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "KL-1217",
+                "there is no room now",
+                format!("{connections_max} connections are open already (server.connections)"),
+            );
+            Ok::<_, Infallible>(problem.into_response())
+        }
     });
     let connection = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
-    let _ = tokio::time::timeout(REFUSAL_MAX, connection).await;
+    let _ = tokio::time::timeout(BRIEF, linger.during(connection)).await;
 }

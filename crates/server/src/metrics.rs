@@ -31,6 +31,7 @@ pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<Request, Counter>,
     latency: Family<Route, Histogram>,
+    refused: Counter,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -61,7 +62,18 @@ impl Metrics {
             "Time from a request's head to its answer, by route",
             latency.clone(),
         );
-        Metrics { registry, requests, latency }
+        let refused = Counter::default();
+        registry.register(
+            "keylane_http_connections_refused",
+            "Connections beyond server.connections",
+            refused.clone(),
+        );
+        Metrics { registry, requests, latency, refused }
+    }
+
+    /// Counts a connection for which there was no place.
+    pub(crate) fn connection_refused(&self) {
+        self.refused.inc();
     }
 
     /// Counts a request that was answered.

@@ -148,6 +148,7 @@ fn produce() -> Value {
                     "accepted": { "type": "array", "items": { "$ref": "#/components/schemas/Receipt" } },
                     "rejected": { "type": "array", "items": { "$ref": "#/components/schemas/Rejected" }, "maxItems": 1000 },
                     "rejected_count": { "type": "integer", "minimum": 1001 },
+                    "warnings": { "type": "array", "items": text(), "description": "What the sender should know though all went well: that no pipeline reads the topic, for example. Each is said once." },
                 },
             })),
             "400": problem(), "401": problem(), "403": problem(), "404": problem(), "408": problem(),
@@ -246,6 +247,7 @@ fn schemas() -> Value {
             "held_back_by": { "type": "array", "items": object(json!({
                 "group": text(), "configured": { "type": "boolean" }, "until": { "type": ["integer", "null"] },
             })) },
+            "pipelines": { "type": "array", "items": text(), "description": "Pipelines of this server that read it" },
         })),
         "ShownMessage": {
             "type": "object",

@@ -10,12 +10,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use keylane::handlers::LogHandler;
+use keylane::handlers::{HttpHandler, HttpSettings, LogHandler};
 use keylane::{Error, Keylane, Pipeline};
 
 use crate::app::{App, Phase};
 use crate::config::{Config, HandlerConfig, PipelineConfig, Profile};
 use crate::server::ServeError;
+use crate::tasks;
 
 /// Between two tries: the first wait, and the longest.
 const WAIT_FIRST: Duration = Duration::from_millis(500);
@@ -210,13 +211,25 @@ async fn start_pipeline(
         keylane.pipeline(name).topic(&config.topic).group(&config.group).settings(config.settings.clone());
     let pipeline = match &config.handler {
         HandlerConfig::Http(http) => {
-            let handler =
-                http.handler().map_err(|why| ServeError::Handler { pipeline: name.to_owned(), why })?;
+            let handler = HttpHandler::new((**http).clone())
+                .map_err(|why| ServeError::Handler { pipeline: name.to_owned(), why: why.to_string() })?;
+            warn_of_address(name, http);
             builder.handle(handler).start().await?
         }
         HandlerConfig::Log => builder.handle(LogHandler::default()).start().await?,
     };
     Ok(pipeline)
+}
+
+/// Warns of an address where no push will get. Nobody waits for it: a slow name server must not keep a pipeline from
+/// starting.
+fn warn_of_address(pipeline: &str, http: &HttpSettings) {
+    let (pipeline, http) = (pipeline.to_owned(), http.clone());
+    let _ends_by_itself = tasks::spawn(async move {
+        if let Some(what) = http.warning().await {
+            tracing::warn!(pipeline, "{what}");
+        }
+    });
 }
 
 /// Drains all of them.

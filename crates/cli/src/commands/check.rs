@@ -1,7 +1,9 @@
-//! `keylane check`: reads a config as `serve` would, and says what would run. Opens and connects nothing.
+//! `keylane check`: reads a config as `serve` would, and says what would run. Opens and connects nothing, but
+//! looks up the names of handlers, to warn of those that lead nowhere.
 
 use std::path::PathBuf;
 
+use futures_util::future::join_all;
 use keylane::{Compression, TopicSpec};
 use keylane_server::Config;
 use keylane_server::config::{BrokerConfig, HandlerConfig};
@@ -16,10 +18,10 @@ use crate::show::{self, Cell};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The config; without one, what `serve` does without one
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", env = "KEYLANE_CONFIG")]
     config: Option<PathBuf>,
-    /// Print the JSON schema of the config instead
-    #[arg(long, conflicts_with = "config")]
+    /// Print the JSON schema of the config instead, for editors
+    #[arg(long)]
     schema: bool,
     /// Print JSON
     #[arg(long)]
@@ -38,6 +40,8 @@ struct Plan {
     /// What a topic gets that is made by its first use; none if topics are declared.
     new_topic: Option<PlannedTopic>,
     pipelines: Vec<PlannedPipeline>,
+    /// What would run and not work.
+    warnings: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -74,7 +78,8 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         return show::json(&Config::schema());
     }
     let config = Config::load(args.config.as_deref()).map_err(|error| Failure::Config(error.to_string()))?;
-    let plan = Plan::of(&config);
+    let mut plan = Plan::of(&config);
+    plan.warnings = warnings(&config).await;
     match args.json {
         true => show::json(&plan),
         false => plan.print(),
@@ -113,6 +118,7 @@ impl Plan {
                     retry_max_seconds: pipeline.settings.retry_max.as_secs_f64(),
                 })
                 .collect(),
+            warnings: Vec::new(),
         }
     }
 
@@ -155,8 +161,24 @@ impl Plan {
             &["pipeline", "topic", "group", "handler", "order", "concurrency", "lane", "retries", "waits"],
             rows,
             "no pipelines: messages are kept, and nothing handles them",
-        )
+        )?;
+        for warning in &self.warnings {
+            show::line(&format!("\nwarning: {}", show::harmless(warning)))?;
+        }
+        Ok(())
     }
+}
+
+/// Addresses of handlers where no push would get, as far as this machine can tell.
+async fn warnings(config: &Config) -> Vec<String> {
+    let looks = config.pipelines.iter().filter_map(|(name, pipeline)| match &pipeline.handler {
+        HandlerConfig::Http(http) => Some(async move {
+            let what = http.warning().await?;
+            Some(format!("pipelines.{name}.handler.http.url: {what}"))
+        }),
+        _ => None,
+    });
+    join_all(looks).await.into_iter().flatten().collect()
 }
 
 impl PlannedTopic {

@@ -20,7 +20,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "depth")]
     sort: Sort,
     /// How many
-    #[arg(long, default_value_t = 50)]
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
     /// Print the server's answer as JSON
     #[arg(long)]
@@ -31,7 +31,7 @@ pub struct Args {
 enum Sort {
     /// The deepest
     Depth,
-    /// Those that have waited longest
+    /// Those whose first message is the oldest
     Waiting,
 }
 
@@ -49,6 +49,7 @@ struct Lane {
     state: String,
     attempt: u64,
     waiting_seconds: f64,
+    last_tried_seconds: f64,
     why: Option<String>,
 }
 
@@ -67,7 +68,8 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     }
     let answer: Lanes = client.read(&answer)?;
     let rows = answer.lanes.iter().map(row).collect();
-    let header = ["pipeline", "key", "partition", "depth", "state", "attempt", "for", "why"];
+    let header =
+        ["pipeline", "key", "partition", "depth", "state", "attempt", "waits for", "last tried", "why"];
     show::table(&header, rows, "no lanes: nothing is being handled or waits")
 }
 
@@ -80,6 +82,7 @@ fn row(lane: &Lane) -> Vec<Cell> {
         Cell::text(Some(&lane.state)),
         Cell::number(lane.attempt),
         Cell::seconds(Some(lane.waiting_seconds)),
+        Cell::seconds(Some(lane.last_tried_seconds)),
         Cell::text(lane.why.as_deref()),
     ]
 }

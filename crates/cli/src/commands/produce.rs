@@ -63,6 +63,8 @@ struct Answer {
     accepted: Vec<IgnoredAny>,
     #[serde(default)]
     rejected: Vec<Refused>,
+    #[serde(default)]
+    warnings: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -141,6 +143,9 @@ async fn send(
             if status.is_success() || (status == StatusCode::BAD_REQUEST && !answer.rejected.is_empty()) =>
         {
             tally.accepted += answer.accepted.len() as u64;
+            for warning in &answer.warnings {
+                progress.suspend(|| eprintln!("warning: {}", show::harmless(warning)));
+            }
             for refused in answer.rejected {
                 let number = batch.numbers.get(refused.index).copied().unwrap_or_default();
                 tally.reject(number, refused.error, progress);

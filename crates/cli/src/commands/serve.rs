@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::pin::pin;
 
-use keylane_server::{Config, ServeError, Server};
+use keylane_server::{Config, Environment, ServeError, Server};
 
 use crate::failure::Failure;
 use crate::show;
@@ -14,7 +14,7 @@ use crate::telemetry::{self, LogFormat};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The config; without one: the embedded broker in ./keylane-data, topics made by first use, no pipelines
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", env = "KEYLANE_CONFIG")]
     config: Option<PathBuf>,
     /// How events are written to standard error
     #[arg(long, value_enum, default_value = "text")]
@@ -28,6 +28,11 @@ pub struct Args {
 pub async fn run(args: Args) -> Result<(), Failure> {
     telemetry::start(args.log_format, &args.log)?;
     let config = Config::load(args.config.as_deref()).map_err(|error| Failure::Config(error.to_string()))?;
+    for name in Environment::process().without_effect() {
+        tracing::warn!(
+            "the environment variable {name} changes nothing; settings are named with their levels, as in KEYLANE_SERVER__LISTEN"
+        );
+    }
     let mut signals = Signals::take()?;
     let mut starting = pin!(Server::start(config));
     let server = tokio::select! {

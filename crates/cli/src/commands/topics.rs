@@ -115,6 +115,8 @@ pub struct Topic {
     warnings: Vec<Warning>,
     #[serde(default)]
     held_back_by: Vec<HeldBackBy>,
+    #[serde(default)]
+    pipelines: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -216,10 +218,19 @@ async fn list(args: Asked) -> Result<(), Failure> {
     let answer: Topics = client.read(&answer)?;
     let rows = answer.topics.iter().map(row).collect();
     show::table(
-        &["topic", "partitions", "messages", "positions"],
+        &["topic", "partitions", "messages", "read by", "positions"],
         rows,
         "no topics yet: the first message makes one, unless the config declares them",
     )?;
+    let unread: Vec<&str> = answer
+        .topics
+        .iter()
+        .filter(|topic| topic.pipelines.is_empty() && topic.messages > 0)
+        .map(|topic| topic.name.as_str())
+        .collect();
+    if !unread.is_empty() {
+        show::line(&show::harmless(&format!("no pipeline of this server reads: {}", unread.join(", "))))?;
+    }
     for topic in &answer.topics {
         for held in &topic.held_back_by {
             show::line(&show::harmless(&held_back(&topic.name, held)))?;
@@ -246,10 +257,12 @@ fn held_back(topic: &str, HeldBackBy { group, configured, until }: &HeldBackBy) 
 fn row(topic: &Topic) -> Vec<Cell> {
     let ends: Vec<String> =
         topic.ends.iter().map(|ends| format!("{}: {}..{}", ends.partition, ends.start, ends.end)).collect();
+    let readers = topic.pipelines.join(", ");
     vec![
         Cell::text(Some(&topic.name)),
         Cell::number(topic.partitions.into()),
         Cell::number(topic.messages),
+        Cell::text((!readers.is_empty()).then_some(&readers)),
         Cell::text(Some(&ends.join("  "))),
     ]
 }

@@ -47,6 +47,8 @@ pub struct LaneView<'a> {
     pub key: Option<&'a [u8]>,
     /// The position of the first queued message.
     pub position: Option<u64>,
+    /// When the first queued message was appended, ms since 1970.
+    pub appended_ms: Option<u64>,
     /// The number of the attempt that runs or comes next.
     pub attempt: u32,
     /// When the next attempt is due, if its head failed.
@@ -102,6 +104,7 @@ impl Engine {
                 depth: lane.queue.depth,
                 key: head.and_then(|delivery| delivery.key()),
                 position: head.map(|delivery| delivery.position()),
+                appended_ms: head.map(|delivery| delivery.appended_ms()),
                 attempt: failure.map_or(0, |failure| failure.failures) + 1,
                 due_ms: failure.map(|failure| failure.at_ms),
                 stuck: failure.is_some_and(|failure| failure.stuck),

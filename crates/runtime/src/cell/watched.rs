@@ -40,7 +40,8 @@ where
         let contained = self.tasks.supervise_now(TaskKind::Shard, || {
             let delivery = shard.attempts.delivery(shard.current.seat);
             let (partition, position) = (delivery.partition(), delivery.position());
-            let message = Blocking { partition, position, id: delivery.id().to_owned() };
+            let (id, by_handler) = (delivery.id().to_owned(), self.blocked.may_block());
+            let message = Blocking { partition, position, id, by_handler };
             shard.current_went_elsewhere();
             message
         });

@@ -6,8 +6,12 @@
 //! client asks [`is_private`] first.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+/// How long a name is looked up only to warn: what takes longer is not worth waiting for.
+const LOOKUP_MAX: Duration = Duration::from_secs(5);
 
 /// Resolves names as the system does, and hands out public addresses only.
 pub(super) struct PublicOnly;
@@ -36,6 +40,15 @@ impl Resolve for PublicOnly {
             Ok(Box::new(public.into_iter()) as Addrs)
         })
     }
+}
+
+/// Whether a name resolves to addresses, and to private ones only. Looking up takes its time, but not without end.
+pub(super) async fn is_private_name(name: &str) -> bool {
+    let look = tokio::time::timeout(LOOKUP_MAX, tokio::net::lookup_host((name, 0)));
+    // Whether a name that cannot be resolved now will lead to a private address is not known.
+    let Ok(Ok(found)) = look.await else { return false };
+    let mut found = found.peekable();
+    found.peek().is_some() && found.all(|address| is_private(address.ip()))
 }
 
 /// True for whatever is not a host of the public internet: loopback, private, link-local, shared, reserved and
@@ -146,5 +159,13 @@ mod tests {
         let resolved = PublicOnly.resolve("localhost".parse().expect("a name")).await;
         let error = resolved.err().expect("loopback is private").to_string();
         assert!(error.contains("localhost") && error.contains("allow_private"), "{error}");
+    }
+
+    /// SEC-4.
+    #[tokio::test]
+    async fn a_name_that_leads_inwards_is_told_from_one_that_leads_nowhere() {
+        assert!(is_private_name("localhost").await);
+        assert!(!is_private_name("1.1.1.1").await);
+        assert!(!is_private_name("no-such-name.invalid").await);
     }
 }

@@ -9,6 +9,11 @@ const LEVELS: &str = "__";
 /// ... but for those that stand at the top.
 const TOP: [&str; 2] = ["KEYLANE_DATA", "KEYLANE_PROFILE"];
 
+/// Those of the command line itself.
+const COMMAND_LINE: [&str; 3] = ["KEYLANE_CONFIG", "KEYLANE_TOKEN", "KEYLANE_URL"];
+/// Kubernetes puts these into every container beside a service called `keylane`.
+const OF_KUBERNETES: [&str; 2] = ["KEYLANE_PORT", "KEYLANE_SERVICE_"];
+
 /// Environment variables, as a config sees them.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
@@ -47,6 +52,18 @@ impl Environment {
 
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str)
+    }
+
+    /// Variables that look as if they changed something, and do not.
+    pub fn without_effect(&self) -> Vec<String> {
+        let is_known = |name: &str| {
+            TOP.contains(&name)
+                || COMMAND_LINE.contains(&name)
+                || OF_KUBERNETES.iter().any(|prefix| name.starts_with(prefix))
+                || name.contains(LEVELS)
+        };
+        let names = self.variables.keys().filter(|name| name.starts_with(PREFIX));
+        names.filter(|name| !is_known(name)).cloned().collect()
     }
 
     /// Variables that override settings: name, path, value.

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::environment::Environment;
 use super::error::{ConfigError, ConfigProblem, Place};
+use super::file;
 use super::tree::{Key, Node, Value};
 
 /// A secret's file is at most this long: a token, a key or a URL, not a data file named by mistake.
@@ -129,12 +130,13 @@ fn secret_file(text: &str) -> Result<Option<String>, Complaint> {
             "check that the file is there and that this user may read it".to_owned(),
         )
     };
-    let size = std::fs::metadata(Path::new(path)).map_err(|error| complain(error.to_string()))?.len();
-    if size > SECRET_BYTES_MAX {
-        return Err(complain(format!("it has {size} bytes, more than a secret has")));
+    let content =
+        file::regular(Path::new(path), SECRET_BYTES_MAX).map_err(|error| complain(error.to_string()))?;
+    let content = content.trim_end_matches(['\r', '\n']);
+    if content.is_empty() {
+        return Err(complain("it is empty".to_owned()));
     }
-    let content = std::fs::read_to_string(path).map_err(|error| complain(error.to_string()))?;
-    Ok(Some(content.trim_end_matches(['\r', '\n']).to_owned()))
+    Ok(Some(content.to_owned()))
 }
 
 /// A list or a section is written as in the file; anything else is taken as it is.

@@ -7,6 +7,8 @@
 mod environment;
 mod error;
 mod expand;
+mod file;
+mod handler;
 mod print;
 mod read;
 mod reader;
@@ -21,7 +23,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use keylane::handlers::{HttpHandler, HttpSettings};
+use keylane::handlers::HttpSettings;
 use keylane::outbox::OutboxOptions;
 use keylane::{KafkaOptions, Settings, SpillOptions, TopicSpec};
 
@@ -35,6 +37,9 @@ pub(crate) use units::duration;
 
 use crate::access::Role;
 use tree::Node;
+
+/// Bytes of a config: thousands of pipelines.
+const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// All settings of a server. `Config::default()` is what runs without a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -124,33 +129,9 @@ pub struct PipelineConfig {
 #[non_exhaustive]
 pub enum HandlerConfig {
     /// Pushes it to a URL.
-    Http(HttpConfig),
+    Http(Box<HttpSettings>),
     /// Prints it.
     Log,
-}
-
-/// How messages are pushed.
-#[derive(Debug, Clone, PartialEq)]
-pub struct HttpConfig {
-    /// Where to.
-    pub url: String,
-    /// A call that takes longer has failed.
-    pub timeout: Duration,
-    /// Whether loopback and private addresses may be called.
-    pub allow_private: bool,
-    /// Statuses that void a message.
-    pub reject: Vec<u16>,
-}
-
-impl HttpConfig {
-    /// The handler it describes, or what is wrong with it.
-    pub(crate) fn handler(&self) -> Result<HttpHandler, String> {
-        let mut settings = HttpSettings::new(&self.url);
-        settings.timeout = self.timeout;
-        settings.allow_private = self.allow_private;
-        settings.reject.clone_from(&self.reject);
-        HttpHandler::new(settings)
-    }
 }
 
 /// Bounds of producing over HTTP.
@@ -170,24 +151,25 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads `file` (none: all defaults) with this process's environment.
-    pub fn load(file: Option<&Path>) -> Result<Config, ConfigError> {
+    /// Reads the file at `path` (none: all defaults) with this process's environment.
+    pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
         let environment = Environment::process();
-        let Some(file) = file else {
+        let Some(path) = path else {
             return Config::parse("the environment", "", &environment);
         };
-        let name = file.display().to_string();
-        let text = std::fs::read_to_string(file).map_err(|error| {
+        let name = path.display().to_string();
+        let unreadable = |why: String| {
             ConfigError::one(
                 &name,
                 ConfigProblem {
                     code: "KL-1001",
                     place: Place::Whole,
-                    what: format!("the config cannot be read: {error}"),
+                    what: format!("the config cannot be read: {why}"),
                     help: "check the path given with -c, and that this user may read the file".to_owned(),
                 },
             )
-        })?;
+        };
+        let text = file::text(path, CONFIG_BYTES_MAX).map_err(|error| unreadable(error.to_string()))?;
         Config::parse(&name, &text, &environment)
     }
 

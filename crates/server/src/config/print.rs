@@ -129,6 +129,7 @@ fn fields(shape: &Shape, depth: usize, comment: &str, out: &mut String) {
             out.push('\n');
         }
         out.push_str(&format!("{indent}# {}\n", about(field)));
+        let comment = if matches!(field.absent, Absent::Nothing(_)) { "# " } else { comment };
         match field.kind {
             Kind::Section(inner) if inner.fields.is_empty() => {
                 out.push_str(&format!("{indent}{comment}{}: {{}}\n", field.name));
@@ -158,10 +159,6 @@ fn fields(shape: &Shape, depth: usize, comment: &str, out: &mut String) {
                     .map(|field| format!("{}: {}", field.name, field.absent.shown()))
                     .collect();
                 out.push_str(&format!("{indent}#   - {{ {} }}\n", item.join(", ")));
-            }
-            // One of a few, and none by default.
-            Kind::Choice { .. } if matches!(field.absent, Absent::Example(_)) => {
-                out.push_str(&format!("{indent}# {}: {}\n", field.name, field.absent.shown()));
             }
             _ => out.push_str(&format!("{indent}{comment}{}: {}\n", field.name, field.absent.shown())),
         }

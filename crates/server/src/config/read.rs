@@ -8,18 +8,20 @@ use keylane::outbox::OutboxOptions;
 use keylane::{KafkaOptions, Order, Settings, SpillOptions};
 
 use super::error::{ConfigProblem, Place};
+use super::handler::handler;
 use super::reader::{Reader, Section};
 use super::shape::Profile;
 use super::table::ROOT;
 use super::topics::{TopicConfig, kafka_names, topics};
 use super::tree::Node;
-use super::{
-    BrokerConfig, Config, HandlerConfig, HttpConfig, IngestConfig, PipelineConfig, ServerConfig, TokenConfig,
-};
+use super::{BrokerConfig, Config, HandlerConfig, IngestConfig, PipelineConfig, ServerConfig, TokenConfig};
 use crate::access::Role;
 
 /// How much longer than the handler's own call an attempt may take: the call's error says more than a time-out.
 const ATTEMPT_MARGIN: Duration = Duration::from_secs(1);
+
+/// Calls at once of a pipeline that pushes, unless told (ING-5): what an ordinary web server takes.
+const PUSHES_AT_ONCE: usize = 256;
 
 /// Shards of a pipeline in development, unless told (ADM-9).
 const DEVELOPMENT_SHARDS_MAX: usize = 64;
@@ -64,6 +66,15 @@ fn broker(reader: &mut Reader, top: &Section<'_>) -> BrokerConfig {
     options.journals.create = reader.flag(&journals, "create");
     options.journals.settings = reader.passed_on(&journals, "settings");
     if reader.choice(&section, "kind") == "embedded" {
+        if section.node("kafka").is_some() {
+            reader.problems.push(ConfigProblem {
+                code: "KL-1007",
+                place: section.place_of("kafka"),
+                what: "broker.kafka is given, and broker.kind is embedded: the cluster would not be used"
+                    .to_owned(),
+                help: "set `kind: kafka` beside it, or remove it".to_owned(),
+            });
+        }
         return BrokerConfig::Embedded;
     }
     if let Err(error) = options.check() {
@@ -110,11 +121,24 @@ fn server(reader: &mut Reader, top: &Section<'_>) -> ServerConfig {
     let listen = reader.address(&section, "listen").unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)));
     let mut tokens: Vec<TokenConfig> = Vec::new();
     for (_, token) in reader.many(&section, "tokens") {
+        let place = token.place_of("sha256");
         let token = TokenConfig {
             name: reader.text(&token, "name"),
             role: Role::named(reader.choice(&token, "role")),
             sha256: reader.hash(&token, "sha256"),
         };
+        let same = |other: &&TokenConfig| other.sha256 == token.sha256 && token.sha256 != [0; 32];
+        if let Some(other) = tokens.iter().find(same) {
+            reader.problems.push(ConfigProblem {
+                code: "KL-1007",
+                place,
+                what: format!(
+                    "the tokens {} and {} in server.tokens have one hash: only one of the two roles would count",
+                    other.name, token.name
+                ),
+                help: "make a token of its own for each with `keylane token new`".to_owned(),
+            });
+        }
         tokens.push(token);
     }
     let config = ServerConfig {
@@ -186,7 +210,6 @@ fn pipeline(reader: &mut Reader, name: &str, section: &Section<'_>, drain: Durat
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     settings.shards = shards(reader.auto(section, "shards"), reader.profile, cores);
-    settings.concurrency = reader.whole(section, "concurrency") as usize;
     settings.blocking = reader.whole(section, "blocking") as usize;
     let lane = reader.inner(section, "lane");
     settings.lane_capacity = reader.whole(&lane, "capacity") as usize;
@@ -224,6 +247,11 @@ fn pipeline(reader: &mut Reader, name: &str, section: &Section<'_>, drain: Durat
     let handler = handler(reader, section);
     if let HandlerConfig::Http(http) = &handler {
         settings.timeout = http.timeout + ATTEMPT_MARGIN;
+        settings.concurrency = PUSHES_AT_ONCE;
+    }
+    let concurrency = reader.whole(section, "concurrency") as usize;
+    if concurrency > 0 {
+        settings.concurrency = concurrency;
     }
     PipelineConfig {
         topic: named(reader.text(section, "topic")),
@@ -237,63 +265,4 @@ fn pipeline(reader: &mut Reader, name: &str, section: &Section<'_>, drain: Durat
 pub(super) fn shards(written: Option<u64>, profile: Profile, cores: usize) -> Option<usize> {
     let bounded = profile == Profile::Development && cores > DEVELOPMENT_SHARDS_MAX;
     written.map(|shards| shards as usize).or(bounded.then_some(DEVELOPMENT_SHARDS_MAX))
-}
-
-fn handler(reader: &mut Reader, pipeline: &Section<'_>) -> HandlerConfig {
-    let before = reader.problems.len();
-    let section = reader.inner(pipeline, "handler");
-    let (http, log) = (section.names("http"), section.names("log"));
-    if http == log && reader.problems.len() == before {
-        reader.problems.push(ConfigProblem {
-            code: if http { "KL-1007" } else { "KL-1006" },
-            place: section.place.clone(),
-            what: format!(
-                "{} {}",
-                section.path,
-                if http { "has both `http` and `log`" } else { "is missing" }
-            ),
-            help: "give exactly one: `handler: { http: { url: \"http://127.0.0.1:9000/\", allow_private: true } }` or `handler: { log: {} }`"
-                .to_owned(),
-        });
-    }
-    if !http {
-        if log {
-            reader.inner(&section, "log");
-        }
-        return HandlerConfig::Log;
-    }
-    let http = reader.inner(&section, "http");
-    let url = reader.text(&http, "url");
-    if http.node("url").is_some() && !(url.starts_with("http://") || url.starts_with("https://")) {
-        reader.problems.push(ConfigProblem {
-            code: "KL-1005",
-            place: http.place_of("url"),
-            what: format!("{}.url must be a URL that begins with http:// or https://", http.path),
-            help: "write it like this: `url: \"http://127.0.0.1:9000/orders\"`".to_owned(),
-        });
-    }
-    let config = HttpConfig {
-        url,
-        timeout: reader.duration(&http, "timeout"),
-        allow_private: reader.flag(&http, "allow_private"),
-        reject: reader.statuses(&http, "reject"),
-    };
-    // What pushing would refuse later is found now, with its line.
-    if reader.problems.len() == before
-        && let Err(what) = config.handler()
-    {
-        let help = match (HttpConfig { allow_private: true, ..config.clone() }).handler() {
-            Ok(_) => {
-                "a public address needs nothing; for one of your own network set `allow_private: true` beside it"
-            }
-            Err(_) => "write it like this: `url: \"http://127.0.0.1:9000/orders\"`, without user or password",
-        };
-        reader.problems.push(ConfigProblem {
-            code: "KL-1005",
-            place: http.place_of("url"),
-            what: format!("{}.url: {what}", http.path),
-            help: help.to_owned(),
-        });
-    }
-    HandlerConfig::Http(config)
 }

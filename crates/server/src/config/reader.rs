@@ -161,15 +161,22 @@ impl Reader {
     }
 
     pub(super) fn hash(&mut self, section: &Section<'_>, name: &str) -> [u8; 32] {
+        let before = self.problems.len();
         let hash = self.read(section, name, "64 hex digits, in quotes", |_, node| match &node.value {
             Value::Text(text) => crate::access::parse_hash(text),
             _ => None,
         });
-        if crate::access::is_hash_of_nothing(&hash) {
+        if let Some(found) = self.problems.get_mut(before).filter(|_| section.node(name).is_some()) {
+            // What was pasted here may be the token itself, so it is not shown (SEC-5).
+            found.what = format!("{} must be 64 hex digits, in quotes", section.at(name));
+            found.help =
+                "`keylane token hash` prints the hash of a token; the token itself stays out of the config"
+                    .to_owned();
+        } else if let Some(token) = crate::access::known_to_everybody(&hash) {
             self.problems.push(ConfigProblem {
                 code: "KL-1005",
                 place: section.place_of(name),
-                what: format!("{} is the hash of an empty token, which anybody has", section.at(name)),
+                what: format!("{} is the hash of {token}, which anybody can guess", section.at(name)),
                 help: "make a token with `keylane token new`".to_owned(),
             });
         }
@@ -334,7 +341,7 @@ impl Reader {
                     Node::parse(name, text).expect("the table's defaults are YAML; a test reads every one");
                 parse(field, &node).expect("the table's defaults are valid; a test reads every one")
             }
-            Absent::Example(_) | Absent::Required(_) => T::default(),
+            Absent::Example(_) | Absent::Nothing(_) | Absent::Required(_) => T::default(),
         }
     }
 

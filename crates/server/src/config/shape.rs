@@ -95,6 +95,8 @@ pub(super) enum Absent {
     Is(&'static str),
     /// Not one fixed value; this is an example.
     Example(&'static str),
+    /// Nothing; this is an example, which the reference file shows in a comment.
+    Nothing(&'static str),
     /// An example, and it cannot be left out.
     Required(&'static str),
 }
@@ -103,7 +105,7 @@ impl Absent {
     /// What the reference file shows.
     pub(super) fn shown(&self) -> &'static str {
         match self {
-            Absent::Is(text) | Absent::Example(text) | Absent::Required(text) => text,
+            Absent::Is(text) | Absent::Example(text) | Absent::Nothing(text) | Absent::Required(text) => text,
         }
     }
 }

@@ -1,7 +1,10 @@
 //! Every setting of this version: its name, what it takes, its default, a sentence. And by name those of
 //! INTERFACE.md that a later version brings, so that they are refused for what they are and not as slips.
 
+mod handler;
+
 use super::shape::{Absent, Field, Kind, Profile, Profiled, Shape};
+use handler::HANDLER;
 
 const SECOND: u64 = 1000;
 const MINUTE: u64 = 60 * SECOND;
@@ -20,7 +23,7 @@ pub(super) static ROOT: Shape = Shape {
         field(
             "profile",
             Kind::Choice { of: Profile::NAMES, later: &[] },
-            Absent::Example("production"),
+            Absent::Nothing("production"),
             "Where this server runs: `production`, `staging` or `development`. What is left out has that profile's value where one is named below; without a profile, the value shown.",
         ),
         field("server", Kind::Section(&SERVER), is(""), "How HTTP is served."),
@@ -114,7 +117,7 @@ static TOKEN: Shape = Shape {
         field(
             "sha256",
             Kind::Hash,
-            Absent::Required("\"2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae\""),
+            Absent::Required("\"<64 hex digits: what `keylane token hash` prints>\""),
             "The token's SHA-256, as `keylane token hash` prints it.",
         ),
     ],
@@ -129,7 +132,12 @@ static BROKER: Shape = Shape {
             is("embedded"),
             "Which broker: `embedded`, a log in the data folder, or `kafka`, a cluster.",
         ),
-        field("kafka", Kind::Section(&KAFKA), is(""), "The cluster, with `kind: kafka`."),
+        field(
+            "kafka",
+            Kind::Section(&KAFKA),
+            Absent::Nothing(""),
+            "The cluster, with `kind: kafka` and not without.",
+        ),
     ],
     later: &["nats", "redis"],
 };
@@ -274,8 +282,8 @@ static PIPELINE: Shape = Shape {
         field(
             "concurrency",
             Kind::Whole { min: 1, max: 1_000_000 },
-            is("10000"),
-            "Handlers in flight at most.",
+            Absent::Example("256"),
+            "Handlers in flight at most; 256 calls of `http`, and 10000 of any other handler, if left out.",
         ),
         field(
             "blocking",
@@ -326,46 +334,6 @@ static BUFFER: Shape = Shape {
     ],
     later: &[],
 };
-
-static HANDLER: Shape = Shape {
-    fields: &[
-        field("http", Kind::Section(&HTTP), Absent::Example(""), "Pushes each message to a URL."),
-        field("log", Kind::Section(&LOG), Absent::Example(""), "Prints each message to standard output."),
-    ],
-    later: &["sql"],
-};
-
-static HTTP: Shape = Shape {
-    fields: &[
-        field(
-            "url",
-            Kind::Text,
-            Absent::Required("\"https://orders.example.com/push\""),
-            "Where each message is sent with `POST`.",
-        ),
-        field(
-            "timeout",
-            Kind::Duration { min_ms: 1, max_ms: DAY },
-            is("30s"),
-            "A call that takes longer has failed.",
-        ),
-        field(
-            "allow_private",
-            Kind::Flag,
-            is("false"),
-            "Whether loopback and private addresses may be called.",
-        ),
-        field(
-            "reject",
-            Kind::Statuses,
-            is("[400, 413, 415, 422]"),
-            "Statuses that void a message. Any other but 2xx is a failure, and is tried again.",
-        ),
-    ],
-    later: &["batch"],
-};
-
-static LOG: Shape = Shape { fields: &[], later: &[] };
 
 static RETRY: Shape = Shape {
     fields: &[

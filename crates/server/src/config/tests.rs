@@ -338,13 +338,13 @@ fn defaults_are_those_of_the_library() {
     assert_eq!((pipeline.topic.as_str(), pipeline.group.as_str()), ("t", "t"));
     let mut settings = Settings::default();
     settings.timeout += Duration::from_secs(1);
+    settings.concurrency = 256;
     assert_eq!(pipeline.settings, settings);
+    let prints = parse("topics: { t: {} }\npipelines: { t: { handler: { log: {} } } }\n").expect("valid");
+    assert_eq!(prints.pipelines["t"].settings, Settings::default());
     let library = keylane::handlers::HttpSettings::new("http://x/");
     let HandlerConfig::Http(http) = &pipeline.handler else { panic!("it is http") };
-    assert_eq!(
-        (http.timeout, http.allow_private, &http.reject),
-        (library.timeout, library.allow_private, &library.reject)
-    );
+    assert_eq!(**http, library);
 }
 
 /// ADM-9. Set KEYLANE_WRITE in the environment of this test to write the file anew.
@@ -375,6 +375,10 @@ fn the_reference_file_has_every_setting_at_its_default() {
 fn the_examples_in_the_reference_files_comments_are_valid() {
     let reference = Config::reference();
     let token = reference.lines().find_map(|line| line.trim().strip_prefix("#   - ")).expect("a token");
+    let copied = parse(&format!("server: {{ tokens: [{token}] }}\n")).expect_err("nobody's hash");
+    assert!(copied.to_string().contains("keylane token hash"), "{copied}");
+    let hash = "<64 hex digits: what `keylane token hash` prints>";
+    let token = token.replace(hash, &crate::hash_token("mine"));
     let config = parse(&format!("server: {{ tokens: [{token}] }}\n")).expect("valid");
     assert_eq!(config.server.tokens[0].name, "ops");
     assert!(reference.contains("\n      # log: {}\n"), "{reference}");
@@ -387,7 +391,7 @@ fn the_schema_knows_every_setting_that_is_read() {
     assert_eq!(schema["additionalProperties"], false);
     assert_eq!(pipeline["required"], serde_json::json!(["handler"]));
     assert_eq!(pipeline["properties"]["lane"]["properties"]["idle"]["default"], "5m");
-    assert_eq!(pipeline["properties"]["concurrency"]["default"], 10_000);
+    assert_eq!(pipeline["properties"]["blocking"]["default"], 512);
     assert_eq!(schema["properties"]["server"]["properties"]["listen"]["default"], "127.0.0.1:7400");
 }
 
@@ -550,4 +554,75 @@ fn an_outbox_is_refused_without_showing_its_url() {
     assert!(parse("outbox: { shop: {} }\n").expect_err("refused").to_string().contains("url"));
     let config = parse("outbox: { shop: { url: \"mysql://shop:secret@db/shop\" } }\n").expect("valid");
     assert!(!format!("{config:?}").contains("secret"));
+}
+
+/// ING-5, SEC-5: what a handler needs to know Keylane by, from files and variables; what is wrong has its line, and no
+/// secret is shown.
+#[test]
+fn a_push_handler_can_be_given_secrets_and_certificates() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    let token = file("token", "Bearer hunter2\n");
+    let with = |http: &str| {
+        let http = format!("url: \"https://example.com/\", {http}");
+        parse(&format!(
+            "topics: {{ t: {{}} }}\npipelines: {{ t: {{ handler: {{ http: {{ {http} }} }} }} }}\n"
+        ))
+    };
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let config =
+        with(&format!("headers: {{ Authorization: \"file:{token}\" }}, sign: {secret}, content_type: a/b"));
+    let config = config.expect("valid");
+    let HandlerConfig::Http(http) = &config.pipelines["t"].handler else { panic!("it is http") };
+    assert_eq!(http.headers, [("Authorization".to_owned(), "Bearer hunter2".to_owned())]);
+    assert_eq!((http.sign.as_deref(), http.content_type.as_deref()), (Some(secret), Some("a/b")));
+    let shown = format!("{config:?}");
+    assert!(!shown.contains("hunter2") && !shown.contains(secret), "{shown}");
+    let (empty, text) = (file("empty", "\n"), file("text", "hunter2"));
+    for (http, says) in [
+        (format!("headers: {{ A: \"file:{empty}\" }}"), "it is empty"),
+        ("headers: { A: \"file:/no/such/file\" }".to_owned(), "cannot be read"),
+        ("headers: { Keylane-Id: a }".to_owned(), "sets itself"),
+        ("sign: hunter2".to_owned(), "openssl rand"),
+        (format!("ca: {text}"), "it holds no PEM"),
+        ("ca: /no/such/file".to_owned(), "No such file"),
+        (format!("cert: {text}"), "it holds no PEM"),
+        ("key: \"-----BEGIN PRIVATE KEY-----\"".to_owned(), "given without cert"),
+        ("content_type: json".to_owned(), "not a content type"),
+    ] {
+        let error = with(&http).expect_err("wrong").to_string();
+        assert!(error.contains(says) && error.contains("k.yaml:2:"), "{http}: {error}");
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+}
+
+/// ADM-9: what would be ignored is refused.
+#[test]
+fn what_would_be_ignored_is_refused() {
+    let kafka = parse("broker: { kind: embedded, kafka: { brokers: \"a:1\" } }\n").expect_err("two brokers");
+    assert!(kafka.to_string().contains("kind: kafka"), "{kafka}");
+    let hash = crate::hash_token("mine");
+    let token = |role: &str| format!("{{ name: a, role: {role}, sha256: \"{hash}\" }}");
+    let twice = format!("server: {{ tokens: [{}, {}] }}\n", token("read"), token("admin"));
+    let twice = parse(&twice).expect_err("one hash, two roles").to_string();
+    assert!(twice.contains("one hash"), "{twice}");
+    let pasted = "server: { tokens: [{ name: a, role: read, sha256: hunter2 }] }\n";
+    let pasted = parse(pasted).expect_err("a token instead of its hash").to_string();
+    assert!(pasted.contains("keylane token hash") && !pasted.contains("hunter2"), "{pasted}");
+    let example = crate::hash_token("foo");
+    let example =
+        parse(&format!("server: {{ tokens: [{{ name: a, role: read, sha256: \"{example}\" }}] }}\n"));
+    assert!(example.expect_err("an example").to_string().contains("anybody can guess"));
+    let environment = Environment::of([
+        ("KEYLANE_LISTEN", "a"),
+        ("KEYLANE_CONFIG", "a"),
+        ("KEYLANE_SERVICE_HOST", "a"),
+        ("KEYLANE_SERVER__LISTEN", "a"),
+        ("OTHER", "a"),
+    ]);
+    assert_eq!(environment.without_effect(), ["KEYLANE_LISTEN"]);
 }

@@ -36,10 +36,12 @@ impl Refused {
     }
 }
 
-/// Answers with a result for each message that was sent, and with what was refused before, by index.
+/// Answers with a result for each message that was sent, and with what was refused before, by index. `warning` is what the
+/// sender should know though all went well.
 pub(super) fn answer(
     results: Vec<Result<Receipt, ProduceError>>,
     before: Refused,
+    warning: Option<String>,
 ) -> Result<Response<Body>, Problem> {
     let alone = results.len() + before.count() == 1;
     let mut body = Vec::with_capacity(32 + ACCEPTED_BYTES * results.len());
@@ -82,6 +84,10 @@ pub(super) fn answer(
     serde_json::to_writer(&mut body, &refused.listed).expect("writing to memory does not fail");
     if refused.count() > LISTED_MAX {
         write!(body, ",\"rejected_count\":{}", refused.count()).expect("writing to memory does not fail");
+    }
+    if let Some(warning) = warning {
+        body.extend_from_slice(b",\"warnings\":");
+        serde_json::to_writer(&mut body, &[warning]).expect("writing to memory does not fail");
     }
     body.push(b'}');
     Ok(json(StatusCode::ACCEPTED, body))
@@ -173,7 +179,7 @@ mod tests {
     }
 
     fn problem(results: Vec<Result<Receipt, ProduceError>>, before: &[usize]) -> Problem {
-        answer(results, refused(before)).expect_err("nothing was accepted")
+        answer(results, refused(before), None).expect_err("nothing was accepted")
     }
 
     fn rejected(problem: &Problem) -> Vec<serde_json::Value> {

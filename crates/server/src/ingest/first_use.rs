@@ -58,11 +58,21 @@ impl FirstUse {
         Ok(true)
     }
 
-    /// Remembers a topic that a producer has found.
-    pub(super) fn found(&self, topic: &str) {
-        if !self.known.read().expect("no holder panics").contains(topic) {
-            self.known.write().expect("no holder panics").insert(topic.to_owned());
+    /// Remembers a topic that a producer has found. Warns once, in the log and in the answer, if nobody reads it: a name
+    /// was mistyped, or a pipeline is missing, and messages pile up.
+    pub(super) fn found(&self, app: &App, topic: &str) -> Option<String> {
+        if self.known.read().expect("no holder panics").contains(topic) {
+            return None;
         }
+        let is_new = self.known.write().expect("no holder panics").insert(topic.to_owned());
+        // A pipeline of the config may be about to start, and a program may have started one of its own.
+        if !is_new || app.read_topics.contains(topic) || !app.keylane.readers(topic).is_empty() {
+            return None;
+        }
+        tracing::warn!(topic, "messages are produced to this topic, and no pipeline of this server reads it");
+        Some(format!(
+            "no pipeline of this server reads the topic `{topic}`: its messages are kept, and nothing handles them"
+        ))
     }
 }
 

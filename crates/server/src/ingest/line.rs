@@ -9,14 +9,12 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use super::explain::explain;
 use super::timing;
 use crate::config::nearest;
 
 /// Arrays and objects inside of one another: what every JSON reader takes (SEC-2).
 pub(super) const DEPTH_MAX: usize = 128;
-
-/// Characters of what is wrong with a message.
-const ERROR_CHARS_MAX: usize = 200;
 
 const FIELDS: [&str; 9] =
     ["key", "payload", "payload_base64", "id", "version", "headers", "deliver_at", "priority", "ttl"];
@@ -43,6 +41,10 @@ pub(super) enum Payload<'a> {
 }
 
 impl Payload<'_> {
+    pub(super) fn is_bytes(&self) -> bool {
+        matches!(self, Payload::Bytes(_))
+    }
+
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Payload::Json(text) => text.as_bytes(),
@@ -54,27 +56,13 @@ impl Payload<'_> {
 impl<'a> Line<'a> {
     /// Reads one message.
     pub(super) fn parse(text: &'a [u8]) -> Result<Line<'a>, String> {
-        serde_json::from_slice(text).map_err(|error| explain(&error))
+        serde_json::from_slice(text).map_err(|error| explain(text, &error))
     }
 
     /// The same from text that is known to be JSON.
     pub(super) fn of_raw(raw: &'a RawValue) -> Result<Line<'a>, String> {
-        serde_json::from_str(raw.get()).map_err(|error| explain(&error))
+        serde_json::from_str(raw.get()).map_err(|error| explain(raw.get().as_bytes(), &error))
     }
-}
-
-/// What is wrong, without the library's line number, which counts within one message.
-pub(super) fn explain(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" at line ") {
-        Some(at) if error.column() > 0 => format!("{} (column {})", cut(&text[..at]), error.column()),
-        _ => cut(&text).to_owned(),
-    }
-}
-
-/// The beginning of a text: a wrong value is part of what the library says, however long it is.
-fn cut(text: &str) -> &str {
-    text.char_indices().nth(ERROR_CHARS_MAX).map_or(text, |(at, _)| &text[..at])
 }
 
 impl<'de> Deserialize<'de> for Line<'de> {
@@ -304,20 +292,37 @@ mod tests {
             (r#"{"paylod":1}"#, "unknown field `paylod`; did you mean `payload`?"),
             (r#"{"payload":1,"colour":1}"#, "unknown field `colour`; known are key, payload"),
             (r#"{"payload":1,"payload":2}"#, "`payload` is given twice"),
-            (r#"{"payload":1,"key":5}"#, "expected text"),
-            (r#"{"payload":1,"version":-1}"#, "u64"),
-            (r#"{"payload":1,"headers":{"a":1}}"#, "expected text"),
-            (r#"{"payload":1} x"#, "trailing characters (column 15)"),
-            (r#"{"key":"#, "EOF"),
-            ("[1]", "expected a message"),
-            ("7", "expected a message"),
-            ("", "EOF"),
+            (
+                r#"{"payload":1,"key":5}"#,
+                "`key` must be text in quotes, or null, for example \"key\":\"user-1\"; it is the number 5",
+            ),
+            (
+                r#"{"payload":1,"id":[1]}"#,
+                "`id` must be text in quotes, or null, for example \"id\":\"order-17\"; it is an array",
+            ),
+            (r#"{"payload_base64":{}}"#, "`payload_base64` must be text in quotes: bytes in base64"),
+            (
+                r#"{"payload":1,"version":-1}"#,
+                "`version` must be a whole number from 0 on, or null, for example \"version\":7; it is the number -1",
+            ),
+            (r#"{"payload":1,"headers":{"a":1}}"#, "the header `a` must be text in quotes"),
+            (r#"{"payload":1,"headers":[]}"#, "`headers` must be an object of text"),
+            (r#"{"payload":1} x"#, "this is not JSON: trailing characters (column 15)"),
+            ("{\"payload\":1}\n{\"payload\":2}", "Content-Type: application/x-ndjson"),
+            (r#"{bad}"#, "this is not JSON: a field's name must stand in quotes (column 2)"),
+            (r#"{"key":"#, "the JSON ends too early (column 7)"),
+            (
+                "[1]",
+                "a message is an object such as {\"key\":\"user-1\",\"payload\":{\"n\":1}}; this is an array",
+            ),
+            ("7", "this is the number 7"),
+            ("", "there is no message"),
         ] {
             let got = error(text);
             assert!(got.contains(wants), "{text}: {got}");
         }
         let long = error(&format!(r#"{{"payload":1,"version":"{}"}}"#, "é".repeat(1_000_000)));
-        assert!(long.chars().count() < 300 && long.ends_with(" (column 2000025)"), "{long}");
+        assert!(long.chars().count() < 300 && long.ends_with("it is text"), "{long}");
         let unpaired = Line::parse(b"{\"payload\":\"\xff\"}").expect_err("not UTF-8");
         assert!(!unpaired.is_empty());
     }

@@ -6,6 +6,7 @@
 
 mod answer;
 mod body;
+mod explain;
 mod first_use;
 mod ids;
 mod items;
@@ -18,6 +19,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::response::IntoResponse;
+use keylane::handlers::{CONTENT_TYPE, OCTET_STREAM, is_content_type};
 use keylane::{Call, Draft, Error, ProduceError};
 
 use crate::app::App;
@@ -77,14 +79,15 @@ async fn produce_all(app: &App, topic: &str, request: Request) -> Result<Respons
     };
     intake.take_all(Items::new(form, &body.bytes)?).await?;
     drop(body);
-    let results = match intake.goal {
+    let (results, warning) = match intake.goal {
         Goal::Topic(call) => {
-            app.first_use.found(topic);
-            call.send().await?
+            let results = call.send().await?;
+            let any = results.iter().any(Result::is_ok);
+            (results, any.then(|| app.first_use.found(app, topic)).flatten())
         }
-        Goal::Nowhere { refused, .. } => refused.into_iter().map(Err).collect(),
+        Goal::Nowhere { refused, .. } => (refused.into_iter().map(Err).collect(), None),
     };
-    answer::answer(results, intake.refused)
+    answer::answer(results, intake.refused, warning)
 }
 
 /// How messages are written in a body.
@@ -191,8 +194,12 @@ impl Intake {
 
 /// Gives `then` the message as a producer takes it.
 fn with_draft<T>(line: &Line<'_>, id: &str, now_ms: u64, then: impl FnOnce(&Draft<'_>) -> T) -> T {
-    let headers: Vec<(&str, &[u8])> =
+    let mut headers: Vec<(&str, &[u8])> =
         line.headers.iter().map(|(name, value)| (&**name, value.as_bytes())).collect();
+    // Bytes may happen to read as JSON; whoever gets them is told that they are not meant so.
+    if line.payload.is_bytes() && !headers.iter().any(|(name, _)| is_content_type(name)) {
+        headers.push((CONTENT_TYPE, OCTET_STREAM.as_bytes()));
+    }
     then(&Draft {
         id,
         key: line.key.as_deref().map(str::as_bytes),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use keylane::Message;
 use keylane_server::{Config, Environment, Server};
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use crate::client::{Client, Rig};
 
@@ -141,11 +142,18 @@ async fn one_connection_too_many_is_told_and_a_place_that_is_free_is_given() {
     assert_eq!(first.ask("GET", "/healthz", &[], b"").await.status, 200);
     assert_eq!(second.ask("GET", "/healthz", &[], b"").await.status, 200);
     let mut third = rig.connect().await;
-    third.ask("GET", "/healthz", &[], b"").await.is_problem(503, "KL-1217");
+    third.ask("GET", "/admin/pipelines", &[], b"").await.is_problem(503, "KL-1217");
+    // Those who watch over the server are answered, and see how many were refused.
+    let metrics = rig.connect().await.ask("GET", "/metrics", &[], b"").await;
+    let text = String::from_utf8(metrics.body).expect("text");
+    assert!(text.contains("keylane_http_connections_refused_total 2"), "{text}");
+    let mut watching = rig.connect().await;
+    assert_eq!(watching.ask("GET", "/healthz", &[], b"").await.status, 200);
+    assert!(watching.answer().await.is_none(), "it keeps no place");
     drop(first);
     loop {
         let mut again = Client::connect(rig.address()).await;
-        if again.ask("GET", "/healthz", &[], b"").await.status == 200 {
+        if again.ask("GET", "/admin/pipelines", &[], b"").await.status == 200 {
             break;
         }
     }
@@ -254,8 +262,9 @@ async fn a_message_of_exactly_its_topics_limit_is_taken_and_a_byte_more_is_not()
     }
     for keylane in [rig.server.keylane(), embedded.keylane()] {
         for (payload, code) in [(fits, None), (fits + 1, Some("KL-1203"))] {
+            let digits: Box<RawValue> = RawValue::from_string("7".repeat(payload)).expect("a number");
             let message =
-                Message::new("t").id("m").key("kk").header("hhh", "vvvv").payload(vec![b'7'; payload]);
+                Message::new("t").id("m").key("kk").header("hhh", "vvvv").json(&digits).expect("JSON");
             assert_eq!(keylane.produce(message).await.err().map(|error| error.code()), code);
         }
     }

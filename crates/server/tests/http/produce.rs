@@ -6,11 +6,49 @@ use serde_json::{Value, json};
 use crate::client::Rig;
 
 const ONE: &str = "topics: { t: { partitions: 1 } }";
+/// A pipeline on it.
+const PRINTS: &str = "pipelines: { prints: { topic: t, handler: { log: {} } } }";
+
+/// ING-1, ADM-1: a name that was mistyped, or a pipeline that is missing, shows at the first message, once.
+#[tokio::test]
+async fn the_first_message_to_a_topic_that_nobody_reads_is_answered_with_a_warning() {
+    let topics = "topics: { t: { partitions: 1 }, lonely: { partitions: 1 } }";
+    let rig = Rig::start(&format!("{topics}\n{PRINTS}")).await;
+    let read = rig.json("t", r#"{"payload":1}"#).await.value();
+    assert_eq!(read.get("warnings"), None, "{read}");
+    // What is refused is not kept, so there is nothing to warn of yet.
+    assert_eq!(rig.json("lonely", r#"{"key":1}"#).await.status, 400);
+    let first = rig.json("lonely", r#"{"payload":1}"#).await.value();
+    let warnings = first["warnings"].as_array().expect("a list");
+    assert_eq!(warnings.len(), 1, "{first}");
+    let warning = warnings[0].as_str().expect("text");
+    assert!(warning.contains("`lonely`") && warning.contains("no pipeline of this server"), "{warning}");
+    let again = rig.json("lonely", r#"[{"payload":1},{"payload":2}]"#).await.value();
+    assert_eq!(again.get("warnings"), None, "{again}");
+    let shown = rig.get("/admin/topics").await.value();
+    let of = |name: &str| {
+        shown["topics"].as_array().and_then(|all| all.iter().find(|topic| topic["name"] == name)).cloned()
+    };
+    assert_eq!(of("t").expect("it is there")["pipelines"], json!(["prints"]));
+    assert_eq!(of("lonely").expect("it is there")["pipelines"], json!([]));
+}
+
+/// ING-5, MSG-1: bytes say that they are bytes, unless their producer says what they are; JSON says nothing.
+#[tokio::test]
+async fn bytes_get_a_content_type_and_json_gets_none() {
+    let rig = Rig::start(ONE).await;
+    let body = r#"[{"payload_base64":"e30="},{"payload_base64":"e30=","headers":{"Content-Type":"text/csv"}},{"payload":{}}]"#;
+    assert_eq!(rig.json("t", body).await.status, 202);
+    let messages = rig.messages("t").await;
+    assert_eq!(messages[0]["headers"], json!({ "content-type": "application/octet-stream" }));
+    assert_eq!(messages[1]["headers"], json!({ "Content-Type": "text/csv" }));
+    assert_eq!(messages[2]["headers"], json!({}));
+}
 
 /// ING-1, MSG-1.
 #[tokio::test]
 async fn one_message_is_answered_with_where_it_lies_and_read_back_as_it_came() {
-    let rig = Rig::start(ONE).await;
+    let rig = Rig::start(&format!("{ONE}\n{PRINTS}")).await;
     let body =
         r#"{"key":"user-1","payload":{"n" : 1.50e+2},"id":"m-1","version":9,"headers":{"b":"1","a":"é"}}"#;
     let answer = rig.json("t", body).await;

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use keylane_core::{Delivery, Draft, Frames};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
 
 use super::*;
+
+mod tls;
 
 /// What the server does after it has read a request.
 #[derive(Clone)]
@@ -71,7 +73,12 @@ impl Server {
     }
 }
 
-async fn serve(mut stream: TcpStream, connection: usize, answer: Answer, seen: Arc<Mutex<Vec<Seen>>>) {
+async fn serve(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    connection: usize,
+    answer: Answer,
+    seen: Arc<Mutex<Vec<Seen>>>,
+) {
     let mut buffer = Vec::new();
     loop {
         let end = loop {
@@ -204,13 +211,13 @@ async fn a_message_keeps_its_own_trace_and_attempts_share_the_one_that_is_made()
 
 /// ING-5, RTY-1.
 #[tokio::test]
-async fn success_is_done_the_four_reject_and_all_else_fails() {
+async fn success_is_done_the_three_reject_and_all_else_fails() {
     for (answer, expected) in [
         ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "done"),
         ("HTTP/1.1 204 No Content\r\n\r\n", "done"),
         ("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n", "rejected"),
         ("HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n", "rejected"),
-        ("HTTP/1.1 415 Unsupported\r\nContent-Length: 0\r\n\r\n", "rejected"),
+        ("HTTP/1.1 415 Unsupported\r\nContent-Length: 0\r\n\r\n", "failed"),
         ("HTTP/1.1 422 Unprocessable\r\nContent-Length: 0\r\n\r\n", "rejected"),
         ("HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n", "failed"),
         ("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "failed"),
@@ -343,23 +350,40 @@ async fn nobody_there_is_a_failure_that_says_so() {
 #[tokio::test]
 async fn private_addresses_are_called_only_if_that_is_allowed() {
     let server = Server::start(Answer::Keep(OK)).await;
-    for host in ["127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "10.0.0.1", "2130706433", "0x7f.1", "127.0.0.1."]
-    {
+    for host in [
+        "127.0.0.1",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "10.0.0.1",
+        "2130706433",
+        "0x7f.1",
+        "127.0.0.1.",
+        "localhost",
+        "LOCALHOST.",
+        "app.localhost",
+    ] {
         let url = format!("http://{host}:{}/", server.port);
         let error = HttpHandler::new(HttpSettings::new(&url)).err().expect("private");
-        assert!(error.contains("allow_private"), "{error}");
+        assert!(error.what.contains("allow_private"), "{error}");
     }
-    let by_name = format!("http://localhost:{}/", server.port);
-    let handler = HttpHandler::new(HttpSettings::new(&by_name)).expect("a name may be public");
-    let Outcome::Failed { error, .. } = push(&handler, &plain(), 1).await else {
-        panic!("loopback must not be reached");
-    };
-    assert!(error.contains("allow_private"), "{error}");
     assert_eq!(server.seen().len(), 0, "nothing was sent");
     for host in ["127.0.0.1", "[::ffff:127.0.0.1]", "localhost"] {
         let url = format!("http://{host}:{}/", server.port);
         assert_eq!(push(&handler_for(&url), &plain(), 1).await, Outcome::Done, "{host}");
     }
+}
+
+/// SEC-4: told before the first push, wherever the name stands.
+#[tokio::test]
+async fn a_name_that_leads_to_private_addresses_only_is_warned_of() {
+    // It is refused besides, since it needs no look-up; any other name that leads inwards is warned of like it.
+    let named = HttpSettings::new("http://localhost:1/orders?token=hunter2");
+    let warning = named.warning().await.expect("it leads to this machine");
+    assert!(warning.contains("localhost") && warning.contains("allow_private"), "{warning}");
+    assert!(!warning.contains("hunter2"), "{warning}");
+    assert_eq!(HttpSettings { allow_private: true, ..named }.warning().await, None);
+    assert_eq!(HttpSettings::new("http://no-such-name.invalid/").warning().await, None);
+    assert_eq!(HttpSettings::new("http://1.1.1.1/").warning().await, None);
 }
 
 /// ING-5, SEC-5.
@@ -372,6 +396,110 @@ fn a_url_that_cannot_be_pushed_to_is_named() {
         ("https://ada:secret@example.com/", "user name or a password"),
     ] {
         let error = HttpHandler::new(HttpSettings::new(url)).err().expect("a bad URL");
-        assert!(error.contains(says) && !error.contains("secret"), "{error}");
+        assert!(error.what.contains(says) && !error.what.contains("secret"), "{error}");
     }
+}
+
+/// ING-5: frameworks read a body by its content type.
+#[tokio::test]
+async fn every_payload_has_a_content_type() {
+    let server = Server::start(Answer::Keep(OK)).await;
+    let settings = HttpSettings { allow_private: true, ..HttpSettings::new(server.url()) };
+    let plain_handler = HttpHandler::new(settings.clone()).expect("good settings");
+    let told = HttpSettings { content_type: Some("text/csv".to_owned()), ..settings };
+    let told = HttpHandler::new(told).expect("good settings");
+    let own: [(&str, &[u8]); 1] = [("Content-Type", b"application/xml; charset=utf-8")];
+    let odd: [(&str, &[u8]); 1] = [("content-type", b"a\nb")];
+    let with = |payload, headers| Draft { id: "a", payload, headers, ..Draft::default() };
+    for (handler, draft, expected) in [
+        (&plain_handler, with(Some(&b"{\"n\": 1}"[..]), &[][..]), Some("application/json")),
+        (&plain_handler, with(Some(b" 7 "), &[]), Some("application/json")),
+        (&plain_handler, with(Some(b"{\"n\": 1"), &[]), Some("application/octet-stream")),
+        (&plain_handler, with(Some(b""), &[]), Some("application/octet-stream")),
+        (&plain_handler, with(Some(b"7"), &odd), Some("application/json")),
+        (&plain_handler, with(Some(b"7"), &own), Some("application/xml; charset=utf-8")),
+        (&plain_handler, with(None, &[]), None),
+        (&told, with(Some(b"7"), &[]), Some("text/csv")),
+        (&told, with(Some(b"7"), &own), Some("application/xml; charset=utf-8")),
+    ] {
+        assert_eq!(push(handler, &draft, 1).await, Outcome::Done);
+        let seen = server.seen();
+        let seen = seen.last().expect("just pushed");
+        assert_eq!(seen.header("Content-Type"), expected, "{draft:?}");
+        assert_eq!(
+            seen.head.to_ascii_lowercase().matches("\r\ncontent-type:").count(),
+            usize::from(expected.is_some())
+        );
+    }
+}
+
+/// ING-5, SEC-5: a handler can tell Keylane from a stranger.
+#[tokio::test]
+async fn a_push_carries_the_headers_of_the_config_and_its_signature() {
+    let server = Server::start(Answer::Keep(OK)).await;
+    let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let settings = HttpSettings {
+        allow_private: true,
+        headers: vec![("Authorization".to_owned(), "Bearer hunter2".to_owned())],
+        sign: Some(secret.to_owned()),
+        ..HttpSettings::new(server.url())
+    };
+    assert!(!format!("{settings:?}").contains("hunter2") && !format!("{settings:?}").contains(secret));
+    let handler = HttpHandler::new(settings).expect("good settings");
+    let draft = Draft { id: "m 1", ..plain() };
+    assert_eq!(push(&handler, &draft, 1).await, Outcome::Done);
+    assert_eq!(push(&handler, &draft, 2).await, Outcome::Done);
+    for seen in server.seen() {
+        assert_eq!(seen.header("Authorization"), Some("Bearer hunter2"));
+        assert_eq!(seen.header("webhook-id"), Some("m%201"), "all attempts have one id");
+        let at_s: u64 = seen.header("webhook-timestamp").expect("a time").parse().expect("seconds");
+        let mut again = HeaderMap::new();
+        Signer::new(secret)
+            .expect("a secret")
+            .sign(&mut again, "m%201", at_s, &seen.body)
+            .expect("it can be sent");
+        assert_eq!(seen.header("webhook-signature"), again["webhook-signature"].to_str().ok());
+    }
+}
+
+/// ING-5, SEC-5.
+#[test]
+fn settings_that_cannot_be_used_are_named() {
+    let with = |change: fn(&mut HttpSettings)| {
+        let mut settings = HttpSettings::new("https://example.com/");
+        change(&mut settings);
+        HttpHandler::new(settings).err().expect("wrong settings")
+    };
+    let header = |settings: &mut HttpSettings, name: &str, value: &str| {
+        settings.headers = vec![(name.to_owned(), value.to_owned())];
+    };
+    for (error, setting, says) in [
+        (
+            with(|settings| settings.content_type = Some("json".to_owned())),
+            "content_type",
+            "application/json",
+        ),
+        (with(|settings| settings.sign = Some("hunter2".to_owned())), "sign", "openssl rand"),
+        (with(|settings| settings.ca = Some("nothing".to_owned())), "ca", "no certificate"),
+        (with(|settings| settings.identity = Some((String::new(), String::new()))), "cert", "no certificate"),
+    ] {
+        assert_eq!(error.setting, setting);
+        assert!(error.what.contains(says) && !error.what.contains("hunter2"), "{error}");
+    }
+    for (name, value, says) in [
+        ("Content-Type", "a/b", "`content_type`"),
+        ("Keylane-Id", "1", "sets itself"),
+        ("webhook-id", "1", "sets itself"),
+        ("Host", "a", "sets itself"),
+        ("a b", "hunter2", "cannot be the name"),
+        ("a", "hunter2\r\nb: c", "control character"),
+    ] {
+        let mut settings = HttpSettings::new("https://example.com/");
+        header(&mut settings, name, value);
+        let error = HttpHandler::new(settings).err().expect("wrong settings");
+        assert_eq!(error.setting, "headers");
+        assert!(error.what.contains(says) && !error.what.contains("hunter2"), "{error}");
+    }
+    let plain = HttpSettings { ca: Some(String::new()), ..HttpSettings::new("http://example.com/") };
+    assert!(HttpHandler::new(plain).err().expect("no certificate").what.contains("http://"));
 }

@@ -1,0 +1,130 @@
+//! What runs on each message, as a config says it.
+
+use std::path::Path;
+
+use keylane::handlers::{HttpHandler, HttpSettings};
+
+use super::error::ConfigProblem;
+use super::reader::{Reader, Section};
+use super::{HandlerConfig, file};
+
+/// How a URL is written.
+const URL_HELP: &str =
+    "write it like this: `url: \"http://127.0.0.1:9000/orders\"`, without user or password";
+/// A file of certificates is at most this long: all authorities of a system take a fifth of it.
+const PEM_BYTES_MAX: u64 = 1024 * 1024;
+/// What every PEM text has.
+const PEM_BEGINS: &str = "-----BEGIN";
+
+/// Reads `handler` of a pipeline.
+pub(super) fn handler(reader: &mut Reader, pipeline: &Section<'_>) -> HandlerConfig {
+    let before = reader.problems.len();
+    let section = reader.inner(pipeline, "handler");
+    let (http, log) = (section.names("http"), section.names("log"));
+    if http == log && reader.problems.len() == before {
+        reader.problems.push(ConfigProblem {
+            code: if http { "KL-1007" } else { "KL-1006" },
+            place: section.place.clone(),
+            what: format!(
+                "{} {}",
+                section.path,
+                if http { "has both `http` and `log`" } else { "is missing" }
+            ),
+            help: "give exactly one: `handler: { http: { url: \"http://127.0.0.1:9000/\", allow_private: true } }` or `handler: { log: {} }`"
+                .to_owned(),
+        });
+    }
+    if !http {
+        if log {
+            reader.inner(&section, "log");
+        }
+        return HandlerConfig::Log;
+    }
+    let http = reader.inner(&section, "http");
+    let settings = http_settings(reader, &http);
+    // What pushing would refuse later is found now, with its line.
+    if reader.problems.len() == before
+        && let Err(error) = HttpHandler::new(settings.clone())
+    {
+        let mut elsewhere = settings.clone();
+        elsewhere.allow_private = true;
+        let help = match error.setting {
+            "url" if HttpHandler::new(elsewhere).is_ok() => {
+                "a public address needs nothing; for one of your own machine or network set `allow_private: true` beside it"
+            }
+            "url" => URL_HELP,
+            _ => "see docs/handlers.md for what a handler takes",
+        };
+        reader.problems.push(ConfigProblem {
+            code: "KL-1005",
+            place: http.place_of(error.setting),
+            what: format!("{}.{error}", http.path),
+            help: help.to_owned(),
+        });
+    }
+    HandlerConfig::Http(Box::new(settings))
+}
+
+fn http_settings(reader: &mut Reader, http: &Section<'_>) -> HttpSettings {
+    let url = reader.text(http, "url");
+    if http.node("url").is_some() && !(url.starts_with("http://") || url.starts_with("https://")) {
+        reader.problems.push(ConfigProblem {
+            code: "KL-1005",
+            place: http.place_of("url"),
+            what: format!("{}.url must be a URL that begins with http:// or https://", http.path),
+            help: URL_HELP.to_owned(),
+        });
+    }
+    let mut settings = HttpSettings::new(url);
+    settings.timeout = reader.duration(http, "timeout");
+    settings.allow_private = reader.flag(http, "allow_private");
+    settings.reject = reader.statuses(http, "reject");
+    settings.headers = reader.passed_on(http, "headers").into_iter().collect();
+    settings.content_type = text(reader, http, "content_type");
+    settings.sign = text(reader, http, "sign");
+    settings.ca = pem(reader, http, "ca");
+    settings.identity = match (pem(reader, http, "cert"), pem(reader, http, "key")) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        (certificate, _) => {
+            let (has, lacks) = if certificate.is_some() { ("cert", "key") } else { ("key", "cert") };
+            reader.problems.push(ConfigProblem {
+                code: "KL-1007",
+                place: http.place_of(has),
+                what: format!("{}.{has} is given without {lacks}", http.path),
+                help: "a client certificate needs both: `cert: /etc/keylane/client.pem, key: /etc/keylane/client.key`"
+                    .to_owned(),
+            });
+            None
+        }
+    };
+    settings
+}
+
+/// A text that may be left out.
+fn text(reader: &mut Reader, section: &Section<'_>, name: &str) -> Option<String> {
+    let text = reader.text(section, name);
+    section.node(name).is_some().then_some(text)
+}
+
+/// PEM, or the path of a file that holds it.
+fn pem(reader: &mut Reader, section: &Section<'_>, name: &str) -> Option<String> {
+    let text = text(reader, section, name)?;
+    if text.contains(PEM_BEGINS) {
+        return Some(text);
+    }
+    match file::regular(Path::new(&text), PEM_BYTES_MAX) {
+        Ok(content) if content.contains(PEM_BEGINS) => Some(content),
+        read => {
+            let why = read.err().map_or("it holds no PEM".to_owned(), |error| error.to_string());
+            reader.problems.push(ConfigProblem {
+                code: "KL-1008",
+                place: section.place_of(name),
+                what: format!("{}.{name}: {text} cannot be used: {why}", section.path),
+                help: "give the path of a PEM file that this user may read; it has a line that begins with -----BEGIN"
+                    .to_owned(),
+            });
+            Some(String::new())
+        }
+    }
+}

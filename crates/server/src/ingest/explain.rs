@@ -1,0 +1,103 @@
+//! What is wrong with a message that cannot be taken, in words of whoever sent it (ING-1): which field, what it may be,
+//! and an example. Looked for only once reading has failed, so it may take its time.
+
+use serde_json::error::Category;
+use serde_json::value::RawValue;
+use serde_json::{Error, Map, Value};
+
+/// Characters of what is wrong with a message.
+const ERROR_CHARS_MAX: usize = 200;
+/// A message as it should be.
+const EXAMPLE: &str = r#"{"key":"user-1","payload":{"n":1}}"#;
+
+/// What `error` means, which reading `text` as a message ended with.
+pub(super) fn explain(text: &[u8], error: &Error) -> String {
+    match error.classify() {
+        Category::Data => wrong_type(text).unwrap_or_else(|| in_words(error)),
+        Category::Eof if text.is_empty() => format!("there is no message; write it like this: {EXAMPLE}"),
+        Category::Eof => {
+            format!("the JSON ends too early (column {}); a quote or a bracket is not closed", error.column())
+        }
+        Category::Syntax | Category::Io => syntax(text, error),
+    }
+}
+
+/// The same for something that is not yet known to be a message.
+pub(super) fn in_words(error: &Error) -> String {
+    let text = error.to_string();
+    // Without the library's line number, which counts within one message.
+    match text.rfind(" at line ") {
+        Some(at) if error.column() > 0 => format!("{} (column {})", cut(&text[..at]), error.column()),
+        _ => cut(&text).to_owned(),
+    }
+}
+
+fn syntax(text: &[u8], error: &Error) -> String {
+    let what = in_words(error);
+    let behind = serde_json::Deserializer::from_slice(text).into_iter::<&RawValue>();
+    // A whole message, and behind it another one on the next line.
+    let mut values = behind;
+    let first = matches!(values.next(), Some(Ok(_))).then(|| values.byte_offset());
+    match first.map(|end| text[end..].trim_ascii_start()) {
+        Some([b'{', ..]) => format!(
+            "another message begins behind this one; to send a message a line, say `Content-Type: application/x-ndjson`, or send an array ({what})"
+        ),
+        _ => format!(
+            "this is not JSON: {}",
+            what.replace("key must be a string", "a field's name must stand in quotes")
+        ),
+    }
+}
+
+/// Which field is of the wrong type, and what it may be. None if that is not what is wrong.
+fn wrong_type(text: &[u8]) -> Option<String> {
+    let fields: Map<String, Value> = match serde_json::from_slice(text).ok()? {
+        Value::Object(fields) => fields,
+        other => {
+            let found = kind(&other);
+            return Some(format!("a message is an object such as {EXAMPLE}; this is {found}"));
+        }
+    };
+    fields.iter().find_map(|(name, value)| {
+        let (may_be, example) = match (name.as_str(), value) {
+            ("key" | "id" | "version" | "headers", Value::Null) => return None,
+            ("key" | "id" | "payload_base64", Value::String(_)) => return None,
+            ("version", Value::Number(number)) if number.is_u64() => return None,
+            ("headers", Value::Object(headers)) => {
+                let (header, value) = headers.iter().find(|(_, value)| !value.is_string())?;
+                return Some(format!(
+                    "the header `{}` must be text in quotes, for example \"headers\":{{\"a\":\"1\"}}; it is {}",
+                    shown(header),
+                    kind(value)
+                ));
+            }
+            ("key", _) => ("text in quotes, or null", r#""key":"user-1""#),
+            ("id", _) => ("text in quotes, or null", r#""id":"order-17""#),
+            ("payload_base64", _) => ("text in quotes: bytes in base64", r#""payload_base64":"aGVsbG8=""#),
+            ("version", _) => ("a whole number from 0 on, or null", r#""version":7"#),
+            ("headers", _) => ("an object of text, or null", r#""headers":{"source":"shop"}"#),
+            _ => return None,
+        };
+        Some(format!("`{name}` must be {may_be}, for example {example}; it is {}", kind(value)))
+    })
+}
+
+fn kind(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::Number(number) => cut(&format!("the number {number}")).to_owned(),
+        Value::String(_) => "text".to_owned(),
+        Value::Array(_) => "an array".to_owned(),
+        Value::Object(_) => "an object".to_owned(),
+    }
+}
+
+fn shown(name: &str) -> String {
+    name.chars().take(80).flat_map(char::escape_debug).collect()
+}
+
+/// The beginning of a text: a wrong value is part of what the library says, however long it is.
+fn cut(text: &str) -> &str {
+    text.char_indices().nth(ERROR_CHARS_MAX).map_or(text, |(at, _)| &text[..at])
+}
