@@ -21,6 +21,7 @@ mod kept;
 #[cfg(feature = "testing")]
 pub mod memory;
 mod tasks;
+pub mod tls;
 
 pub use contract::{
     AppendError, Backup, Broker, BrokerError, Change, ClientBroker, ClientFigures, Commit, Compression, Ends,

@@ -89,6 +89,7 @@ pub use error::Error;
 #[cfg(feature = "flaws")]
 pub use flaws::Flaws;
 pub use handler::{Attempt, Handler};
+pub use keylane_broker::tls::provide_cryptography;
 pub use keylane_broker::{ClientBroker, ClientFigures, Compression, Ids, ProduceError, TopicSpec};
 pub use keylane_core::{Delivery, Draft, Order, Outcome};
 pub use message::Message;

@@ -70,7 +70,7 @@ impl Costs {
 /// Looks at a server for a while; prints a line of the table.
 async fn look(server: &Server, what: &str, busy: Option<&[String]>) -> (Costs, f64) {
     let (before, began) = (Costs::of(server).await, Instant::now());
-    let client = reqwest::Client::new();
+    let client = keylane_tests::client();
     let mut sent = 0u64;
     while began.elapsed() < LOOK {
         for topic in busy.unwrap_or_default() {

@@ -418,6 +418,7 @@ fn form(scope: Option<&str>) -> String {
 
 fn client(endpoint: &Endpoint) -> Result<reqwest::Client, BrokerError> {
     let invalid = |text: String| BrokerError::Invalid(text);
+    crate::tls::provide_cryptography();
     let mut builder = reqwest::Client::builder().timeout(FETCH).redirect(reqwest::redirect::Policy::none());
     if let Some(path) = &endpoint.authority {
         let pem = std::fs::read(path)

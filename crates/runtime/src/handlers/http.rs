@@ -173,6 +173,7 @@ impl HttpHandler {
         let content_type = settings.content_type.as_deref().map(checked_content_type);
         let content_type = content_type.transpose().map_err(wrong("content_type"))?;
         let signer = settings.sign.as_deref().map(Signer::new).transpose().map_err(wrong("sign"))?;
+        keylane_broker::tls::provide_cryptography();
         let mut builder = Client::builder()
             .user_agent(concat!("keylane/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
