@@ -43,7 +43,10 @@ pub(crate) async fn accept(
     State(app): State<Arc<App>>,
     Segment(topic): Segment,
 ) -> Result<Response<Body>, Problem> {
-    Ok(listed("accepted", app.keylane.accept(&topic, "admin API").await?))
+    match app.keylane.accept(&topic, "admin API").await {
+        Ok(accepted) => Ok(listed("accepted", accepted)),
+        Err(error) => Err(with_topics(&app, error.into(), &topic).await),
+    }
 }
 
 /// Which group.
@@ -125,7 +128,12 @@ pub(crate) async fn lanes(
         Some(_) => return Err(Problem::bad_query("sort must be `depth` or `waiting`")),
     };
     let limit = limit(query.limit, LANES, LANES_MAX)?;
-    let lanes = app.keylane.lanes(query.pipeline.as_deref(), sort, limit).await?;
+    let lanes = app.keylane.lanes(query.pipeline.as_deref(), sort, limit).await;
+    let lanes = lanes.map_err(|error| {
+        let pipelines = app.keylane.pipelines_seen();
+        let names = pipelines.iter().map(|pipeline| pipeline.name.as_str());
+        Problem::from(error).with_nearest(query.pipeline.as_deref().unwrap_or_default(), names)
+    })?;
     Ok(listed("lanes", lanes))
 }
 
@@ -160,7 +168,10 @@ pub(crate) async fn messages(
     if matches!(from, From::Position(_)) && query.partition.is_none() {
         return Err(Problem::bad_query("from as a position needs a partition"));
     }
-    let mut tail = Tail::open(&app.keylane, &topic, query.partition, from).await?;
+    let mut tail = match Tail::open(&app.keylane, &topic, query.partition, from).await {
+        Ok(tail) => tail,
+        Err(error) => return Err(with_topics(&app, error.into(), &topic).await),
+    };
     if query.follow {
         let limit = query.limit.unwrap_or(usize::MAX);
         let body = Body::from_stream(tail.follow(app.phase.subscribe(), limit, app.blank_every));
@@ -169,6 +180,15 @@ pub(crate) async fn messages(
     }
     let limit = limit(query.limit, MESSAGES, MESSAGES_MAX)?;
     Ok(ingest::json(StatusCode::OK, tail.array(limit).await?))
+}
+
+/// Says which topic may have been meant, if there is none of that name.
+async fn with_topics(app: &App, problem: Problem, topic: &str) -> Problem {
+    if problem.status != StatusCode::NOT_FOUND {
+        return problem;
+    }
+    let topics = app.keylane.topics().await.unwrap_or_default();
+    problem.with_nearest(topic, topics.iter().map(|topic| topic.name.as_str()))
 }
 
 pub(crate) fn limit(asked: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {

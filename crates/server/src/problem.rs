@@ -8,6 +8,8 @@ use serde::Serialize;
 use serde::ser::SerializeMap;
 use serde_json::value::{RawValue, to_raw_value};
 
+use crate::config::nearest;
+
 /// Seconds after which one may try again when there is no room: long enough for a group commit or a batch to end,
 /// short enough that nobody idles.
 const RETRY_AFTER: &str = "1";
@@ -42,6 +44,16 @@ impl Problem {
 
     pub(crate) fn bad_query(detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, "KL-1504", "the query makes no sense", detail)
+    }
+
+    /// Names what may have been meant, where there is nothing of the name that was given.
+    pub(crate) fn with_nearest<'a>(mut self, name: &str, known: impl Iterator<Item = &'a str>) -> Problem {
+        if self.status == StatusCode::NOT_FOUND
+            && let Some(near) = nearest(name, known)
+        {
+            self.detail.push_str(&format!("; did you mean `{near}`?"));
+        }
+        self
     }
 
     /// Adds a member to the answer.

@@ -215,11 +215,11 @@ fn fewer_connections_are_taken_where_the_system_gives_few_descriptors() {
         .spawn()
         .expect("it starts");
     let mut events = BufReader::new(child.stderr.take().expect("it is piped")).lines();
-    let warned = events.any(|event| event.expect("text").contains("connections=70"));
+    let warned = events.any(|event| event.expect("text").contains("connections=38"));
     signal(&child, "-TERM");
     drop(events);
     child.wait().expect("it ends");
-    assert!(warned, "(400 - 256 - 4) / 2 is not said");
+    assert!(warned, "(400 - 256 - 64 - 4) / 2 is not said");
 }
 
 /// ADM-8, BRK-1.

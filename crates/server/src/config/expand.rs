@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::environment::Environment;
 use super::error::{ConfigError, ConfigProblem, Place};
+use super::file;
 use super::tree::{Key, Node, Value};
 
 /// A secret's file is at most this long: a token, a key or a URL, not a data file named by mistake.
@@ -129,11 +130,8 @@ fn secret_file(text: &str) -> Result<Option<String>, Complaint> {
             "check that the file is there and that this user may read it".to_owned(),
         )
     };
-    let size = std::fs::metadata(Path::new(path)).map_err(|error| complain(error.to_string()))?.len();
-    if size > SECRET_BYTES_MAX {
-        return Err(complain(format!("it has {size} bytes, more than a secret has")));
-    }
-    let content = std::fs::read_to_string(path).map_err(|error| complain(error.to_string()))?;
+    let content =
+        file::text(Path::new(path), SECRET_BYTES_MAX).map_err(|error| complain(error.to_string()))?;
     let content = content.trim_end_matches(['\r', '\n']);
     if content.is_empty() {
         return Err(complain("it is empty".to_owned()));

@@ -1,8 +1,10 @@
 //! What runs on each message, as a config says it.
 
+use std::path::Path;
+
 use keylane::handlers::{HttpHandler, HttpSettings};
 
-use super::HandlerConfig;
+use super::{HandlerConfig, file};
 use super::error::ConfigProblem;
 use super::reader::{Reader, Section};
 
@@ -111,11 +113,7 @@ fn pem(reader: &mut Reader, section: &Section<'_>, name: &str) -> Option<String>
     if text.contains(PEM_BEGINS) {
         return Some(text);
     }
-    let read = std::fs::metadata(&text).and_then(|found| match found.len() > PEM_BYTES_MAX {
-        true => Err(std::io::Error::other("it is longer than certificates are")),
-        false => std::fs::read_to_string(&text),
-    });
-    match read {
+    match file::text(Path::new(&text), PEM_BYTES_MAX) {
         Ok(content) if content.contains(PEM_BEGINS) => Some(content),
         read => {
             let why = read.err().map_or("it holds no PEM".to_owned(), |error| error.to_string());

@@ -7,6 +7,7 @@
 mod environment;
 mod error;
 mod expand;
+mod file;
 mod handler;
 mod print;
 mod read;
@@ -36,6 +37,9 @@ pub(crate) use units::duration;
 
 use crate::access::Role;
 use tree::Node;
+
+/// Bytes of a config: thousands of pipelines.
+const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// All settings of a server. `Config::default()` is what runs without a file.
 #[derive(Debug, Clone, PartialEq)]
@@ -147,24 +151,25 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads `file` (none: all defaults) with this process's environment.
-    pub fn load(file: Option<&Path>) -> Result<Config, ConfigError> {
+    /// Reads the file at `path` (none: all defaults) with this process's environment.
+    pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
         let environment = Environment::process();
-        let Some(file) = file else {
+        let Some(path) = path else {
             return Config::parse("the environment", "", &environment);
         };
-        let name = file.display().to_string();
-        let text = std::fs::read_to_string(file).map_err(|error| {
+        let name = path.display().to_string();
+        let unreadable = |why: String| {
             ConfigError::one(
                 &name,
                 ConfigProblem {
                     code: "KL-1001",
                     place: Place::Whole,
-                    what: format!("the config cannot be read: {error}"),
+                    what: format!("the config cannot be read: {why}"),
                     help: "check the path given with -c, and that this user may read the file".to_owned(),
                 },
             )
-        })?;
+        };
+        let text = file::text(path, CONFIG_BYTES_MAX).map_err(|error| unreadable(error.to_string()))?;
         Config::parse(&name, &text, &environment)
     }
 

@@ -1,0 +1,31 @@
+//! Reads a file that a config names, or the config itself: all of it, and never more than such a file has.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The text in a file. A device, or a pipe that goes on for ever, has no end to wait for.
+pub(super) fn text(path: &Path, bytes_max: u64) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(bytes_max + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > bytes_max {
+        true => Err(io::Error::other(format!("it has more than {bytes_max} bytes"))),
+        false => Ok(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ADM-9, SEC-2.
+    #[test]
+    fn a_file_without_an_end_is_given_up() {
+        let error = text(Path::new("/dev/zero"), 1000).expect_err("it never ends");
+        assert_eq!(error.to_string(), "it has more than 1000 bytes");
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "x".repeat(1000)).expect("written");
+        assert_eq!(text(file.path(), 1000).map(|text| text.len()).ok(), Some(1000));
+        assert!(text(file.path(), 999).is_err());
+    }
+}
