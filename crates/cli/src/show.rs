@@ -186,7 +186,10 @@ mod tests {
         }
         table.set_width(40);
         fit(&mut table);
-        assert!(!table.trim_fmt().contains("in a sentence of many words"), "it is broken where there is room for that");
+        assert!(
+            !table.trim_fmt().contains("in a sentence of many words"),
+            "it is broken where there is room for that"
+        );
     }
 
     /// ADM-8: what a handler answered can be a page of HTML.

@@ -87,9 +87,7 @@ mod tests {
     /// ADM-8: a mistyped level is told instead of turning all events off.
     #[test]
     fn what_says_nothing_is_refused_as_a_choice_of_events() {
-        for good in
-            ["info", "WARN", "info,keylane=debug", "keylane_broker::kafka=trace,off"]
-        {
+        for good in ["info", "WARN", "info,keylane=debug", "keylane_broker::kafka=trace,off"] {
             assert!(good.split(',').all(is_directive), "{good}");
         }
         for bad in ["foo bar", "inf", "keylane", "keylane=loud", "=info", "", "keylane debug"] {

@@ -158,7 +158,8 @@ impl<F> Shard<F> {
             depth: view.depth as usize + usize::from(running.is_some()),
             state: state_name(view.state, view.stuck),
             attempt: view.attempt,
-            waiting_seconds: appended_ms.map_or(0.0, |ms| self.clock.wall_ms().saturating_sub(ms) as f64 / 1000.0),
+            waiting_seconds: appended_ms
+                .map_or(0.0, |ms| self.clock.wall_ms().saturating_sub(ms) as f64 / 1000.0),
             last_tried_seconds: self.now_ms.saturating_sub(view.since_ms) as f64 / 1000.0,
             why: match view.why {
                 None if contained => Some("its handler blocks its thread".to_owned()),

@@ -102,9 +102,11 @@ impl<F> Shard<F> {
     ) {
         self.stats.failed();
         let (partition, position, size) = (delivery.partition(), delivery.position(), delivery.size());
+        // Told once: it is tried again for as long as it takes, and each try fails like the one before.
+        let was_stuck = self.engine.view(lane).is_some_and(|view| view.stuck);
         let retry = self.engine.failed(lane, delivery, error, retry_after_ms, self.now_ms);
         match retry {
-            Some(retry) if retry.stuck => self.tell_stuck(lane, position, retry.attempt - 1),
+            Some(retry) if retry.stuck && !was_stuck => self.tell_stuck(lane, position, retry.attempt - 1),
             Some(_) => {}
             None => {
                 // The partition is given up: the message is the next owner's.

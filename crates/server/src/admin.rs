@@ -62,7 +62,7 @@ pub(crate) async fn forget_group(
     Segment(topic): Segment,
     query: Result<Query<GroupQuery>, QueryRejection>,
 ) -> Result<Response<Body>, Problem> {
-    let Query(query) = query.map_err(|error| Problem::bad_query(error.body_text()))?;
+    let Query(query) = query.map_err(|error| Problem::of_query(&error))?;
     app.keylane.forget_group(&topic, &query.group).await?;
     Ok(listed("forgotten", query.group))
 }
@@ -121,7 +121,7 @@ pub(crate) async fn lanes(
     State(app): State<Arc<App>>,
     query: Result<Query<LanesQuery>, QueryRejection>,
 ) -> Result<Response<Body>, Problem> {
-    let Query(query) = query.map_err(|error| Problem::bad_query(error.body_text()))?;
+    let Query(query) = query.map_err(|error| Problem::of_query(&error))?;
     let sort = match query.sort.as_deref() {
         None | Some("depth") => LaneSort::Depth,
         Some("waiting") => LaneSort::Waiting,
@@ -154,7 +154,7 @@ pub(crate) async fn messages(
     Segment(topic): Segment,
     query: Result<Query<MessagesQuery>, QueryRejection>,
 ) -> Result<Response<Body>, Problem> {
-    let Query(query) = query.map_err(|error| Problem::bad_query(error.body_text()))?;
+    let Query(query) = query.map_err(|error| Problem::of_query(&error))?;
     let from = match query.from.as_deref() {
         None if query.follow => From::Latest,
         None | Some("earliest") => From::Earliest,

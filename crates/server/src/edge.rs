@@ -57,7 +57,9 @@ impl Head {
         }
         let name = header::CONTENT_LENGTH.as_str().as_bytes();
         let is_length = |line: &[u8]| {
-            line.len() > name.len() && line[name.len()] == b':' && line[..name.len()].eq_ignore_ascii_case(name)
+            line.len() > name.len()
+                && line[name.len()] == b':'
+                && line[..name.len()].eq_ignore_ascii_case(name)
         };
         match sent.bytes.split(|byte| *byte == b'\n').any(is_length) {
             true => Lengths::Both,
@@ -184,7 +186,8 @@ fn refusal(written: &[u8]) -> Option<Bytes> {
     let text = std::str::from_utf8(written).ok()?;
     let status = text.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
     let status = StatusCode::from_u16(status).ok().filter(StatusCode::is_client_error)?;
-    let is_bare = text.contains("\r\ncontent-length: 0\r\n") && text.find("\r\n\r\n")? + END.len() == text.len();
+    let is_bare =
+        text.contains("\r\ncontent-length: 0\r\n") && text.find("\r\n\r\n")? + END.len() == text.len();
     is_bare.then(|| {
         let body = serde_json::to_vec(&problem(status)).expect("text and numbers always serialize");
         let mut answer = format!(
@@ -205,7 +208,7 @@ fn problem(status: StatusCode) -> Problem {
         ),
         StatusCode::URI_TOO_LONG => "the address of the request is too long".to_owned(),
         _ => "this is not HTTP/1.1: the request must begin like `GET /healthz HTTP/1.1`, with a header `Name: value` a line behind it; \
-              if you speak TLS or HTTP/2, this server does not"
+              if you speak TLS, this server does not"
             .to_owned(),
     };
     Problem::new(status, "KL-1223", "the head of the request cannot be read", detail)
@@ -242,7 +245,8 @@ mod tests {
     /// ING-7.
     #[test]
     fn only_an_answer_without_a_body_is_replaced() {
-        let bare = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+        let bare =
+            b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
         let answer = refusal(bare).expect("replaced");
         assert!(String::from_utf8_lossy(&answer).contains("KL-1223"));
         for other in [

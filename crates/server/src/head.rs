@@ -14,7 +14,9 @@ pub(crate) fn check(head: &Parts, sent: &Head) -> Result<(), Problem> {
         [] if head.version < Version::HTTP_11 => {}
         [host] if is_authority(host.as_bytes()) => {}
         [_] => {
-            return Err(ambiguous("Host must be a name or an address, and may have a port: `Host: localhost:7400`"));
+            return Err(ambiguous(
+                "Host must be a name or an address, and may have a port: `Host: localhost:7400`",
+            ));
         }
         _ => return Err(ambiguous(format!("there must be one header Host, and there are {}", hosts.len()))),
     }

@@ -157,11 +157,7 @@ async fn handle(message: Message, witness: Arc<Witness>, clock: Clock) -> Outcom
 }
 
 /// A line a second, until `seconds` are over.
-async fn watch(
-    pipeline: &Pipeline,
-    witness: &Witness,
-    seconds: Option<u64>,
-) -> Result<(), Failure> {
+async fn watch(pipeline: &Pipeline, witness: &Witness, seconds: Option<u64>) -> Result<(), Failure> {
     let mut tick = tokio::time::interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tick.tick().await;

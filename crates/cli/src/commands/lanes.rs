@@ -68,7 +68,8 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     }
     let answer: Lanes = client.read(&answer)?;
     let rows = answer.lanes.iter().map(row).collect();
-    let header = ["pipeline", "key", "partition", "depth", "state", "attempt", "waits for", "last tried", "why"];
+    let header =
+        ["pipeline", "key", "partition", "depth", "state", "attempt", "waits for", "last tried", "why"];
     show::table(&header, rows, "no lanes: nothing is being handled or waits")
 }
 

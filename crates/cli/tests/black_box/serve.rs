@@ -13,7 +13,7 @@ use tempfile::TempDir;
 pub struct Running {
     pub child: Child,
     stdout: BufReader<ChildStdout>,
-    url: String,
+    pub url: String,
 }
 
 impl Running {
@@ -21,7 +21,7 @@ impl Running {
         Running::start_with(config, Stdio::null())
     }
 
-    fn start_with(config: &Path, stderr: Stdio) -> Running {
+    pub fn start_with(config: &Path, stderr: Stdio) -> Running {
         let mut child = command(&["serve", "-c", config.to_str().expect("text")])
             .stdout(Stdio::piped())
             .stderr(stderr)
@@ -301,6 +301,10 @@ fn a_new_token_lets_its_holder_in_and_nobody_else() {
     for stranger in [&["topics"][..], &["topics", "--token", "wrong"]] {
         let refused = server.run(stranger, b"");
         assert_eq!(refused.status.code(), Some(1));
-        assert!(one_sentence(&refused).contains("KL-"));
+        let said = one_sentence(&refused);
+        assert!(
+            said.contains("--token") && said.contains("KEYLANE_TOKEN") && said.ends_with("(KL-1501)"),
+            "{said}"
+        );
     }
 }

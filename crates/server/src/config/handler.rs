@@ -4,9 +4,9 @@ use std::path::Path;
 
 use keylane::handlers::{HttpHandler, HttpSettings};
 
-use super::{HandlerConfig, file};
 use super::error::ConfigProblem;
 use super::reader::{Reader, Section};
+use super::{HandlerConfig, file};
 
 /// How a URL is written.
 const URL_HELP: &str =

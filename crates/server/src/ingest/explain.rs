@@ -24,9 +24,22 @@ pub(super) fn explain(text: &[u8], error: &Error) -> String {
 
 /// What is wrong with text that is no JSON, of a message or of an array of them.
 pub(super) fn what_is_not_json(error: &Error) -> String {
-    let what = in_words(error);
-    format!("this is not JSON: {}", what.replace("key must be a string", "a field's name must stand in quotes"))
+    let mut what = in_words(error);
+    for (theirs, ours) in WORDS {
+        what = what.replace(theirs, ours);
+    }
+    format!("this is not JSON: {what}")
 }
+
+/// What the library calls a mistake, and what whoever sends JSON calls it.
+const WORDS: [(&str, &str); 6] = [
+    ("key must be a string", "a field's name must stand in quotes"),
+    ("expected value", "a value must stand here, and text stands in quotes"),
+    ("expected ident", "a word that is not true, false or null must stand in quotes"),
+    ("expected `", "there must be `"),
+    ("trailing comma", "a comma stands before a bracket that closes"),
+    ("trailing characters", "something stands behind the end"),
+];
 
 /// What the library says, in its own words.
 fn in_words(error: &Error) -> String {
@@ -56,7 +69,9 @@ fn wrong_type(text: &[u8]) -> Option<String> {
         other => {
             let found = kind(&other);
             let instead = match other {
-                Value::Array(_) => "; an array of messages is sent alone, as `Content-Type: application/json`",
+                Value::Array(_) => {
+                    "; an array of messages is sent alone, as `Content-Type: application/json`"
+                }
                 _ => "",
             };
             return Some(format!("a message is an object such as {EXAMPLE}; this is {found}{instead}"));

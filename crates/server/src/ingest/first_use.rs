@@ -66,7 +66,10 @@ impl FirstUse {
         }
         let is_new = self.known.write().expect("no holder panics").insert(topic.to_owned());
         if is_new && !app.read_topics.contains(topic) {
-            tracing::warn!(topic, "messages are produced to this topic, and no pipeline of this server reads it");
+            tracing::warn!(
+                topic,
+                "messages are produced to this topic, and no pipeline of this server reads it"
+            );
         }
     }
 }

@@ -228,6 +228,71 @@ async fn a_refusal_does_not_wait_for_the_body() {
     }
 }
 
+/// ING-7: errors speak the language of whoever sent the message: which field, what it may be, an example.
+#[tokio::test]
+async fn what_is_wrong_is_told_in_the_senders_words() {
+    let rig = Rig::start(ONE).await;
+    let lines = "{\"payload\":1}\n{\"payload\":2}";
+    for (kind, body, code, wants) in [
+        (
+            JSON,
+            "{\"payload\":1,\"key\":5}",
+            "KL-1202",
+            "`key` must be text in quotes, or null, for example \"key\":\"user-1\"; it is the number 5",
+        ),
+        (JSON, "{\"payload\":1,\"version\":\"7\"}", "KL-1202", "`version` must be a whole number from 0 on"),
+        (JSON, "{\"payload\":1,\"headers\":{\"a\":1}}", "KL-1202", "the header `a` must be text in quotes"),
+        (JSON, "{bad}", "KL-1202", "a field's name must stand in quotes"),
+        (
+            JSON,
+            "[{\"payload\":1},{bad}]",
+            "KL-1207",
+            "at its index 1: this is not JSON: a field's name must stand in quotes",
+        ),
+        (JSON, lines, "KL-1202", "say `Content-Type: application/x-ndjson`"),
+        (
+            "application/x-ndjson",
+            "[{\"payload\":1}]",
+            "KL-1202",
+            "an array of messages is sent alone, as `Content-Type: application/json`",
+        ),
+        (JSON, "hello", "KL-1202", "this is not JSON"),
+    ] {
+        let problem = rig.post("t", kind, body).await.is_problem(400, code);
+        let said = problem["detail"].as_str().expect("text");
+        assert!(said.contains(wants), "{body}: {said}");
+        for rust in ["expected", "u64", "key must be a string", "invalid type"] {
+            assert!(!said.contains(rust), "{body}: {said}");
+        }
+    }
+    rig.post("t", "application/x-www-form-urlencoded", "{\"payload\":1}").await.is_problem(415, "KL-1209");
+}
+
+/// SEC-1: one rule for all routes: a page of another site changes nothing, and what the page of this server does passes.
+#[tokio::test]
+async fn a_page_of_another_site_changes_nothing_on_any_route() {
+    let rig = Rig::start(ONE).await;
+    let document = rig.get("/openapi.json").await.value();
+    let mut client = rig.connect().await;
+    let mut changing = 0;
+    for (path, methods) in document["paths"].as_object().expect("an object") {
+        let path = path.replace("{topic}", "t").replace("{code}", "KL-1001");
+        for method in methods.as_object().expect("an object").keys().filter(|method| *method != "get") {
+            changing += 1;
+            for foreign in [("Origin", "http://evil.example"), ("Sec-Fetch-Site", "cross-site")] {
+                let answer = client.ask(&method.to_uppercase(), &path, &[foreign], b"").await;
+                answer.is_problem(403, "KL-1505");
+            }
+        }
+    }
+    assert!(changing >= 6, "only {changing} routes change something");
+    for own in [("Origin", "http://localhost"), ("Sec-Fetch-Site", "same-origin"), ("A", "b")] {
+        let headers = [("Content-Type", JSON), own];
+        let answer = client.ask("POST", "/v1/topics/t/messages", &headers, b"{\"payload\":1}").await;
+        assert_eq!(answer.status, 202, "{own:?}: {}", answer.text());
+    }
+}
+
 /// ADM-2.
 #[tokio::test]
 async fn with_tokens_each_role_may_do_what_it_says() {
@@ -265,7 +330,7 @@ async fn with_tokens_each_role_may_do_what_it_says() {
                 403 => drop(answer.is_problem(403, "KL-1502")),
                 _ => {}
             }
-            for path in ["/healthz", "/readyz", "/version", "/"] {
+            for path in ["/healthz", "/readyz", "/version", "/", "/openapi.json", "/errors/KL-1501"] {
                 assert_eq!(client.ask("GET", path, &headers, b"").await.status, 200, "{path}");
             }
         }
