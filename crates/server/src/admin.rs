@@ -170,7 +170,7 @@ pub(crate) async fn messages(
     }
     let mut tail = match Tail::open(&app.keylane, &topic, query.partition, from).await {
         Ok(tail) => tail,
-        Err(error) => return Err(with_topics(&app, error.into(), &topic).await),
+        Err(problem) => return Err(with_topics(&app, problem, &topic).await),
     };
     if query.follow {
         let limit = query.limit.unwrap_or(usize::MAX);

@@ -275,7 +275,7 @@ fn schemas() -> Value {
             "held_back_by": { "type": "array", "items": object(json!({
                 "group": text(), "configured": { "type": "boolean" }, "until": { "type": ["integer", "null"] },
             })) },
-            "pipelines": { "type": "array", "items": text(), "description": "Pipelines of this process that read it" },
+            "pipelines": { "type": "array", "items": text(), "description": "Pipelines of this server that read it" },
         })),
         "ShownMessage": {
             "type": "object",

@@ -210,7 +210,7 @@ async fn start_pipeline(
         keylane.pipeline(name).topic(&config.topic).group(&config.group).settings(config.settings.clone());
     let pipeline = match &config.handler {
         HandlerConfig::Http(http) => {
-            let handler = HttpHandler::new(http.clone())
+            let handler = HttpHandler::new((**http).clone())
                 .map_err(|why| ServeError::Handler { pipeline: name.to_owned(), why: why.to_string() })?;
             builder.handle(handler).start().await?
         }

@@ -131,7 +131,7 @@ fn secret_file(text: &str) -> Result<Option<String>, Complaint> {
         )
     };
     let content =
-        file::text(Path::new(path), SECRET_BYTES_MAX).map_err(|error| complain(error.to_string()))?;
+        file::regular(Path::new(path), SECRET_BYTES_MAX).map_err(|error| complain(error.to_string()))?;
     let content = content.trim_end_matches(['\r', '\n']);
     if content.is_empty() {
         return Err(complain("it is empty".to_owned()));

@@ -14,6 +14,14 @@ pub(super) fn text(path: &Path, bytes_max: u64) -> io::Result<String> {
     }
 }
 
+/// The same of a file that is nothing but a file: opening a pipe waits for somebody who writes into it, perhaps for ever.
+pub(super) fn regular(path: &Path, bytes_max: u64) -> io::Result<String> {
+    match std::fs::metadata(path)?.is_file() {
+        true => text(path, bytes_max),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

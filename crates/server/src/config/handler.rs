@@ -62,7 +62,7 @@ pub(super) fn handler(reader: &mut Reader, pipeline: &Section<'_>) -> HandlerCon
             help: help.to_owned(),
         });
     }
-    HandlerConfig::Http(settings)
+    HandlerConfig::Http(Box::new(settings))
 }
 
 fn http_settings(reader: &mut Reader, http: &Section<'_>) -> HttpSettings {
@@ -113,7 +113,7 @@ fn pem(reader: &mut Reader, section: &Section<'_>, name: &str) -> Option<String>
     if text.contains(PEM_BEGINS) {
         return Some(text);
     }
-    match file::text(Path::new(&text), PEM_BYTES_MAX) {
+    match file::regular(Path::new(&text), PEM_BYTES_MAX) {
         Ok(content) if content.contains(PEM_BEGINS) => Some(content),
         read => {
             let why = read.err().map_or("it holds no PEM".to_owned(), |error| error.to_string());

@@ -129,7 +129,7 @@ pub struct PipelineConfig {
 #[non_exhaustive]
 pub enum HandlerConfig {
     /// Pushes it to a URL.
-    Http(HttpSettings),
+    Http(Box<HttpSettings>),
     /// Prints it.
     Log,
 }

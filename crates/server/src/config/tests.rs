@@ -344,7 +344,7 @@ fn defaults_are_those_of_the_library() {
     assert_eq!(prints.pipelines["t"].settings, Settings::default());
     let library = keylane::handlers::HttpSettings::new("http://x/");
     let HandlerConfig::Http(http) = &pipeline.handler else { panic!("it is http") };
-    assert_eq!(*http, library);
+    assert_eq!(**http, library);
 }
 
 /// ADM-9. Set KEYLANE_WRITE in the environment of this test to write the file anew.

@@ -152,10 +152,9 @@ async fn a_key_has_waited_as_long_as_its_first_message() {
     assert_eq!(rig.json("t", "{\"payload\":1,\"key\":\"old\"}").await.status, 202);
     loop {
         let old = lanes().await[0].clone();
-        if old["attempt"].as_u64() > Some(20) && seconds(&old, "waiting_seconds") > 0.2 {
-            if seconds(&old, "last_tried_seconds") < 0.1 {
-                break;
-            }
+        let is_old = old["attempt"].as_u64() > Some(20) && seconds(&old, "waiting_seconds") > 0.2;
+        if is_old && seconds(&old, "last_tried_seconds") < 0.1 {
+            break;
         }
         tokio::task::yield_now().await;
     }
