@@ -274,7 +274,12 @@ impl Pipeline {
     /// [`Pipeline::look`] or [`Pipeline::status`] saw (ING-8).
     pub fn seen(&self) -> PipelineStatus {
         let at = &self.inner.subscription;
-        let partitions = self.inner.lagging.partitions(&all(&self.inner.views));
+        let mut partitions = self.inner.lagging.partitions(&all(&self.inner.views));
+        // What another process owns it counts; after a drain what was known last still holds.
+        if matches!(*self.inner.stop.borrow(), Stopping::No) {
+            let idle = partitions.iter_mut().filter(|partition| partition.state == PartitionState::Idle);
+            idle.for_each(|partition| partition.dead = 0);
+        }
         let figures = self.inner.shards.figures();
         PipelineStatus {
             name: self.name().to_owned(),

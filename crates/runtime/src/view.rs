@@ -72,7 +72,7 @@ impl PartitionView {
     pub(crate) fn idle(&self) {
         self.change(|shown| {
             if shown.state != PartitionState::Stopped {
-                (shown.state, shown.epoch, shown.dead) = (PartitionState::Idle, 0, 0);
+                (shown.state, shown.epoch) = (PartitionState::Idle, 0);
             }
             shown.gates = None;
         });

@@ -274,8 +274,9 @@ fn check_says_what_would_run() {
     assert_eq!(shown.status.code(), Some(0), "{}", text(&shown.stderr));
     let table = text(&shown.stdout);
     assert!(table.contains("127.0.0.1:7499") && table.contains("orders") && table.contains("log"), "{table}");
-    let plan: Value =
-        serde_json::from_slice(&keylane(&["check", "-c", path, "--json"], b"").stdout).expect("JSON");
+    let printed = keylane(&["check", "-c", path, "--json"], b"").stdout;
+    assert_eq!(text(&printed).lines().count(), 1, "one line, as all JSON is");
+    let plan: Value = serde_json::from_slice(&printed).expect("JSON");
     assert_eq!(plan["topics"][0]["partitions"], 6);
     assert_eq!(plan["pipelines"][0]["handler"], "log");
     assert!(!folder.path().join("data").exists(), "check opens nothing");
