@@ -11,6 +11,7 @@
     reason = "what stands outside of Keylane has its own clock, environment and tasks"
 )]
 
+mod browser;
 mod check;
 mod cluster;
 mod database;
@@ -26,6 +27,7 @@ mod storm;
 mod tokens;
 mod wait;
 
+pub use browser::Browser;
 pub use check::{Report, check, check_committed};
 pub use cluster::Cluster;
 pub use database::{Database, Engine, Outbox, OutboxRow};

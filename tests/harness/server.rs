@@ -40,6 +40,8 @@ pub struct Setup {
     pub replicas: (u32, u32),
     /// What stands behind `topics:`, instead of the topic `t`.
     pub topics: Option<String>,
+    /// Further settings of the server, as they follow others within braces.
+    pub server: String,
     /// Lines at the top of the config.
     pub top: String,
     /// What stands beside `t`: further topics, as they follow it, and lines of further pipelines.
@@ -59,6 +61,7 @@ impl Default for Setup {
             broker: "{ kind: embedded }".to_owned(),
             replicas: (1, 1),
             topics: None,
+            server: String::new(),
             top: String::new(),
             more: Default::default(),
         }
@@ -109,7 +112,7 @@ impl Setup {
         });
         let mut text = format!(
             "{}\n\
-             server: {{ listen: \"127.0.0.1:{port}\", drain: {} }}\n\
+             server: {{ listen: \"127.0.0.1:{port}\", drain: {}{} }}\n\
              data: \"{}\"\n\
              broker: {}\n\
              topics: {topics}\n\
@@ -117,6 +120,7 @@ impl Setup {
              handler: {{ http: {{ url: \"{}{}\", timeout: {}, allow_private: true{} }} }}\n",
             self.top,
             self.drain,
+            self.server,
             data.display(),
             self.broker,
             handler,

@@ -169,10 +169,10 @@ async fn a_backlog_of_messages_without_a_key_delays_no_key() {
         Some(_) => Reply::Status(200),
     });
     let keyless: Vec<Item> =
-        (0..3_000).map(|n| Item { key: None, id: format!("keyless-{n}"), n, padding: 0 }).collect();
-    let setup = Setup::pipeline(&["shards: 1", "concurrency: 20"]).partitions(1);
+        (0..12_000).map(|n| Item { key: None, id: format!("keyless-{n}"), n, padding: 0 }).collect();
+    let setup = Setup::pipeline(&["shards: 1", "concurrency: 200"]).partitions(1);
     let (server, acked) = others_run_beside(setup, &sink, &keyless).await;
-    assert_eq!(sink.calls().iter().filter(|call| call.key.is_none()).count(), 10, "half of the concurrency");
+    assert_eq!(sink.calls().iter().filter(|call| call.key.is_none()).count(), 100, "half of the concurrency");
     sink.release();
     sink.behave(|_| Reply::Status(200));
     server.settles(&sink, &acked).await;

@@ -215,6 +215,10 @@ pub fn refusal(status: StatusCode, body: &[u8]) -> String {
         (true, false) => problem.title,
         (true, true) => format!("the server answered {status}"),
     };
+    let said = match status {
+        StatusCode::UNAUTHORIZED => format!("{said}. Give it as --token, or in the variable KEYLANE_TOKEN"),
+        _ => said,
+    };
     if problem.code.is_empty() { said } else { format!("{said} ({})", problem.code) }
 }
 

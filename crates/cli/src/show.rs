@@ -11,15 +11,20 @@ use serde_json::value::RawValue;
 
 use crate::failure::Failure;
 
+/// Columns below which no table is broken to fit.
+const TERMINAL_WIDTH_MIN: u16 = 40;
+/// Characters of a text of any length that a table shows; `--json` has all of it.
+const BEGINNING_CHARS: usize = 160;
+
 /// Writes a line and hands it on at once, so that whoever reads through a pipe sees it now.
 pub fn line(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Failure::output)
 }
 
-/// Writes a value as JSON, for programs.
+/// Writes a value as JSON on one line, as servers answer, for programs.
 pub fn json(value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value)
+    let text = serde_json::to_string(value)
         .map_err(|error| Failure::Failed(format!("cannot write the answer as JSON: {error}")))?;
     line(&text)
 }
@@ -37,12 +42,20 @@ pub fn table(header: &[&str], rows: Vec<Vec<Cell>>, nothing: &str) -> Result<(),
     let mut table = Table::new();
     table
         .load_style(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(header.iter().map(|name| name.to_uppercase()).collect::<Vec<_>>());
     for row in rows {
         table.add_row(row.into_iter().map(comfy_table::Cell::from).collect::<Vec<_>>());
     }
+    fit(&mut table);
     line(&table.trim_fmt())
+}
+
+/// Breaks long cells, so that the table fits into the terminal; unless that is too narrow for it, or says that it has no
+/// width at all, as some do that run in an editor or under a script.
+fn fit(table: &mut Table) {
+    let is_wide = table.width().is_some_and(|width| width >= TERMINAL_WIDTH_MIN);
+    let arrangement = if is_wide { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
+    table.set_content_arrangement(arrangement);
 }
 
 /// A cell of a table.
@@ -54,6 +67,11 @@ pub enum Cell {
 }
 
 impl Cell {
+    /// The beginning of a text of any length, on one line, made harmless; a dash if there is none.
+    pub fn beginning(text: Option<&str>) -> Cell {
+        Cell::Text(text.map_or_else(|| "-".to_owned(), beginning))
+    }
+
     /// Text, made harmless; a dash if there is none.
     pub fn text(text: Option<&str>) -> Cell {
         Cell::Text(text.map_or_else(|| "-".to_owned(), harmless))
@@ -88,11 +106,23 @@ pub fn harmless(text: &str) -> String {
             '\r' => out.push_str("\\r"),
             '\t' => out.push_str("\\t"),
             // Four digits as in JSON, so that an escaped JSON line is still JSON.
-            c if c.is_control() => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c if c.is_control() || turns_text(c) => out.push_str(&format!("\\u{:04x}", u32::from(c))),
             c => out.push(c),
         }
     }
     out
+}
+
+/// Whether a character makes a terminal show the text around it in another order than it stands, or on another line.
+fn turns_text(c: char) -> bool {
+    matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn beginning(text: &str) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let shown: String = words.chars().take(BEGINNING_CHARS).collect();
+    let dots = if shown.len() < words.len() { "…" } else { "" };
+    harmless(&(shown + dots))
 }
 
 /// JSON on one line, harmless, with nothing else changed: numbers keep all their digits.
@@ -140,6 +170,36 @@ mod tests {
     fn an_escape_sequence_in_a_key_does_not_reach_the_terminal() {
         assert_eq!(harmless("a\u{1b}[2Jb\n\u{9b}"), "a\\u001b[2Jb\\n\\u009b");
         assert_eq!(harmless("grüße 你好"), "grüße 你好");
+        assert_eq!(harmless("a\u{202e}b\u{2066}\u{200f}c"), "a\\u202eb\\u2066\\u200fc");
+    }
+
+    /// ADM-8: a terminal that says that it has no columns.
+    #[test]
+    fn a_table_is_whole_where_the_terminal_has_no_width() {
+        let mut table = Table::new();
+        table.add_row(["a key of some length", "why it waits, in a sentence of many words"]);
+        for width in [0, 5] {
+            table.set_width(width);
+            fit(&mut table);
+            let shown = table.trim_fmt();
+            assert!(shown.contains("a key of some length") && shown.contains("of many words"), "{shown}");
+        }
+        table.set_width(40);
+        fit(&mut table);
+        assert!(
+            !table.trim_fmt().contains("in a sentence of many words"),
+            "it is broken where there is room for that"
+        );
+    }
+
+    /// ADM-8: what a handler answered can be a page of HTML.
+    #[test]
+    fn of_a_long_text_a_table_shows_the_beginning() {
+        let page = format!("answered 500:\n  <html>{}", "<p>x</p>".repeat(300));
+        let Cell::Text(shown) = Cell::beginning(Some(&page)) else { panic!("it is text") };
+        assert!(shown.starts_with("answered 500: <html><p>") && shown.ends_with('…'), "{shown}");
+        assert_eq!(shown.chars().count(), BEGINNING_CHARS + 1);
+        assert_eq!(beginning("short"), "short");
     }
 
     /// SEC-5.

@@ -29,6 +29,7 @@ impl Signals {
     pub async fn next(&mut self) {
         loop {
             tokio::select! {
+                biased;
                 _ = self.interrupt.recv() => return,
                 _ = self.terminate.recv() => return,
                 _ = self.hangup.recv() => {

@@ -72,8 +72,9 @@ impl Burials {
 
     /// These are to be stored, for the journal with this id.
     pub(crate) fn add(&mut self, journal: u128, rejections: Vec<Rejection>) {
-        self.waiting.extend(rejections);
         let (subscription, hold) = (&self.subscription, &self.hold);
+        rejections.iter().for_each(|rejection| subscription.rejections.tell(subscription, rejection));
+        self.waiting.extend(rejections);
         self.task.get_or_insert_with(|| {
             let (to, rejections) = mpsc::channel(STORING_MAX);
             let (stored, from) = mpsc::channel(STORING_MAX);

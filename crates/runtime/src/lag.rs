@@ -1,5 +1,9 @@
 //! How far a pipeline is behind: in messages, and by the age of the oldest that is not settled (BRK-5).
 //!
+//! Lag has one meaning wherever it is shown: the messages of a topic that are not on record as settled. What is being
+//! handled counts, and so does what was handled a moment ago and is not on record yet, since a crash would run it again.
+//! [`Lagging::lag`] is the one function that counts it.
+//!
 //! [`Lagging::look`] asks the broker and remembers what it said; [`Lagging::partitions`] and [`Lagging::lag`] answer from
 //! memory, at once, whatever the broker does (ING-8). While the broker cannot be reached the figures are the last ones:
 //! metrics that vanish with the broker would be of no help when they are needed (BRK-8).

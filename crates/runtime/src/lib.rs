@@ -63,6 +63,8 @@ mod permits;
 mod pipeline;
 mod poll;
 pub mod produce;
+mod rejections;
+mod seldom;
 pub mod settings;
 mod settle;
 mod shard;

@@ -170,6 +170,7 @@ pub(crate) struct Link {
     ticked_ms: AtomicU64,
     paused: AtomicU8,
     read: Mutex<BatchTimes>,
+    read_to: AtomicU64,
 }
 
 /// Why a shard reads nothing more of a partition.
@@ -231,9 +232,15 @@ impl Link {
         self.ticked_ms.load(Ordering::Relaxed)
     }
 
-    /// The shard has read a batch that begins at `position` and was appended at `appended_ms`.
-    pub(crate) fn read(&self, position: u64, appended_ms: u64) {
+    /// The shard has read a batch that begins at `position`, ends before `next` and was appended at `appended_ms`.
+    pub(crate) fn read(&self, position: u64, next: u64, appended_ms: u64) {
         self.read.lock().expect("no holder panics").push(position, appended_ms);
+        self.read_to.store(next, Ordering::Relaxed);
+    }
+
+    /// The position behind everything that the shard has read; 0 before the first batch.
+    pub(crate) fn read_to(&self) -> u64 {
+        self.read_to.load(Ordering::Relaxed)
     }
 
     /// When the message at `low`, below which everything is settled, was appended; none if its batch was not read yet.

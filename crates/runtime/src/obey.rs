@@ -113,6 +113,7 @@ impl<F> Shard<F> {
     /// Twice a second: shows that the shard is alive, and lets idle lanes go.
     pub(crate) fn tick(&mut self) {
         self.ticked_ms = self.now_ms;
+        self.tell_stuck_rest();
         for part in self.parts.iter().flatten() {
             part.link.tick(self.now_ms);
         }

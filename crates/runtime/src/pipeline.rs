@@ -14,6 +14,7 @@ use crate::follow::Follow;
 use crate::handler::IntoHandler;
 use crate::keylane::Claimed;
 use crate::lag::Lagging;
+use crate::rejections::Rejections;
 use crate::settings::Settings;
 use crate::shards::Shards;
 use crate::status::{LaneCounts, LaneSort, LaneStatus, PartitionState, PartitionStatus, PipelineStatus};
@@ -121,6 +122,7 @@ impl<H: Handler> PipelineBuilder<H> {
             flaws: settings.flaws(),
             counters: CommitCounters::default(),
             committer: Committer::default(),
+            rejections: Rejections::default(),
             pace: Arc::clone(&inner.pace),
             seed: inner.clock.seed().map(AtomicU64::new),
         });
@@ -248,6 +250,7 @@ impl Pipeline {
             let _ = ended.wait_for(|ended| *ended).await;
         }
         inner.shards.stop();
+        inner.subscription.rejections.end(&inner.subscription);
         // Its name and its group may be used again.
         drop(inner.claimed.lock().expect("no holder panics").take());
         Ok(())
@@ -263,6 +266,7 @@ impl Pipeline {
 
     /// Asks the broker for what [`Pipeline::seen`] shows and this process cannot know by itself.
     pub async fn look(&self) -> Result<(), Error> {
+        self.inner.subscription.rejections.tell_rest(&self.inner.subscription);
         self.inner.lagging.look(&self.inner.subscription, &all(&self.inner.views)).await
     }
 
@@ -270,7 +274,12 @@ impl Pipeline {
     /// [`Pipeline::look`] or [`Pipeline::status`] saw (ING-8).
     pub fn seen(&self) -> PipelineStatus {
         let at = &self.inner.subscription;
-        let partitions = self.inner.lagging.partitions(&all(&self.inner.views));
+        let mut partitions = self.inner.lagging.partitions(&all(&self.inner.views));
+        // What another process owns it counts; after a drain what was known last still holds.
+        if matches!(*self.inner.stop.borrow(), Stopping::No) {
+            let idle = partitions.iter_mut().filter(|partition| partition.state == PartitionState::Idle);
+            idle.for_each(|partition| partition.dead = 0);
+        }
         let figures = self.inner.shards.figures();
         PipelineStatus {
             name: self.name().to_owned(),
@@ -288,7 +297,8 @@ impl Pipeline {
             },
             handled: figures.handled,
             failed: figures.failed,
-            dead: figures.dead,
+            dead: partitions.iter().map(|partition| partition.dead).sum(),
+            rejected: figures.dead,
             commits: at.counters.shown(),
             in_flight: figures.in_flight,
             blocking: self.inner.shards.blocking(),

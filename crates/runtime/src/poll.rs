@@ -187,7 +187,7 @@ impl Part {
             Poll::Ready(Ok(batch)) => {
                 self.load.add(batch.count as usize, batch.frames.len());
                 shard.add(batch.count as usize, batch.frames.len());
-                self.link.read(self.next, batch.appended_ms);
+                self.link.read(self.next, batch.next, batch.appended_ms);
                 self.next = batch.next;
                 self.cursor = Some(batch.cursor(self.epoch));
                 Ok(true)

@@ -9,6 +9,7 @@ use keylane_core::{Delivery, End, LaneHash, LaneId, Outcome, Settlement, settle}
 
 use crate::link::Rejection;
 use crate::poll::Part;
+use crate::rejections::beginning;
 use crate::shard::{Current, Shard};
 use crate::slot::Polled;
 
@@ -101,17 +102,11 @@ impl<F> Shard<F> {
     ) {
         self.stats.failed();
         let (partition, position, size) = (delivery.partition(), delivery.position(), delivery.size());
+        // Told once: it is tried again for as long as it takes, and each try fails like the one before.
+        let was_stuck = self.engine.view(lane).is_some_and(|view| view.stuck);
         let retry = self.engine.failed(lane, delivery, error, retry_after_ms, self.now_ms);
         match retry {
-            Some(retry) if retry.stuck => {
-                tracing::warn!(
-                    pipeline = &*self.pipeline,
-                    partition,
-                    position,
-                    attempt = retry.attempt - 1,
-                    "a message is stuck: its retries are spent; it is tried again until it succeeds"
-                );
-            }
+            Some(retry) if retry.stuck && !was_stuck => self.tell_stuck(lane, position, retry.attempt - 1),
             Some(_) => {}
             None => {
                 // The partition is given up: the message is the next owner's.
@@ -119,6 +114,35 @@ impl<F> Shard<F> {
                     part.forget(&mut self.load, size);
                 }
             }
+        }
+    }
+
+    /// Tells which key does not go on, and why: whoever reads it must not have to look for either.
+    fn tell_stuck(&mut self, lane: LaneId, offset: u64, attempt: u32) {
+        if !self.stuck_told.may_tell(self.now_ms) {
+            return;
+        }
+        let view = self.engine.view(lane).expect("its message was just put back");
+        let key = view.key.map(|key| beginning(&crate::percent::encode(key)));
+        tracing::warn!(
+            pipeline = &*self.pipeline,
+            partition = view.partition,
+            offset,
+            key = key.as_deref().unwrap_or("(none)"),
+            attempt,
+            why = beginning(view.why.unwrap_or_default()),
+            "a message is stuck: its retries are spent. It is tried again until it succeeds, and later messages of its key wait"
+        );
+    }
+
+    /// Tells of how many more that would have been said, once a minute is over.
+    pub(crate) fn tell_stuck_rest(&mut self) {
+        if let Some(left_out) = self.stuck_told.left_out(self.now_ms) {
+            tracing::warn!(
+                pipeline = &*self.pipeline,
+                left_out,
+                "further messages got stuck within a minute, and had no line of their own here; `keylane lanes --sort waiting` shows them"
+            );
         }
     }
 

@@ -34,6 +34,7 @@ use crate::handle::Attempts;
 use crate::link::{Command, Pauses};
 use crate::permits::{Permits, ShardPermits};
 use crate::poll::Part;
+use crate::seldom::Seldom;
 use crate::slot::Polled;
 use crate::spawn::Tasks;
 use crate::stats::ShardStats;
@@ -111,6 +112,8 @@ pub(crate) struct Shard<F> {
     pub(crate) load: Load,
     looks_for_pause: LooksForPause,
     pub(crate) ticked_ms: u64,
+    /// What the log says of messages that are stuck.
+    pub(crate) stuck_told: Seldom,
     pub(crate) woken: VecDeque<u32>,
     /// Nobody needs it any more.
     pub(crate) ended: bool,
@@ -188,6 +191,7 @@ impl<F> Shard<F> {
             tasks: setup.tasks,
             ended: false,
             ticked_ms: now_ms,
+            stuck_told: Seldom::default(),
             worked: false,
             sleep: Box::pin(tokio::time::sleep_until(setup.clock.instant(now_ms))),
         }

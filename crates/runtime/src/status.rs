@@ -27,8 +27,10 @@ pub struct PipelineStatus {
     pub handled: u64,
     /// Attempts that failed since the process started.
     pub failed: u64,
-    /// Messages rejected and kept as dead letters since the process started.
+    /// Dead letters on record, in the partitions that this process owns: as many as before a restart.
     pub dead: u64,
+    /// Messages rejected since the process started.
+    pub rejected: u64,
     /// Commits mirrored to the broker since the process started, and those that failed.
     pub commits: Commits,
     /// Handlers running.
@@ -60,6 +62,7 @@ impl PipelineStatus {
             epoch: 0,
             committed: 0,
             settled_above: 0,
+            dead: 0,
             end: 0,
             oldest_ms: None,
             why: Some(why.to_owned()),
@@ -75,6 +78,7 @@ impl PipelineStatus {
             handled: 0,
             failed: 0,
             dead: 0,
+            rejected: 0,
             commits: Commits::default(),
             in_flight: 0,
             blocking: BlockingThreads::default(),
@@ -107,10 +111,10 @@ pub struct BlockingThreads {
     pub max: u64,
 }
 
-/// What a pipeline has not settled.
+/// What a pipeline has not settled. The same wherever it is shown: metrics, admin API, command line, page.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Lag {
-    /// Messages between what is settled and the end.
+    /// Messages of its topic that are not on record as settled; what is being handled counts.
     pub messages: u64,
     /// Age of the oldest message not settled, in seconds; none without lag.
     pub oldest_age_seconds: Option<f64>,
@@ -164,6 +168,8 @@ pub struct PartitionStatus {
     pub committed: u64,
     /// Messages above it that are settled already.
     pub settled_above: u64,
+    /// Dead letters on record; 0 while another process owns it.
+    pub dead: u64,
     /// The next position to be given out.
     pub end: u64,
     /// Why it is paused or stopped or starts over, and what to do.

@@ -11,6 +11,7 @@ use crate::clock::Clock;
 use crate::commit::Pace;
 use crate::committer::Committer;
 use crate::flaws::Flaws;
+use crate::rejections::Rejections;
 use crate::spawn::Tasks;
 use crate::status::Commits;
 
@@ -31,6 +32,8 @@ pub(crate) struct Subscription {
     pub(crate) flaws: Flaws,
     pub(crate) counters: CommitCounters,
     pub(crate) committer: Committer,
+    /// What the log says of its rejections.
+    pub(crate) rejections: Rejections,
     /// When its completions go on record.
     pub(crate) pace: Arc<Pace>,
     /// Randomness of a simulation; none: the system's.

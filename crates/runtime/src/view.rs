@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, RwLock};
 
-use keylane_core::Settled;
+use keylane_core::State;
 
 use crate::growth::Gates;
 use crate::link::Link;
@@ -21,6 +21,7 @@ struct Shown {
     epoch: u64,
     committed: u64,
     settled_above: u64,
+    dead: u64,
     why: Option<String>,
     /// Why nothing of it starts, though it is owned.
     held: Option<&'static str>,
@@ -46,8 +47,8 @@ impl PartitionView {
         self.change(|shown| (shown.state, shown.why) = (state, why));
     }
 
-    pub(crate) fn started(&self, epoch: u64, settled: &Settled, link: Arc<Link>, gates: Arc<Gates>) {
-        self.settled(settled);
+    pub(crate) fn started(&self, epoch: u64, state: &State, link: Arc<Link>, gates: Arc<Gates>) {
+        self.recorded(state);
         self.change(|shown| {
             (shown.state, shown.epoch, shown.why) = (PartitionState::Running, epoch, None);
             (shown.link, shown.gates, shown.held) = (Some(link), Some(gates), None);
@@ -59,9 +60,13 @@ impl PartitionView {
         self.change(|shown| shown.held = why);
     }
 
-    pub(crate) fn settled(&self, settled: &Settled) {
-        let above = settled.above().positions();
-        self.change(|shown| (shown.committed, shown.settled_above) = (settled.low(), above));
+    /// Shows what is on record.
+    pub(crate) fn recorded(&self, state: &State) {
+        let (low, above) = (state.settled.low(), state.settled.above().positions());
+        self.change(|shown| {
+            (shown.committed, shown.settled_above) = (low, above);
+            shown.dead = state.dead.len() as u64;
+        });
     }
 
     pub(crate) fn idle(&self) {
@@ -93,6 +98,8 @@ impl PartitionView {
         }
         let reads = !matches!(shown.state, PartitionState::Idle | PartitionState::Stopped);
         let link = shown.link.as_ref().filter(|_| reads);
+        // What was read is there, also where the broker was asked before.
+        let read_to = link.map_or(0, |link| link.read_to());
         PartitionStatus {
             oldest_ms: link.and_then(|link| link.appended_ms(shown.committed)),
             partition: self.partition,
@@ -100,7 +107,8 @@ impl PartitionView {
             epoch: shown.epoch,
             committed: shown.committed,
             settled_above: shown.settled_above,
-            end: end.unwrap_or(shown.committed),
+            dead: shown.dead,
+            end: end.unwrap_or(shown.committed).max(read_to),
             why: shown.why,
         }
     }

@@ -117,7 +117,7 @@ async fn a_failure_waits_in_its_lane_and_a_rejection_passes() {
     assert_eq!(*seen.lock().expect("free"), want.map(|(payload, attempt)| (payload.to_owned(), attempt)));
     pipeline.drain().await.expect("drained");
     let status = pipeline.status().await.expect("answers");
-    assert_eq!((status.dead, status.failed, status.lag.messages), (1, 3, 0));
+    assert_eq!((status.dead, status.rejected, status.failed, status.lag.messages), (1, 1, 3, 0));
 }
 
 /// BRK-1, COM-3: the same on files, over a restart.

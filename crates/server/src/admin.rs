@@ -43,7 +43,10 @@ pub(crate) async fn accept(
     State(app): State<Arc<App>>,
     Segment(topic): Segment,
 ) -> Result<Response<Body>, Problem> {
-    Ok(listed("accepted", app.keylane.accept(&topic, "admin API").await?))
+    match app.keylane.accept(&topic, "admin API").await {
+        Ok(accepted) => Ok(listed("accepted", accepted)),
+        Err(error) => Err(with_topics(&app, error.into(), &topic).await),
+    }
 }
 
 /// Which group.
@@ -59,7 +62,7 @@ pub(crate) async fn forget_group(
     Segment(topic): Segment,
     query: Result<Query<GroupQuery>, QueryRejection>,
 ) -> Result<Response<Body>, Problem> {
-    let Query(query) = query.map_err(|error| Problem::bad_query(error.body_text()))?;
+    let Query(query) = query.map_err(|error| Problem::of_query(&error))?;
     app.keylane.forget_group(&topic, &query.group).await?;
     Ok(listed("forgotten", query.group))
 }
@@ -118,14 +121,19 @@ pub(crate) async fn lanes(
     State(app): State<Arc<App>>,
     query: Result<Query<LanesQuery>, QueryRejection>,
 ) -> Result<Response<Body>, Problem> {
-    let Query(query) = query.map_err(|error| Problem::bad_query(error.body_text()))?;
+    let Query(query) = query.map_err(|error| Problem::of_query(&error))?;
     let sort = match query.sort.as_deref() {
         None | Some("depth") => LaneSort::Depth,
         Some("waiting") => LaneSort::Waiting,
         Some(_) => return Err(Problem::bad_query("sort must be `depth` or `waiting`")),
     };
     let limit = limit(query.limit, LANES, LANES_MAX)?;
-    let lanes = app.keylane.lanes(query.pipeline.as_deref(), sort, limit).await?;
+    let lanes = app.keylane.lanes(query.pipeline.as_deref(), sort, limit).await;
+    let lanes = lanes.map_err(|error| {
+        let pipelines = app.keylane.pipelines_seen();
+        let names = pipelines.iter().map(|pipeline| pipeline.name.as_str());
+        Problem::from(error).with_nearest(query.pipeline.as_deref().unwrap_or_default(), names)
+    })?;
     Ok(listed("lanes", lanes))
 }
 
@@ -146,7 +154,7 @@ pub(crate) async fn messages(
     Segment(topic): Segment,
     query: Result<Query<MessagesQuery>, QueryRejection>,
 ) -> Result<Response<Body>, Problem> {
-    let Query(query) = query.map_err(|error| Problem::bad_query(error.body_text()))?;
+    let Query(query) = query.map_err(|error| Problem::of_query(&error))?;
     let from = match query.from.as_deref() {
         None if query.follow => From::Latest,
         None | Some("earliest") => From::Earliest,
@@ -160,7 +168,10 @@ pub(crate) async fn messages(
     if matches!(from, From::Position(_)) && query.partition.is_none() {
         return Err(Problem::bad_query("from as a position needs a partition"));
     }
-    let mut tail = Tail::open(&app.keylane, &topic, query.partition, from).await?;
+    let mut tail = match Tail::open(&app.keylane, &topic, query.partition, from).await {
+        Ok(tail) => tail,
+        Err(problem) => return Err(with_topics(&app, problem, &topic).await),
+    };
     if query.follow {
         let limit = query.limit.unwrap_or(usize::MAX);
         let body = Body::from_stream(tail.follow(app.phase.subscribe(), limit, app.blank_every));
@@ -169,6 +180,15 @@ pub(crate) async fn messages(
     }
     let limit = limit(query.limit, MESSAGES, MESSAGES_MAX)?;
     Ok(ingest::json(StatusCode::OK, tail.array(limit).await?))
+}
+
+/// Says which topic may have been meant, if there is none of that name.
+async fn with_topics(app: &App, problem: Problem, topic: &str) -> Problem {
+    if problem.status != StatusCode::NOT_FOUND {
+        return problem;
+    }
+    let topics = app.keylane.topics().await.unwrap_or_default();
+    problem.with_nearest(topic, topics.iter().map(|topic| topic.name.as_str()))
 }
 
 pub(crate) fn limit(asked: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {

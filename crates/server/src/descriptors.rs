@@ -7,6 +7,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors that the process needs whatever it serves: threads' wakers, the log, standard streams, a few readers.
 const RESERVE: usize = 256;
+/// Connections past the bound that are served at once, each with one answer, for whoever watches over the server.
+pub(crate) const KEPT_BACK: usize = 64;
 /// Descriptors that a partition needs at most: its log, its journals, and those who read them.
 const PER_PARTITION: usize = 4;
 
@@ -25,7 +27,7 @@ pub(crate) fn raise() -> usize {
 
 /// How many of the `wanted` connections there is room for.
 pub(crate) fn connections(wanted: usize, limit: usize, partitions: usize) -> usize {
-    let reserve = RESERVE + PER_PARTITION * partitions;
+    let reserve = RESERVE + KEPT_BACK + PER_PARTITION * partitions;
     let room = (limit.saturating_sub(reserve) / 2).max(1);
     if wanted > room {
         tracing::warn!(
@@ -45,7 +47,7 @@ mod tests {
     /// SEC-2.
     #[test]
     fn connections_leave_the_broker_its_descriptors() {
-        assert_eq!(connections(4096, 1024, 32), 320);
+        assert_eq!(connections(4096, 1024, 32), 288);
         assert_eq!(connections(100, 1024, 32), 100);
         assert_eq!(connections(4096, 1 << 20, 1000), 4096);
         assert_eq!(connections(4096, 64, 0), 1);

@@ -18,6 +18,7 @@ mod admin;
 mod app;
 pub mod config;
 mod descriptors;
+mod edge;
 mod errors;
 mod head;
 mod health;

@@ -47,6 +47,7 @@ impl Linger {
             }
         };
         tokio::select! {
+            biased;
             ended = connection => ended,
             never = read_away => never,
         }

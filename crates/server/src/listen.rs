@@ -4,6 +4,7 @@
 //! the bound a connection is told 503 and closed: a client that waits in silence learns nothing. Whoever watches over
 //! the server is answered all the same, on connections that are kept back for that and must be quick.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,11 +20,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tower_service::Service;
 
 use crate::app::{App, Phase};
 use crate::config::ServerConfig;
+use crate::descriptors::KEPT_BACK;
+use crate::edge::{Edge, HEAD_BYTES_MAX, Head};
 use crate::head;
 use crate::linger::Linger;
 use crate::patient::Patient;
@@ -32,14 +35,10 @@ use crate::rest::Rest;
 use crate::routes;
 use crate::tasks::Tasks;
 
-/// Bytes of a request's head: many times what any client sends, and little beside a body.
-const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Headers of a request.
-const HEADERS_MAX: usize = 100;
+pub(crate) const HEADERS_MAX: usize = 100;
 /// A connection's read buffer grows to this while a body comes in.
 const BUFFER_BYTES_MAX: usize = 256 * 1024;
-/// Connections past the bound that are served at once, each with one answer; any further one is closed without a word.
-const KEPT_BACK: usize = 512;
 /// How long such a client gets to ask and to take its answer.
 const BRIEF: Duration = Duration::from_secs(1);
 /// What is answered past the bound.
@@ -73,7 +72,7 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, config: ServerC
     let mut phase = app.phase.subscribe();
     let router = routes::router(Arc::clone(&app));
     let places = Arc::new(Semaphore::new(config.connections));
-    let (kept_back, mut told_ms) = (Arc::new(Semaphore::new(KEPT_BACK)), None::<u64>);
+    let mut beyond = Beyond::default();
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
         .header_read_timeout(config.idle_timeout)
@@ -82,10 +81,11 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, config: ServerC
         .max_buf_size(BUFFER_BYTES_MAX);
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            biased;
+            _ = phase.wait_for(|phase| *phase == Phase::Closing) => return connections,
             // Those that have ended are let go of, or the set would grow with every connection there ever was.
             () = connections.tasks.one_ends() => continue,
-            _ = phase.wait_for(|phase| *phase == Phase::Closing) => return connections,
+            accepted = listener.accept() => accepted,
         };
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
@@ -99,33 +99,51 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, config: ServerC
         let _ = stream.set_nodelay(true);
         match Arc::clone(&places).try_acquire_owned() {
             Ok(place) => {
-                let (app, router, linger) = (Arc::clone(&app), router.clone(), Linger::default());
+                let (asked, linger) = (Asked::by(peer, &app, &router), Linger::default());
+                let stream = Edge::new(Patient::new(stream, config.idle_timeout), asked.head.clone());
                 let left = linger.clone();
-                let service = service_fn(move |request| {
-                    answer(Arc::clone(&app), router.clone(), peer, left.clone(), request)
-                });
-                let stream = Patient::new(stream, config.idle_timeout);
+                let service = service_fn(move |request| asked.clone().answer(left.clone(), request));
                 let connection = http.serve_connection(TokioIo::new(stream), service);
                 let connection = connections.graceful.watch(connection);
                 connections.tasks.spawn(run(linger.during(connection), place));
             }
             Err(_) => {
-                app.metrics.connection_refused();
-                let now_ms = app.clock.now_ms();
-                if told_ms.is_none_or(|told_ms| now_ms >= told_ms + REFUSALS_TOLD_MS) {
-                    told_ms = Some(now_ms);
-                    let max = config.connections;
-                    tracing::warn!(
-                        max,
-                        "connections are refused: as many as server.connections allows are open"
-                    );
-                }
-                if let Ok(place) = Arc::clone(&kept_back).try_acquire_owned() {
-                    let (app, router) = (Arc::clone(&app), router.clone());
-                    connections.tasks.spawn(brief(stream, app, router, peer, config.connections, place));
-                }
+                let gone = beyond.one_more(&app, config.connections);
+                let asked = Asked::by(peer, &app, &router);
+                connections.tasks.spawn(brief(stream, asked, config.connections, gone));
             }
         }
+    }
+}
+
+/// Connections past the bound.
+#[derive(Default)]
+struct Beyond {
+    /// When it was logged last that there are some.
+    told_ms: Option<u64>,
+    /// The newest of them; whoever is dropped here is closed.
+    newest: VecDeque<oneshot::Sender<()>>,
+}
+
+impl Beyond {
+    /// Counts one more, and says so now and then. The answer tells the connection when newer ones need its place: clients
+    /// that connect and say nothing must not keep out whoever asks at once.
+    fn one_more(&mut self, app: &App, connections_max: usize) -> oneshot::Receiver<()> {
+        app.metrics.connection_refused();
+        let now_ms = app.clock.now_ms();
+        if self.told_ms.is_none_or(|told_ms| now_ms >= told_ms + REFUSALS_TOLD_MS) {
+            self.told_ms = Some(now_ms);
+            tracing::warn!(
+                max = connections_max,
+                "connections are refused: as many as server.connections allows are open. keylane_http_connections_refused_total counts them"
+            );
+        }
+        if self.newest.len() >= KEPT_BACK {
+            self.newest.pop_front();
+        }
+        let (place, gone) = oneshot::channel();
+        self.newest.push_back(place);
+        gone
     }
 }
 
@@ -139,56 +157,70 @@ async fn run<E: std::fmt::Display>(
     }
 }
 
-/// One request: who asks, what is answered, how long it took.
-async fn answer(
+/// What a connection's requests are answered with.
+#[derive(Clone)]
+struct Asked {
     app: Arc<App>,
-    mut router: Router,
+    router: Router,
     peer: SocketAddr,
-    linger: Linger,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, Infallible> {
-    let started_us = app.clock.now_us();
-    let route = routes::label(request.uri().path());
-    // A client that asks first has not sent anything yet, and need not.
-    let asks_first = request.headers().contains_key(header::EXPECT);
-    let (parts, body) = request.into_parts();
-    let allowed =
-        head::check(&parts).and_then(|()| app.access.check(&parts.method, &parts.uri, &parts.headers, peer));
-    let rest = Rest::new(body);
-    let mut response = match allowed {
-        Ok(()) => router.call(Request::from_parts(parts, rest.body())).await?,
-        Err(problem) => problem.into_response(),
-    };
-    let gave_up = response.status() == StatusCode::REQUEST_TIMEOUT;
-    if !asks_first && !gave_up && !rest.is_read() {
-        let _longer = tokio::time::timeout(AT_HAND, app.bodies.discard(rest.body())).await;
-        if !rest.is_read() {
-            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
-            linger.leave(rest.body());
-        }
+    head: Head,
+}
+
+impl Asked {
+    fn by(peer: SocketAddr, app: &Arc<App>, router: &Router) -> Asked {
+        Asked { app: Arc::clone(app), router: router.clone(), peer, head: Head::default() }
     }
-    let took_us = app.clock.now_us() - started_us;
-    app.metrics.answered(route, response.status().as_u16(), took_us);
-    Ok(response)
+
+    /// One request: who asks, what is answered, how long it took.
+    async fn answer(
+        mut self,
+        linger: Linger,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Infallible> {
+        let app = &self.app;
+        let started_us = app.clock.now_us();
+        let route = routes::label(request.uri().path());
+        // A client that asks first has not sent anything yet, and need not.
+        let asks_first = request.headers().contains_key(header::EXPECT);
+        let (parts, body) = request.into_parts();
+        let allowed = head::check(&parts, &self.head)
+            .and_then(|()| app.access.check(&parts.method, &parts.uri, &parts.headers, self.peer));
+        let is_last = head::is_last(&parts, &self.head);
+        let rest = Rest::new(body);
+        let mut response = match allowed {
+            Ok(()) => self.router.call(Request::from_parts(parts, rest.body())).await?,
+            Err(problem) => problem.into_response(),
+        };
+        let gave_up = response.status() == StatusCode::REQUEST_TIMEOUT;
+        let mut ends = is_last;
+        if !asks_first && !gave_up && !rest.is_read() {
+            let _longer = tokio::time::timeout(AT_HAND, app.bodies.discard(rest.body())).await;
+            if !rest.is_read() {
+                ends = true;
+                linger.leave(rest.body());
+            }
+        }
+        if ends {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        self.head.next();
+        let took_us = app.clock.now_us() - started_us;
+        app.metrics.answered(route, response.status().as_u16(), took_us);
+        Ok(response)
+    }
 }
 
 /// Answers whoever watches over the server, and tells any other client that there is no place; takes what it has sent
 /// meanwhile (a close on unread bytes would throw the answer away), and closes.
-async fn brief(
-    stream: TcpStream,
-    app: Arc<App>,
-    router: Router,
-    peer: SocketAddr,
-    connections_max: usize,
-    _place: OwnedSemaphorePermit,
-) {
+async fn brief(stream: TcpStream, asked: Asked, connections_max: usize, gone: oneshot::Receiver<()>) {
     let linger = Linger::default();
     let left = linger.clone();
+    let stream = Edge::new(stream, asked.head.clone());
     let service = service_fn(move |request: Request<Incoming>| {
-        let (app, router, left) = (Arc::clone(&app), router.clone(), left.clone());
+        let (asked, left) = (asked.clone(), left.clone());
         async move {
             if WATCHED.contains(&request.uri().path()) {
-                return answer(app, router, peer, left, request).await;
+                return asked.answer(left, request).await;
             }
             let problem = Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -200,5 +232,9 @@ async fn brief(
         }
     });
     let connection = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), service);
-    let _ = tokio::time::timeout(BRIEF, linger.during(connection)).await;
+    tokio::select! {
+        biased;
+        _ = gone => {}
+        _ended = tokio::time::timeout(BRIEF, linger.during(connection)) => {}
+    }
 }

@@ -290,7 +290,7 @@ fn of_pipeline(scrape: &mut Scrape, pipeline: &PipelineStatus) {
     let by_group = || vec![("topic", pipeline.topic.clone()), ("group", pipeline.group.clone())];
     scrape.gauge(
         "kafka_consumer_lag",
-        "Messages between what is settled and the end, on any broker",
+        "Messages of the topic that are not on record as settled, on any broker",
         by_group(),
         pipeline.lag.messages,
     );
@@ -304,12 +304,13 @@ fn of_pipeline(scrape: &mut Scrape, pipeline: &PipelineStatus) {
     let handled = [
         ("keylane_handled", "Messages handled", pipeline.handled),
         ("keylane_failed", "Attempts that failed", pipeline.failed),
-        ("keylane_dead", "Messages rejected and kept as dead letters", pipeline.dead),
+        ("keylane_dead", "Messages rejected and kept as dead letters, since the start", pipeline.rejected),
     ];
     for (name, help, count) in handled {
         scrape.counter(name, help, vec![("pipeline", pipeline.name.clone())], count);
     }
     let now = [
+        ("keylane_dead_letters", "Dead letters on record, in partitions owned here", pipeline.dead),
         ("keylane_handlers_in_flight", "Handlers running", pipeline.in_flight),
         ("keylane_blocking_threads", "Threads that handlers block, or may", pipeline.blocking.threads),
         (

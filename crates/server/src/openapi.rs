@@ -13,6 +13,7 @@ pub(crate) fn document() -> Value {
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
             "description": "Producing needs the role `operate`, reading `read`; what is open says so. Errors are RFC 9457 problems; `type` leads to a page about each code.",
         },
+        "servers": [{ "url": "/", "description": "This server" }],
         "security": [{ "bearer": [] }, { "admin_token": [] }, {}],
         "paths": paths(),
         "components": {
@@ -36,8 +37,34 @@ fn paths() -> Value {
     if let (Some(all), Value::Object(admin)) = (paths.as_object_mut(), admin_paths()) {
         all.extend(admin);
     }
+    for (path, method, id) in OPERATIONS {
+        paths[path][method]["operationId"] = json!(id);
+    }
     paths
 }
+
+/// What generated clients call each operation.
+const OPERATIONS: [(&str, &str, &str); 19] = [
+    ("/v1/topics/{topic}/messages", "post", "produce"),
+    ("/healthz", "get", "health"),
+    ("/readyz", "get", "readiness"),
+    ("/version", "get", "version"),
+    ("/metrics", "get", "metrics"),
+    ("/openapi.json", "get", "describe"),
+    ("/", "get", "statusPage"),
+    ("/errors/{code}", "get", "explainError"),
+    ("/admin/pipelines", "get", "listPipelines"),
+    ("/admin/lanes", "get", "listLanes"),
+    ("/admin/topics", "get", "listTopics"),
+    ("/admin/outbox", "get", "listOutboxes"),
+    ("/admin/topics/{topic}/messages", "get", "readTopic"),
+    ("/admin/topics/{topic}/accept", "post", "acceptPartitions"),
+    ("/admin/topics/{topic}/forget-group", "post", "forgetGroup"),
+    ("/admin/topics/{topic}/upgrade", "post", "upgradeJournals"),
+    ("/admin/spill", "get", "showSpill"),
+    ("/admin/spill/drain", "post", "drainSpill"),
+    ("/admin/data/backup", "post", "backUp"),
+];
 
 fn public_paths() -> Value {
     json!({
@@ -48,7 +75,7 @@ fn public_paths() -> Value {
             "name": text(), "version": text(), "broker": text(),
         }))) },
         "/metrics": { "get": get("Metrics for Prometheus", &[], "application/openmetrics-text", text()) },
-        "/openapi.json": { "get": get("This document", &[], "application/json", json!({ "type": "object" })) },
+        "/openapi.json": { "get": open("This document", json!({ "type": "object" })) },
         "/": { "get": {
             "summary": "The status page", "security": [{}],
             "responses": { "200": content("HTML", "text/html", text()), "default": problem() },
@@ -222,7 +249,7 @@ fn schemas() -> Value {
             "state": { "enum": ["starting", "running", "partly stopped", "draining", "stopped"] },
             "lag": object(json!({ "messages": count(), "oldest_age_seconds": { "type": ["number", "null"] } })),
             "lanes": object(json!({ "total": count(), "busy": count(), "held": count(), "retrying": count(), "stuck": count() })),
-            "handled": count(), "failed": count(), "dead": count(),
+            "handled": count(), "failed": count(), "dead": count(), "rejected": count(),
             "commits": object(json!({ "done": count(), "failed": count() })),
             "blocking": object(json!({ "threads": count(), "waiting": count(), "max": count() })),
             "in_flight": count(), "buffered": count(), "buffered_bytes": count(),
@@ -231,15 +258,17 @@ fn schemas() -> Value {
         })),
         "Partition": {
             "type": "object",
-            "required": ["partition", "state", "epoch", "committed", "settled_above", "end"],
+            "required": ["partition", "state", "epoch", "committed", "settled_above", "dead", "end"],
             "properties": {
                 "partition": count(), "state": text(), "epoch": count(), "committed": count(), "settled_above": count(),
-                "end": count(), "why": text(),
+                "dead": count(), "end": count(), "why": text(),
             },
         },
         "Lane": object(json!({
             "pipeline": text(), "key": maybe_text(), "partition": count(), "depth": count(), "state": text(),
-            "attempt": count(), "waiting_seconds": { "type": "number" }, "why": maybe_text(),
+            "attempt": count(), "waiting_seconds": { "type": "number", "description": "Age of its first message" },
+            "last_tried_seconds": { "type": "number", "description": "Since its last attempt began or ended" },
+            "why": maybe_text(),
         })),
         "Topic": object(json!({ "name": text(), "partitions": count(), "messages": count(),
             "ends": { "type": "array", "items": object(json!({ "partition": count(), "start": count(), "end": count() })) },
@@ -385,6 +414,28 @@ mod tests {
         }
         let committed = std::fs::read_to_string(path).expect("it is committed");
         assert_eq!(committed, text, "run this test with KEYLANE_WRITE=1");
+    }
+
+    /// ING-7.
+    #[test]
+    fn every_operation_has_a_name_of_its_own_and_what_is_open_says_so() {
+        let document = document();
+        assert_eq!(document["servers"][0]["url"], "/");
+        let mut names = Vec::new();
+        for (path, methods) in document["paths"].as_object().expect("an object") {
+            for (method, operation) in methods.as_object().expect("an object") {
+                let name = operation["operationId"].as_str().unwrap_or_else(|| panic!("{method} {path}"));
+                assert!(operation["responses"].is_object(), "{method} {path} is not described");
+                names.push(name.to_owned());
+            }
+        }
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!((names.len(), count), (OPERATIONS.len(), OPERATIONS.len()));
+        for path in ["/healthz", "/readyz", "/version", "/openapi.json", "/", "/errors/{code}"] {
+            assert_eq!(document["paths"][path]["get"]["security"], json!([{}]), "{path}");
+        }
     }
 
     /// ING-7.

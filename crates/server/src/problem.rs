@@ -1,12 +1,15 @@
 //! Errors as RFC 9457 problem+json (ING-7): every answer that is not a success has this form.
 
 use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use keylane::{Error, ProduceError};
 use serde::Serialize;
 use serde::ser::SerializeMap;
 use serde_json::value::{RawValue, to_raw_value};
+
+use crate::config::nearest;
 
 /// Seconds after which one may try again when there is no room: long enough for a group commit or a batch to end,
 /// short enough that nobody idles.
@@ -42,6 +45,31 @@ impl Problem {
 
     pub(crate) fn bad_query(detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::BAD_REQUEST, "KL-1504", "the query makes no sense", detail)
+    }
+
+    /// What is wrong with a query, without the words of the library that reads it.
+    pub(crate) fn of_query(error: &QueryRejection) -> Problem {
+        let said = error.body_text();
+        let said = said.trim_start_matches("Failed to deserialize query string: ");
+        // The name of an unknown field stands in front of it, and in it.
+        let said = said.find("unknown field").map_or(said, |at| &said[at..]);
+        let said = said
+            .replace(": invalid digit found in string", " must be a whole number from 0 on")
+            .replace(": cannot parse integer from empty string", " must be a whole number from 0 on")
+            .replace(": provided string was not `true` or `false`", " must be `true` or `false`")
+            .replace(", expected one of ", "; known are ")
+            .replace(", expected ", "; known is ");
+        Problem::bad_query(said)
+    }
+
+    /// Names what may have been meant, where there is nothing of the name that was given.
+    pub(crate) fn with_nearest<'a>(mut self, name: &str, known: impl Iterator<Item = &'a str>) -> Problem {
+        if self.status == StatusCode::NOT_FOUND
+            && let Some(near) = nearest(name, known)
+        {
+            self.detail.push_str(&format!("; did you mean `{near}`?"));
+        }
+        self
     }
 
     /// Adds a member to the answer.

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use axum::body::{Body, HttpBody};
 use futures_util::stream;
@@ -9,23 +10,33 @@ use http_body_util::StreamBody;
 use hyper::body::Incoming;
 
 /// A body as it comes in.
-pub(crate) struct Rest(Arc<Mutex<Incoming>>);
+pub(crate) struct Rest(Arc<Mutex<Coming>>);
+
+struct Coming {
+    body: Incoming,
+    /// Its end was seen: one in chunks does not know it beforehand.
+    ended: bool,
+}
 
 impl Rest {
     pub(crate) fn new(body: Incoming) -> Rest {
-        Rest(Arc::new(Mutex::new(body)))
+        Rest(Arc::new(Mutex::new(Coming { body, ended: false })))
     }
 
     /// What is left of it; all such read the same one.
     pub(crate) fn body(&self) -> Body {
         let shared = Arc::clone(&self.0);
         Body::new(StreamBody::new(stream::poll_fn(move |cx| {
-            Pin::new(&mut *shared.lock().expect("no holder panics")).poll_frame(cx)
+            let mut coming = shared.lock().expect("no holder panics");
+            let polled = Pin::new(&mut coming.body).poll_frame(cx);
+            coming.ended |= matches!(polled, Poll::Ready(None));
+            polled
         })))
     }
 
     /// True if nothing is left for certain.
     pub(crate) fn is_read(&self) -> bool {
-        self.0.lock().expect("no holder panics").is_end_stream()
+        let coming = self.0.lock().expect("no holder panics");
+        coming.ended || coming.body.is_end_stream()
     }
 }

@@ -39,7 +39,7 @@ pub(crate) async fn shown(
     State(app): State<Arc<App>>,
     query: Result<Query<SpillQuery>, QueryRejection>,
 ) -> Result<Response<Body>, Problem> {
-    let Query(query) = query.map_err(|error| Problem::bad_query(error.body_text()))?;
+    let Query(query) = query.map_err(|error| Problem::of_query(&error))?;
     answer(&app, StatusCode::OK, query.state, limit(query.limit, ENTRIES, ENTRIES_MAX)?).await
 }
 

@@ -82,7 +82,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let watched = async {
         greet(&server, &args)?;
         tokio::select! {
-            ended = watch(&pipeline, &witness, &produced, args.seconds) => ended,
+            ended = watch(&pipeline, &witness, args.seconds) => ended,
             () = signals.next() => Ok(()),
         }
     };
@@ -157,12 +157,7 @@ async fn handle(message: Message, witness: Arc<Witness>, clock: Clock) -> Outcom
 }
 
 /// A line a second, until `seconds` are over.
-async fn watch(
-    pipeline: &Pipeline,
-    witness: &Witness,
-    produced: &AtomicU64,
-    seconds: Option<u64>,
-) -> Result<(), Failure> {
+async fn watch(pipeline: &Pipeline, witness: &Witness, seconds: Option<u64>) -> Result<(), Failure> {
     let mut tick = tokio::time::interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     tick.tick().await;
@@ -179,7 +174,7 @@ async fn watch(
             "{second:>5} s  handled {:>6}/s  keys {:>6}  in order {order}  lag {:>5}  running {:>4}  stuck lanes {}",
             thousands(handled - handled_before),
             thousands(witness.keys()),
-            thousands(left(produced, witness)),
+            thousands(status.lag.messages),
             thousands(status.in_flight),
             status.lanes.stuck,
         ))?;

@@ -83,6 +83,6 @@ fn row(lane: &Lane) -> Vec<Cell> {
         Cell::number(lane.attempt),
         Cell::seconds(Some(lane.waiting_seconds)),
         Cell::seconds(Some(lane.last_tried_seconds)),
-        Cell::text(lane.why.as_deref()),
+        Cell::beginning(lane.why.as_deref()),
     ]
 }

@@ -23,7 +23,7 @@ fn pipelines() -> String {
 
 fn lanes() -> String {
     let lane = json!({"pipeline": "orders", "key": "user-1", "partition": 0, "depth": 12, "state": "stuck",
-        "attempt": 4, "waiting_seconds": 3.25, "why": "connection refused"});
+        "attempt": 4, "waiting_seconds": 3_725.0, "last_tried_seconds": 3.25, "why": "connection refused"});
     json!({"lanes": [lane]}).to_string()
 }
 
@@ -68,6 +68,7 @@ fn wrong_usage_exits_with_2() {
         &["tail", "orders", "--from", "yesterday"],
         &["tail", "orders", "--from", "5"],
         &["lanes", "--sort", "colour"],
+        &["lanes", "--limit", "0"],
         &["completions", "no-such-shell"],
         &["token", "new", "--role", "king"],
         &["token", "new", "--name", "a b"],
@@ -90,6 +91,11 @@ fn json_is_what_the_server_said() {
         let server = Canned::new(&[("200 OK", &answer)]);
         let output = keylane(&[command, "--json", "--url", &server.url], b"");
         assert_eq!(output.status.code(), Some(0));
+        assert_eq!(
+            output.stdout.iter().filter(|byte| **byte == b'\n').count(),
+            1,
+            "one line, as all JSON is"
+        );
         let printed: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         let said: Value = serde_json::from_str(&answer).expect("JSON");
         assert_eq!(printed, said);
@@ -102,7 +108,7 @@ fn tables_show_what_matters_and_no_control_character() {
     for (command, answer, expected) in [
         ("topics", topics(), &["12,345", "0..12000", "ders"][..]),
         ("pipelines", pipelines(), &["1,000,000", "1.5s", "orders/0 is paused: lane full"]),
-        ("lanes", lanes(), &["user-1", "12", "stuck", "connection refused"]),
+        ("lanes", lanes(), &["user-1", "12", "stuck", "62m", "3.2s", "connection refused"]),
     ] {
         let server = Canned::new(&[("200 OK", &answer)]);
         let output = keylane(&[command, "--url", &server.url], b"");

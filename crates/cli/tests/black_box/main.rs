@@ -8,3 +8,4 @@ mod data;
 mod demo;
 mod local;
 mod serve;
+mod traces;

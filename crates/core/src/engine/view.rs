@@ -1,7 +1,7 @@
 //! What an operator can see of a shard's lanes.
 
 use super::Engine;
-use crate::lane::{LaneId, LaneState};
+use crate::lane::{Lane, LaneId, LaneState};
 
 /// How many there are of what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -93,23 +93,32 @@ impl Engine {
 
     /// Lanes that are not idle, in no order. Walks all lanes: for people, not for the message's way.
     pub fn views(&self) -> impl Iterator<Item = LaneView<'_>> {
-        self.lanes.iter().filter(|(_, lane)| lane.state() != LaneState::Idle).map(|(number, lane)| {
-            let head = self.queues.head(&lane.queue);
-            let failure = self.failures.get(lane.failure);
-            LaneView {
-                lane: lane.id(number),
-                partition: lane.partition,
-                state: lane.state(),
-                since_ms: lane.since(),
-                depth: lane.queue.depth,
-                key: head.and_then(|delivery| delivery.key()),
-                position: head.map(|delivery| delivery.position()),
-                appended_ms: head.map(|delivery| delivery.appended_ms()),
-                attempt: failure.map_or(0, |failure| failure.failures) + 1,
-                due_ms: failure.map(|failure| failure.at_ms),
-                stuck: failure.is_some_and(|failure| failure.stuck),
-                why: failure.map(|failure| failure.error.as_ref()),
-            }
-        })
+        let busy = self.lanes.iter().filter(|(_, lane)| lane.state() != LaneState::Idle);
+        busy.map(|(number, lane)| self.view_of(number, lane))
+    }
+
+    /// One lane, if it is still there.
+    pub fn view(&self, id: LaneId) -> Option<LaneView<'_>> {
+        let lane = self.lanes.get(id.number()).filter(|lane| lane.is(id))?;
+        Some(self.view_of(id.number(), lane))
+    }
+
+    fn view_of(&self, number: u32, lane: &Lane) -> LaneView<'_> {
+        let head = self.queues.head(&lane.queue);
+        let failure = self.failures.get(lane.failure);
+        LaneView {
+            lane: lane.id(number),
+            partition: lane.partition,
+            state: lane.state(),
+            since_ms: lane.since(),
+            depth: lane.queue.depth,
+            key: head.and_then(|delivery| delivery.key()),
+            position: head.map(|delivery| delivery.position()),
+            appended_ms: head.map(|delivery| delivery.appended_ms()),
+            attempt: failure.map_or(0, |failure| failure.failures) + 1,
+            due_ms: failure.map(|failure| failure.at_ms),
+            stuck: failure.is_some_and(|failure| failure.stuck),
+            why: failure.map(|failure| failure.error.as_ref()),
+        }
     }
 }

@@ -212,7 +212,7 @@ impl<'a> Epoch<'a> {
         let reader = self.own.gates.guard(partition, reader, low);
         self.epoch = Some(epoch);
         self.link = Arc::default();
-        self.own.view.started(epoch, &settled, Arc::clone(&self.link), Arc::clone(&self.own.gates));
+        self.own.view.started(epoch, self.state(), Arc::clone(&self.link), Arc::clone(&self.own.gates));
         let topic = &*self.own.subscription.topic;
         tracing::info!(topic, partition, epoch, from = low, "a partition is owned");
         // A predecessor that died may not have mirrored all that counts.

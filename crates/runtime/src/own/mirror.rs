@@ -39,7 +39,7 @@ impl Epoch<'_> {
     }
 
     pub(super) fn counted(&mut self, epoch: u64, dead: Vec<u64>, low: u64) {
-        self.own.view.settled(&self.state().settled);
+        self.own.view.recorded(self.state());
         if self.epoch.is_none() {
             self.mirror.replaces = Some(low);
             return;

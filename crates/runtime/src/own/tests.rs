@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::committer::Committer;
 use crate::link::{COMMANDS_MAX, Command, Start};
 use crate::news::{Teller, news};
+use crate::rejections::Rejections;
 use crate::settings::Settings;
 use crate::spawn::Tasks;
 use crate::status::{PartitionState, PartitionStatus};
@@ -49,6 +50,7 @@ impl Shard {
             flaws: settings.flaws(),
             counters: CommitCounters::default(),
             committer: Committer::default(),
+            rejections: Rejections::default(),
             pace: Arc::default(),
             seed: Some(AtomicU64::new(1)),
         });

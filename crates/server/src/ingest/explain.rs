@@ -22,8 +22,27 @@ pub(super) fn explain(text: &[u8], error: &Error) -> String {
     }
 }
 
-/// The same for something that is not yet known to be a message.
-pub(super) fn in_words(error: &Error) -> String {
+/// What is wrong with text that is no JSON, of a message or of an array of them.
+pub(super) fn what_is_not_json(error: &Error) -> String {
+    let mut what = in_words(error);
+    for (theirs, ours) in WORDS {
+        what = what.replace(theirs, ours);
+    }
+    format!("this is not JSON: {what}")
+}
+
+/// What the library calls a mistake, and what whoever sends JSON calls it.
+const WORDS: [(&str, &str); 6] = [
+    ("key must be a string", "a field's name must stand in quotes"),
+    ("expected value", "a value must stand here, and text stands in quotes"),
+    ("expected ident", "a word that is not true, false or null must stand in quotes"),
+    ("expected `", "there must be `"),
+    ("trailing comma", "a comma stands before a bracket that closes"),
+    ("trailing characters", "something stands behind the end"),
+];
+
+/// What the library says, in its own words.
+fn in_words(error: &Error) -> String {
     let text = error.to_string();
     // Without the library's line number, which counts within one message.
     match text.rfind(" at line ") {
@@ -33,19 +52,13 @@ pub(super) fn in_words(error: &Error) -> String {
 }
 
 fn syntax(text: &[u8], error: &Error) -> String {
-    let what = in_words(error);
     let behind = serde_json::Deserializer::from_slice(text).into_iter::<&RawValue>();
     // A whole message, and behind it another one on the next line.
     let mut values = behind;
     let first = matches!(values.next(), Some(Ok(_))).then(|| values.byte_offset());
     match first.map(|end| text[end..].trim_ascii_start()) {
-        Some([b'{', ..]) => format!(
-            "another message begins behind this one; to send a message a line, say `Content-Type: application/x-ndjson`, or send an array ({what})"
-        ),
-        _ => format!(
-            "this is not JSON: {}",
-            what.replace("key must be a string", "a field's name must stand in quotes")
-        ),
+        Some([b'{', ..]) => "another message begins behind this one; to send a message a line, say `Content-Type: application/x-ndjson`, or send an array".to_owned(),
+        _ => what_is_not_json(error),
     }
 }
 
@@ -55,7 +68,13 @@ fn wrong_type(text: &[u8]) -> Option<String> {
         Value::Object(fields) => fields,
         other => {
             let found = kind(&other);
-            return Some(format!("a message is an object such as {EXAMPLE}; this is {found}"));
+            let instead = match other {
+                Value::Array(_) => {
+                    "; an array of messages is sent alone, as `Content-Type: application/json`"
+                }
+                _ => "",
+            };
+            return Some(format!("a message is an object such as {EXAMPLE}; this is {found}{instead}"));
         }
     };
     fields.iter().find_map(|(name, value)| {

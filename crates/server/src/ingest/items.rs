@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use serde_json::Deserializer;
 use serde_json::value::RawValue;
 
-use super::explain::in_words;
+use super::explain::what_is_not_json;
 use super::line::Line;
 use super::{Form, malformed};
 use crate::problem::Problem;
@@ -70,7 +70,7 @@ impl<'a> Items<'a> {
         let mut values = Deserializer::from_slice(self.rest).into_iter::<&RawValue>();
         let raw = match values.next() {
             Some(Ok(raw)) => raw,
-            Some(Err(error)) => return Err(broken(self.count, &in_words(&error))),
+            Some(Err(error)) => return Err(broken(self.count, &what_is_not_json(&error))),
             None => return Err(broken(self.count, "a message is missing")),
         };
         let behind = self.rest[values.byte_offset()..].trim_ascii_start();

@@ -192,7 +192,7 @@ fn depth(text: &[u8]) -> usize {
 fn decode<'a, E: serde::de::Error>(text: &str) -> Result<Payload<'a>, E> {
     base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text)
         .map(Payload::Bytes)
-        .map_err(|error| E::custom(format_args!("`payload_base64` is not base64: {error}")))
+        .map_err(|_| E::custom("`payload_base64` is not base64, for example \"payload_base64\":\"aGVsbG8=\""))
 }
 
 /// Text, borrowed where it has no escapes.
@@ -307,8 +307,11 @@ mod tests {
             ),
             (r#"{"payload":1,"headers":{"a":1}}"#, "the header `a` must be text in quotes"),
             (r#"{"payload":1,"headers":[]}"#, "`headers` must be an object of text"),
-            (r#"{"payload":1} x"#, "this is not JSON: trailing characters (column 15)"),
+            (r#"{"payload":1} x"#, "this is not JSON: something stands behind the end (column 15)"),
             ("{\"payload\":1}\n{\"payload\":2}", "Content-Type: application/x-ndjson"),
+            (r#"{"payload":tea}"#, "a word that is not true, false or null must stand in quotes"),
+            (r#"{"payload" 1}"#, "there must be `:`"),
+            (r#"{"payload":1,}"#, "a comma stands before a bracket"),
             (r#"{bad}"#, "this is not JSON: a field's name must stand in quotes (column 2)"),
             (r#"{"key":"#, "the JSON ends too early (column 7)"),
             (

@@ -3,6 +3,8 @@
 const EVERY_MS = 1000;
 const TOPICS_EVERY = 10;
 let looks = 0;
+let next;
+let looking = false;
 const byId = (id) => document.getElementById(id);
 // Kept for this tab only, so that a reload does not ask for it again.
 let token = sessionStorage.getItem("token") || "";
@@ -18,8 +20,10 @@ const seconds = (value) => {
 const tone = (state) =>
   ({ running: "good", ready: "good", retrying: "wait", paused: "wait", draining: "wait", starting: "wait", stuck: "bad", stopped: "bad" })[state] || "";
 
+const authorization = () => (token ? { Authorization: "Bearer " + token } : {});
+
 async function ask(path) {
-  const response = await fetch(path, { headers: token ? { Authorization: "Bearer " + token } : {}, cache: "no-store" });
+  const response = await fetch(path, { headers: authorization(), cache: "no-store" });
   if (response.status === 401) {
     byId("login-why").textContent = token
       ? "This server does not know that token."
@@ -101,14 +105,24 @@ function list(section, at, texts) {
   byId(section).hidden = texts.length === 0;
 }
 
+function badge(text, kind) {
+  byId("ready").hidden = false;
+  byId("ready").textContent = text;
+  byId("ready").className = "badge " + kind;
+}
+
 // Not ready is an answer, too: 503, with the reasons.
 async function showReadiness() {
-  const response = await fetch("/readyz", { cache: "no-store" });
+  let response;
+  try {
+    response = await fetch("/readyz", { cache: "no-store" });
+  } catch (error) {
+    badge("not reachable", "bad");
+    throw error;
+  }
   const { reasons } = await response.json();
-  const badge = byId("ready");
-  badge.hidden = false;
-  badge.textContent = response.ok ? "ready" : "not ready";
-  badge.className = response.ok ? (reasons && reasons.length ? "badge wait" : "badge good") : "badge bad";
+  const some = reasons && reasons.length;
+  badge(response.ok ? (some ? "ready, with remarks" : "ready") : "not ready", response.ok ? (some ? "wait" : "good") : "bad");
   list("reasons", "reason-list", reasons || []);
 }
 
@@ -124,6 +138,7 @@ const unread = (topics) => topics
 
 async function look() {
   const state = byId("state");
+  looking = true;
   try {
     await showReadiness();
     const [{ pipelines }, waiting, deep] = await Promise.all([
@@ -141,19 +156,23 @@ async function look() {
     state.textContent = "no answer: " + error.message;
     state.className = "bad";
   }
-  setTimeout(look, EVERY_MS);
+  looking = false;
+  next = setTimeout(look, EVERY_MS);
 }
 
 byId("login").addEventListener("submit", (event) => {
   event.preventDefault();
   token = byId("token").value.trim();
   sessionStorage.setItem("token", token);
+  // A look that is under way ends first, and then there is another one in any case.
+  if (!looking) {
+    clearTimeout(next);
+    look();
+  }
 });
-// A link carries no token, so the page asks, and shows what it gets.
-byId("metrics-link").addEventListener("click", async (event) => {
-  if (!token) return;
-  event.preventDefault();
-  const response = await fetch("/metrics", { headers: { Authorization: "Bearer " + token }, cache: "no-store" });
+// A link would carry no token, so the page asks itself, and shows what it gets.
+byId("show-metrics").addEventListener("click", async () => {
+  const response = await fetch("/metrics", { headers: authorization(), cache: "no-store" });
   byId("metrics-text").textContent = await response.text();
   byId("metrics").hidden = false;
   byId("metrics").scrollIntoView();

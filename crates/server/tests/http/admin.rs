@@ -138,6 +138,113 @@ async fn pipelines_and_lanes_show_what_happens_and_metrics_count_it() {
     rig.server.stop().await.expect("it drains");
 }
 
+/// ADM-1: how long a key has waited is the age of its first message, however often that was tried meanwhile.
+#[tokio::test]
+async fn a_key_has_waited_as_long_as_its_first_message() {
+    let rig = Rig::start("topics: { t: { partitions: 1 } }").await;
+    let mut settings = Settings::default();
+    (settings.retry_base, settings.retry_max) = (Duration::from_millis(1), Duration::from_millis(2));
+    let pipeline = rig.server.keylane().pipeline("p").topic("t").settings(settings);
+    let pipeline = pipeline.handle(async |_: Message| Outcome::failed("no luck")).start().await;
+    rig.server.drain_too(pipeline.expect("it starts"));
+    let lanes = async || rig.get("/admin/lanes?sort=waiting").await.value()["lanes"].clone();
+    let seconds = |lane: &Value, what: &str| lane[what].as_f64().expect("a number");
+    assert_eq!(rig.json("t", "{\"payload\":1,\"key\":\"old\"}").await.status, 202);
+    loop {
+        let old = lanes().await[0].clone();
+        let is_old = old["attempt"].as_u64() > Some(20) && seconds(&old, "waiting_seconds") > 0.2;
+        if is_old && seconds(&old, "last_tried_seconds") < 0.1 {
+            break;
+        }
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(rig.json("t", "{\"payload\":1,\"key\":\"young\"}").await.status, 202);
+    // Whichever was tried last: the one that has waited longer stands first.
+    let mut both = 0;
+    while both < 50 {
+        let shown = lanes().await;
+        if shown[1].is_object() {
+            assert_eq!((&shown[0]["key"], &shown[1]["key"]), (&json!("old"), &json!("young")), "{shown}");
+            both += 1;
+        }
+    }
+}
+
+/// ING-8, ADM-1: one lag, whoever is asked. What was read a moment ago counts at once, also where nobody has asked the
+/// broker since.
+#[tokio::test]
+async fn metrics_and_the_admin_api_show_the_same_lag() {
+    let rig = Rig::start("topics: { t: { partitions: 2 } }").await;
+    let pipeline = rig.server.keylane().pipeline("p").topic("t");
+    let pipeline = pipeline.handle(async |_: Message| std::future::pending::<Outcome>().await).start().await;
+    let pipeline = pipeline.expect("it starts");
+    let lag_of_metrics = async || {
+        let text = rig.get("/metrics").await.text();
+        let of = |name: &str| {
+            let line = text.lines().find(|line| line.starts_with(name));
+            line.and_then(|line| line.rsplit(' ').next()?.parse::<u64>().ok())
+                .unwrap_or_else(|| panic!("{name}: {text}"))
+        };
+        (of("keylane_handlers_in_flight"), of("kafka_consumer_lag"))
+    };
+    for round in 1..=10 {
+        let lines: String =
+            (0..10).map(|n| format!("{{\"payload\":{n},\"key\":\"k{round}-{n}\"}}\n")).collect();
+        assert_eq!(rig.lines("t", &lines).await.status, 202);
+        loop {
+            let (in_flight, lag) = lag_of_metrics().await;
+            if in_flight == round * 10 {
+                assert_eq!(lag, round * 10, "all that run are not settled");
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(pipeline.seen().lag.messages, 100);
+    assert_eq!(rig.get("/admin/pipelines").await.value()["pipelines"][0]["lag"]["messages"], 100);
+    assert_eq!(lag_of_metrics().await.1, 100);
+}
+
+/// ING-7, ADM-1: which part of a query is wrong, and what it may be.
+#[tokio::test]
+async fn what_is_wrong_with_a_query_is_told_in_the_askers_words() {
+    let rig = Rig::start("topics: { t: { partitions: 1 } }").await;
+    for (path, wants) in [
+        ("/admin/lanes?limit=many", "limit must be a whole number from 0 on"),
+        ("/admin/lanes?limit=-1", "limit must be a whole number from 0 on"),
+        ("/admin/lanes?limit=", "limit must be a whole number from 0 on"),
+        ("/admin/lanes?limit=5000", "limit must be at most 1000"),
+        ("/admin/lanes?sort=age", "sort must be `depth` or `waiting`"),
+        ("/admin/lanes?colour=red", "unknown field `colour`; known are `pipeline`, `sort`, `limit`"),
+        ("/admin/topics/t/messages?follow=yes", "follow must be `true` or `false`"),
+    ] {
+        let problem = rig.get(path).await.is_problem(400, "KL-1504");
+        assert_eq!(problem["detail"], wants, "{path}");
+    }
+}
+
+/// ING-1, ADM-1: a name that is nearly right is named.
+#[tokio::test]
+async fn a_name_that_is_nearly_right_is_named() {
+    let rig = Rig::start("topics: { orders: { partitions: 1 } }").await;
+    let pipeline = rig.server.keylane().pipeline("billing").topic("orders");
+    let pipeline = pipeline.handle(async |_: Message| Outcome::Done).start().await.expect("it starts");
+    rig.server.drain_too(pipeline);
+    for (path, code, wants) in [
+        ("/admin/topics/ordres/messages", "KL-1201", "did you mean `orders`?"),
+        ("/admin/lanes?pipeline=biling", "KL-1309", "did you mean `billing`?"),
+    ] {
+        let answer = rig.get(path).await;
+        let problem = answer.is_problem(404, code);
+        assert!(problem["detail"].as_str().is_some_and(|text| text.ends_with(wants)), "{problem}");
+    }
+    let problem = rig.json("ordesr", "{\"payload\":1}").await.is_problem(404, "KL-1201");
+    assert!(
+        problem["detail"].as_str().is_some_and(|text| text.contains("did you mean `orders`?")),
+        "{problem}"
+    );
+}
+
 /// Holds what is served against its schema: every member is described, and what is always there is there.
 fn is_as_described(document: &Value, schema: &Value, served: &Value, at: &str) {
     if let Some(reference) = schema["$ref"].as_str() {

@@ -1,12 +1,17 @@
 //! What is refused, and how: always as a problem, and the server lives on.
 
+use std::time::Duration;
+
 use keylane::TopicSpec;
 use serde_json::json;
+use tokio::time::timeout;
 
 use crate::client::Rig;
 
 const ONE: &str = "topics: { t: { partitions: 1 } }";
 const JSON: &str = "application/json";
+/// Only fails a test that hangs.
+const HANGS: Duration = Duration::from_secs(60);
 
 /// ING-1, ING-7.
 #[tokio::test]
@@ -207,14 +212,16 @@ async fn a_refusal_is_seen_by_a_client_that_is_still_sending() {
 /// ING-7, SEC-2: who is refused need not send its body first, nor can it hold the connection by sending slowly.
 #[tokio::test]
 async fn a_refusal_does_not_wait_for_the_body() {
-    let hash = keylane_server::hash_token("writer");
-    let rig = Rig::start(&format!(
-        "server: {{ tokens: [{{ name: w, role: operate, sha256: \"{hash}\" }}] }}\n{ONE}\n"
-    ))
-    .await;
+    let token = |name: &str, role: &str| {
+        format!("{{ name: {name}, role: {role}, sha256: \"{}\" }}", keylane_server::hash_token(name))
+    };
+    // Whoever waited for the body would wait for ten minutes.
+    let tokens = format!("{}, {}", token("writer", "operate"), token("reader", "read"));
+    let rig = Rig::start(&format!("server: {{ body_timeout: 10m, tokens: [{tokens}] }}\n{ONE}\n")).await;
     let large = format!("Content-Length: {}", 1 << 30);
     for (head, status, code) in [
         ("Content-Type: application/json\r\nContent-Length: 5000", 401, "KL-1501"),
+        ("X-Admin-Token: reader\r\nContent-Type: application/json\r\nContent-Length: 5000", 403, "KL-1502"),
         ("X-Admin-Token: writer\r\nContent-Type: text/plain\r\nContent-Length: 5000", 415, "KL-1209"),
         (&format!("X-Admin-Token: writer\r\nContent-Type: application/json\r\n{large}"), 413, "KL-1210"),
         ("Content-Type: application/json\r\nTransfer-Encoding: chunked", 401, "KL-1501"),
@@ -222,9 +229,81 @@ async fn a_refusal_does_not_wait_for_the_body() {
         let mut client = rig.connect().await;
         let head = format!("POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n");
         client.send(head.as_bytes()).await;
-        let answer = client.answer().await.expect("an answer, though no body was sent");
+        let answer = timeout(HANGS, client.answer()).await.expect("it waits for the body");
+        let answer = answer.expect("an answer, though no body was sent");
         answer.is_problem(status, code);
-        assert!(client.answer().await.is_none(), "the connection is closed, though the client goes on");
+        // Nor does a client keep the connection that goes on sending, a byte now and then.
+        let closed = async {
+            while timeout(Duration::from_millis(50), client.answer()).await.is_err() {
+                client.send(b" ").await;
+            }
+        };
+        timeout(HANGS, closed).await.expect("the connection is kept for who was refused");
+    }
+}
+
+/// ING-7: errors speak the language of whoever sent the message: which field, what it may be, an example.
+#[tokio::test]
+async fn what_is_wrong_is_told_in_the_senders_words() {
+    let rig = Rig::start(ONE).await;
+    let lines = "{\"payload\":1}\n{\"payload\":2}";
+    for (kind, body, code, wants) in [
+        (
+            JSON,
+            "{\"payload\":1,\"key\":5}",
+            "KL-1202",
+            "`key` must be text in quotes, or null, for example \"key\":\"user-1\"; it is the number 5",
+        ),
+        (JSON, "{\"payload\":1,\"version\":\"7\"}", "KL-1202", "`version` must be a whole number from 0 on"),
+        (JSON, "{\"payload\":1,\"headers\":{\"a\":1}}", "KL-1202", "the header `a` must be text in quotes"),
+        (JSON, "{bad}", "KL-1202", "a field's name must stand in quotes"),
+        (
+            JSON,
+            "[{\"payload\":1},{bad}]",
+            "KL-1207",
+            "at its index 1: this is not JSON: a field's name must stand in quotes",
+        ),
+        (JSON, lines, "KL-1202", "say `Content-Type: application/x-ndjson`"),
+        (
+            "application/x-ndjson",
+            "[{\"payload\":1}]",
+            "KL-1202",
+            "an array of messages is sent alone, as `Content-Type: application/json`",
+        ),
+        (JSON, "hello", "KL-1202", "this is not JSON"),
+    ] {
+        let problem = rig.post("t", kind, body).await.is_problem(400, code);
+        let said = problem["detail"].as_str().expect("text");
+        assert!(said.contains(wants), "{body}: {said}");
+        for rust in ["expected", "u64", "key must be a string", "invalid type"] {
+            assert!(!said.contains(rust), "{body}: {said}");
+        }
+    }
+    rig.post("t", "application/x-www-form-urlencoded", "{\"payload\":1}").await.is_problem(415, "KL-1209");
+}
+
+/// SEC-1: one rule for all routes: a page of another site changes nothing, and what the page of this server does passes.
+#[tokio::test]
+async fn a_page_of_another_site_changes_nothing_on_any_route() {
+    let rig = Rig::start(ONE).await;
+    let document = rig.get("/openapi.json").await.value();
+    let mut client = rig.connect().await;
+    let mut changing = 0;
+    for (path, methods) in document["paths"].as_object().expect("an object") {
+        let path = path.replace("{topic}", "t").replace("{code}", "KL-1001");
+        for method in methods.as_object().expect("an object").keys().filter(|method| *method != "get") {
+            changing += 1;
+            for foreign in [("Origin", "http://evil.example"), ("Sec-Fetch-Site", "cross-site")] {
+                let answer = client.ask(&method.to_uppercase(), &path, &[foreign], b"").await;
+                answer.is_problem(403, "KL-1505");
+            }
+        }
+    }
+    assert!(changing >= 6, "only {changing} routes change something");
+    for own in [("Origin", "http://localhost"), ("Sec-Fetch-Site", "same-origin"), ("A", "b")] {
+        let headers = [("Content-Type", JSON), own];
+        let answer = client.ask("POST", "/v1/topics/t/messages", &headers, b"{\"payload\":1}").await;
+        assert_eq!(answer.status, 202, "{own:?}: {}", answer.text());
     }
 }
 
@@ -265,7 +344,7 @@ async fn with_tokens_each_role_may_do_what_it_says() {
                 403 => drop(answer.is_problem(403, "KL-1502")),
                 _ => {}
             }
-            for path in ["/healthz", "/readyz", "/version", "/"] {
+            for path in ["/healthz", "/readyz", "/version", "/", "/openapi.json", "/errors/KL-1501"] {
                 assert_eq!(client.ask("GET", path, &headers, b"").await.status, 200, "{path}");
             }
         }
