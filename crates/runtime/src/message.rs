@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use keylane_core::frame::PRIORITY;
+use keylane_core::message::PRIORITY;
 use keylane_core::{Delivery, Draft};
 use serde::Serialize;
 use serde::de::DeserializeOwned;

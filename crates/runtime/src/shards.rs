@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use keylane_broker::Topic;
-use keylane_core::intake::Bounds;
+use keylane_core::lanes::Bounds;
 use keylane_core::{Engine, Intake, Outcome, RetryPolicy};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use keylane_broker::{Broker, BrokerError, Journal, JournalName, LogKind};
 use keylane_core::Order;
-use keylane_core::setup::Bounds;
+use keylane_core::owner::Bounds;
 
 use crate::clock::Clock;
 use crate::commit::Pace;

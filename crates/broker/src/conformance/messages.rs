@@ -1,6 +1,6 @@
 //! Cases: a message is read as it was given, byte for byte.
 
-use keylane_core::frame::KEY_BYTES_MAX;
+use keylane_core::message::KEY_BYTES_MAX;
 use keylane_core::{Delivery, Draft, Frames};
 
 use super::client::read_from;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use keylane_core::{Frames, frame::put_frame};
+use keylane_core::{Frames, message::put_frame};
 use tokio::sync::oneshot;
 
 use super::appender::Laid;

@@ -77,7 +77,7 @@ fn found(topic: &Described, setting: impl Fn(&str) -> Option<String>) -> Vec<War
 }
 
 /// An error if one of the topics that keep a group's state would forget any of it: what was not cut by us is needed
-/// (`keylane_core::state`). Those that are not there yet are made as they should be.
+/// (`keylane_core::journal`). Those that are not there yet are made as they should be.
 pub(crate) async fn kept_whole(
     journals: &Arc<Journals>,
     group: &str,

@@ -8,7 +8,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
-use keylane_core::frame::{POSITION_MAX, put_frame};
+use keylane_core::message::{POSITION_MAX, put_frame};
 use keylane_core::{Batch, Frames};
 
 use super::group::Group;

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::BytesMut;
 use futures_util::task::noop_waker;
 use keylane_broker::{BrokerError, Reader};
-use keylane_core::intake::Bounds;
+use keylane_core::lanes::Bounds;
 use keylane_core::{Batch, Draft, Engine, Intake, Outcome, Settings, Settled};
 use tokio::sync::mpsc;
 
@@ -116,7 +116,7 @@ impl World {
             let (key, mut frame) = (key.map(str::as_bytes), BytesMut::new());
             let draft = Draft { id: "id", key, payload: Some(&payload), ..Draft::default() };
             draft.encode(&mut frame).expect("within bounds");
-            keylane_core::frame::put_frame(&mut frames, &frame, at as u32);
+            keylane_core::message::put_frame(&mut frames, &frame, at as u32);
         }
         log.next += messages;
         let (next, count) = (log.next, messages as u32);

@@ -1,7 +1,6 @@
 //! Why a partition is not, or no longer, owned here, and what an operator can do about it.
 
-use crate::journal::RecordError;
-use crate::state::NotCarriedOut;
+use crate::journal::{NotCarriedOut, RecordError};
 
 /// Why this process gives up being the owner. Those that have a code are for an operator; nothing was lost by any.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]

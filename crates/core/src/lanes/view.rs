@@ -1,7 +1,7 @@
 //! What an operator can see of a shard's lanes.
 
 use super::Engine;
-use crate::lane::{LaneId, LaneState};
+use super::lane::{LaneId, LaneState};
 
 /// How many there are of what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

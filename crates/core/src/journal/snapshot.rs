@@ -1,14 +1,14 @@
 //! Reading a journal from wherever it starts, and writing the snapshots that let it be cut.
 //!
-//! In come records as they are read; out comes the state, as [`crate::state::apply`] makes it. A journal that was cut
+//! In come records as they are read; out comes the state, as [`apply`](super::apply()) makes it. A journal that was cut
 //! is read from a snapshot: its state, then everything from its `as of` on, and only if it then counts at its place. A
 //! sleeper's snapshot, landing late, so harms nobody.
 //!
 //! Kept: the state is the same as if folded from the beginning (R), or there is none.
 
-use crate::journal::{Record, Snapshot, SnapshotBody};
-use crate::rules::Rules;
-use crate::state::{Applied, State, apply_under};
+use super::apply::{Applied, State, apply_under};
+use super::record::{Record, Snapshot, SnapshotBody};
+use crate::owner::Rules;
 
 /// Follows a journal: its state up to a position.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -6,14 +6,14 @@
 //! Kept: what does not fit into one record goes in ascending position, so that after a crash no earlier message of a
 //! key runs behind a later one that is on record.
 
+use super::rules::Rules;
+use super::setup::Bounds;
 use crate::journal::DeadEntry;
-use crate::ranges::Ranges;
-use crate::rules::Rules;
-use crate::setup::Bounds;
+use crate::ledger::Ranges;
 
 /// What handlers finished and no record has taken yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Ready {
+pub(super) struct Ready {
     done: Ranges,
     dead: Vec<DeadEntry>,
     settlements: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Ready {
 }
 
 impl Ready {
-    pub(crate) fn add(&mut self, now_ms: u64, done: &Ranges, dead: &[DeadEntry]) {
+    pub(super) fn add(&mut self, now_ms: u64, done: &Ranges, dead: &[DeadEntry]) {
         if self.is_empty() {
             self.since_ms = now_ms;
         }
@@ -33,12 +33,12 @@ impl Ready {
         self.dead.extend_from_slice(dead);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.done.is_empty() && self.dead.is_empty()
     }
 
     /// When the next record is to be sent: 0 is at once, `None` is never.
-    pub(crate) fn due_ms(&self, bounds: &Bounds) -> Option<u64> {
+    pub(super) fn due_ms(&self, bounds: &Bounds) -> Option<u64> {
         if self.is_empty() {
             None
         } else if !self.dead.is_empty() || self.settlements >= bounds.batch_settlements {
@@ -49,7 +49,7 @@ impl Ready {
     }
 
     /// Takes out what the next record carries. What stays keeps its age, so it goes right behind.
-    pub(crate) fn take(&mut self, rules: Rules, bounds: &Bounds) -> (Ranges, Vec<DeadEntry>) {
+    pub(super) fn take(&mut self, rules: Rules, bounds: &Bounds) -> (Ranges, Vec<DeadEntry>) {
         let dead_rest = self.dead.split_off(self.dead.len().min(bounds.dead_per_record));
         let dead = std::mem::replace(&mut self.dead, dead_rest);
         let count = self.done.len();
@@ -68,7 +68,7 @@ impl Ready {
 
     /// Test time only: when things came in no longer matters.
     #[cfg(feature = "flaws")]
-    pub(crate) fn rewind(&mut self) {
+    pub(super) fn rewind(&mut self) {
         self.since_ms = 0;
     }
 }

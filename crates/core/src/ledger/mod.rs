@@ -8,12 +8,17 @@
 //! the reader has passed is named once, unless it was on record before.
 
 mod block;
+mod ranges;
+mod rice;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::ranges::{Ranges, Settled};
-use block::{BLOCK, Block, Naming};
+use block::{BLOCK, Block, Naming, search};
+
+pub use ranges::{Ranges, Settled};
+pub(crate) use rice::RANGE_BYTES_MAX;
+pub use rice::{put_ranges, read_ranges};
 
 /// Blocks whose memory is not worth giving back.
 const BLOCKS_KEPT: usize = 256;
@@ -26,7 +31,7 @@ pub struct Flaws {
     pub commit_highest: bool,
 }
 
-/// One partition's ledger. See the head of `ledger.rs`.
+/// One partition's ledger. See the head of this file.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     /// Ascending. The first `open` are named through and through.
@@ -168,34 +173,7 @@ impl Ledger {
         let at = (self.blocks.len() - 1).wrapping_sub(back);
         match self.blocks.get(at) {
             Some(block) if block.number == number => Some(at),
-            _ => self.search(number),
-        }
-    }
-
-    /// Where positions have gaps, the gaps are mostly alike: guess, and look around the guess.
-    fn search(&self, number: u64) -> Option<usize> {
-        let (first, last) = (self.blocks.first()?.number, self.blocks.last()?.number);
-        if number < first || number > last {
-            return None;
-        }
-        let share = (number - first) as f64 / (last - first).max(1) as f64;
-        let guess = (share * (self.blocks.len() - 1) as f64) as usize;
-        // Mostly it is here or beside, and which of them no branch could foresee.
-        let low = guess.saturating_sub(1);
-        let below = |at: usize| usize::from(self.blocks.get(at).is_some_and(|block| block.number < number));
-        let near = low + below(low) + below(low + 1);
-        if self.blocks.get(near).is_some_and(|block| block.number == number) {
-            return Some(near);
-        }
-        let mut reach = 8;
-        loop {
-            let low = guess.saturating_sub(reach);
-            let high = (guess + reach).min(self.blocks.len() - 1);
-            if self.blocks[low].number <= number && number <= self.blocks[high].number {
-                let around = self.blocks[low..=high].binary_search_by_key(&number, |block| block.number);
-                return around.ok().map(|at| low + at);
-            }
-            reach *= 8;
+            _ => search(&self.blocks, number),
         }
     }
 

@@ -7,9 +7,9 @@ use std::cmp::Reverse;
 use std::mem;
 
 use super::Engine;
-use crate::lane::{Failure, Lane, LaneHash, LaneId, LaneState};
-use crate::retry::Retry;
-use crate::slab::NONE;
+use super::lane::{Failure, Lane, LaneHash, LaneId, LaneState};
+use super::retry::Retry;
+use super::slab::NONE;
 
 /// A lane that is hot runs so many messages in a row, then the others have their turn. Going on costs half of a new
 /// lane's turn; past a hundred there is nothing more to gain.

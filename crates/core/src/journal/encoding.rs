@@ -39,21 +39,21 @@ pub(crate) fn take_varint(bytes: &mut &[u8]) -> Result<u64, Malformed> {
 }
 
 /// Takes one byte off the front of `bytes`.
-pub(crate) fn take_byte(bytes: &mut &[u8]) -> Result<u8, Malformed> {
+pub(super) fn take_byte(bytes: &mut &[u8]) -> Result<u8, Malformed> {
     let (&first, rest) = bytes.split_first().ok_or(Malformed("cut off"))?;
     *bytes = rest;
     Ok(first)
 }
 
 /// Takes a 128-bit id off the front of `bytes`.
-pub(crate) fn take_id(bytes: &mut &[u8]) -> Result<u128, Malformed> {
+pub(super) fn take_id(bytes: &mut &[u8]) -> Result<u128, Malformed> {
     let (id, rest) = bytes.split_first_chunk::<16>().ok_or(Malformed("an id that is cut off"))?;
     *bytes = rest;
     Ok(u128::from_le_bytes(*id))
 }
 
 /// Appends an optional number: a byte that says whether, then the number.
-pub(crate) fn put_option(out: &mut Vec<u8>, value: Option<u64>) {
+pub(super) fn put_option(out: &mut Vec<u8>, value: Option<u64>) {
     out.push(u8::from(value.is_some()));
     if let Some(value) = value {
         put_varint(out, value);
@@ -61,12 +61,12 @@ pub(crate) fn put_option(out: &mut Vec<u8>, value: Option<u64>) {
 }
 
 /// Takes an optional number off the front of `bytes`.
-pub(crate) fn take_option(bytes: &mut &[u8]) -> Result<Option<u64>, Malformed> {
+pub(super) fn take_option(bytes: &mut &[u8]) -> Result<Option<u64>, Malformed> {
     Ok(if take_flag(bytes)? { Some(take_varint(bytes)?) } else { None })
 }
 
 /// Takes a yes or no off the front of `bytes`.
-pub(crate) fn take_flag(bytes: &mut &[u8]) -> Result<bool, Malformed> {
+pub(super) fn take_flag(bytes: &mut &[u8]) -> Result<bool, Malformed> {
     match take_byte(bytes)? {
         0 => Ok(false),
         1 => Ok(true),
@@ -75,23 +75,23 @@ pub(crate) fn take_flag(bytes: &mut &[u8]) -> Result<bool, Malformed> {
 }
 
 /// Takes a number of 32 bits off the front of `bytes`.
-pub(crate) fn take_u32(bytes: &mut &[u8]) -> Result<u32, Malformed> {
+pub(super) fn take_u32(bytes: &mut &[u8]) -> Result<u32, Malformed> {
     u32::try_from(take_varint(bytes)?).map_err(|_| Malformed("a number over 32 bits"))
 }
 
 /// Takes a number of 8 bits off the front of `bytes`.
-pub(crate) fn take_u8(bytes: &mut &[u8]) -> Result<u8, Malformed> {
+pub(super) fn take_u8(bytes: &mut &[u8]) -> Result<u8, Malformed> {
     u8::try_from(take_varint(bytes)?).map_err(|_| Malformed("a number over 8 bits"))
 }
 
 /// All of `bytes` as text.
-pub(crate) fn text(bytes: &[u8]) -> Result<String, Malformed> {
+pub(super) fn text(bytes: &[u8]) -> Result<String, Malformed> {
     let text = std::str::from_utf8(bytes).map_err(|_| Malformed("text that is not UTF-8"))?;
     Ok(text.to_owned())
 }
 
 /// Items that fill `bytes` exactly.
-pub(crate) fn list<T>(
+pub(super) fn list<T>(
     mut bytes: &[u8],
     item: impl Fn(&mut &[u8]) -> Result<T, Malformed>,
 ) -> Result<Vec<T>, Malformed> {
@@ -103,7 +103,7 @@ pub(crate) fn list<T>(
 }
 
 /// One value that fills `bytes` exactly.
-pub(crate) fn whole<T>(
+pub(super) fn whole<T>(
     mut bytes: &[u8],
     value: impl Fn(&mut &[u8]) -> Result<T, Malformed>,
 ) -> Result<T, Malformed> {
@@ -113,18 +113,18 @@ pub(crate) fn whole<T>(
 
 /// Writes fields; their tags must ascend.
 #[derive(Debug)]
-pub(crate) struct Fields<'a> {
+pub(super) struct Fields<'a> {
     out: &'a mut Vec<u8>,
     last: u8,
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) fn new(out: &'a mut Vec<u8>) -> Fields<'a> {
+    pub(super) fn new(out: &'a mut Vec<u8>) -> Fields<'a> {
         Fields { out, last: 0 }
     }
 
     /// A field with what `fill` writes.
-    pub(crate) fn put(&mut self, tag: u8, fill: impl FnOnce(&mut Vec<u8>)) {
+    pub(super) fn put(&mut self, tag: u8, fill: impl FnOnce(&mut Vec<u8>)) {
         assert!(tag > self.last, "fields are written in ascending tags");
         self.last = tag;
         let mut value = Vec::new();
@@ -134,31 +134,31 @@ impl<'a> Fields<'a> {
         self.out.extend_from_slice(&value);
     }
 
-    pub(crate) fn number(&mut self, tag: u8, value: u64) {
+    pub(super) fn number(&mut self, tag: u8, value: u64) {
         self.put(tag, |out| put_varint(out, value));
     }
 
-    pub(crate) fn number_if(&mut self, tag: u8, value: Option<u64>) {
+    pub(super) fn number_if(&mut self, tag: u8, value: Option<u64>) {
         if let Some(value) = value {
             self.number(tag, value);
         }
     }
 
-    pub(crate) fn id(&mut self, tag: u8, value: u128) {
+    pub(super) fn id(&mut self, tag: u8, value: u128) {
         self.put(tag, |out| out.extend_from_slice(&value.to_le_bytes()));
     }
 
-    pub(crate) fn text(&mut self, tag: u8, value: &str) {
+    pub(super) fn text(&mut self, tag: u8, value: &str) {
         self.put(tag, |out| out.extend_from_slice(value.as_bytes()));
     }
 
-    pub(crate) fn mark_if(&mut self, tag: u8, set: bool) {
+    pub(super) fn mark_if(&mut self, tag: u8, set: bool) {
         if set {
             self.put(tag, |_| {});
         }
     }
 
-    pub(crate) fn list<T>(&mut self, tag: u8, items: &[T], item: impl Fn(&mut Vec<u8>, &T)) {
+    pub(super) fn list<T>(&mut self, tag: u8, items: &[T], item: impl Fn(&mut Vec<u8>, &T)) {
         if !items.is_empty() {
             self.put(tag, |out| items.iter().for_each(|one| item(out, one)));
         }
@@ -167,13 +167,13 @@ impl<'a> Fields<'a> {
 
 /// Reads fields one by one. Every tag below [`SKIPPABLE`] must be asked for; one that was not is an error.
 #[derive(Debug)]
-pub(crate) struct FieldReader<'a> {
+pub(super) struct FieldReader<'a> {
     rest: &'a [u8],
     ahead: Option<(u8, &'a [u8])>,
 }
 
 impl<'a> FieldReader<'a> {
-    pub(crate) fn new(rest: &'a [u8]) -> Result<FieldReader<'a>, Malformed> {
+    pub(super) fn new(rest: &'a [u8]) -> Result<FieldReader<'a>, Malformed> {
         let mut reader = FieldReader { rest, ahead: None };
         reader.advance(0)?;
         Ok(reader)
@@ -198,7 +198,7 @@ impl<'a> FieldReader<'a> {
     }
 
     /// The field of that tag, if it is there. To be asked in ascending order.
-    pub(crate) fn maybe(&mut self, tag: u8) -> Result<Option<&'a [u8]>, Malformed> {
+    pub(super) fn maybe(&mut self, tag: u8) -> Result<Option<&'a [u8]>, Malformed> {
         self.pass(|there| there < tag)?;
         match self.ahead {
             Some((there, value)) if there == tag => {
@@ -209,27 +209,27 @@ impl<'a> FieldReader<'a> {
         }
     }
 
-    pub(crate) fn needed(&mut self, tag: u8) -> Result<&'a [u8], Malformed> {
+    pub(super) fn needed(&mut self, tag: u8) -> Result<&'a [u8], Malformed> {
         self.maybe(tag)?.ok_or(Malformed("a field is missing"))
     }
 
-    pub(crate) fn number(&mut self, tag: u8) -> Result<u64, Malformed> {
+    pub(super) fn number(&mut self, tag: u8) -> Result<u64, Malformed> {
         whole(self.needed(tag)?, take_varint)
     }
 
-    pub(crate) fn number_if(&mut self, tag: u8) -> Result<Option<u64>, Malformed> {
+    pub(super) fn number_if(&mut self, tag: u8) -> Result<Option<u64>, Malformed> {
         self.maybe(tag)?.map(|value| whole(value, take_varint)).transpose()
     }
 
-    pub(crate) fn id(&mut self, tag: u8) -> Result<u128, Malformed> {
+    pub(super) fn id(&mut self, tag: u8) -> Result<u128, Malformed> {
         whole(self.needed(tag)?, take_id)
     }
 
-    pub(crate) fn text(&mut self, tag: u8) -> Result<String, Malformed> {
+    pub(super) fn text(&mut self, tag: u8) -> Result<String, Malformed> {
         text(self.needed(tag)?)
     }
 
-    pub(crate) fn mark(&mut self, tag: u8) -> Result<bool, Malformed> {
+    pub(super) fn mark(&mut self, tag: u8) -> Result<bool, Malformed> {
         match self.maybe(tag)? {
             None => Ok(false),
             Some([]) => Ok(true),
@@ -237,7 +237,7 @@ impl<'a> FieldReader<'a> {
         }
     }
 
-    pub(crate) fn list<T>(
+    pub(super) fn list<T>(
         &mut self,
         tag: u8,
         item: impl Fn(&mut &[u8]) -> Result<T, Malformed>,
@@ -246,7 +246,7 @@ impl<'a> FieldReader<'a> {
     }
 
     /// All fields were known, or may be skipped.
-    pub(crate) fn finish(mut self) -> Result<(), Malformed> {
+    pub(super) fn finish(mut self) -> Result<(), Malformed> {
         self.pass(|_| true)
     }
 

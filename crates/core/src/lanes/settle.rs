@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use crate::outcome::Outcome;
+use crate::message::Outcome;
 
 /// How an attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq)]

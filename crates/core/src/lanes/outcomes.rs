@@ -6,10 +6,10 @@ use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use super::Engine;
-use crate::delivery::Delivery;
-use crate::lane::{LaneId, LaneState};
-use crate::retry::Retry;
-use crate::slab::NONE;
+use super::lane::{LaneId, LaneState};
+use super::retry::Retry;
+use super::slab::NONE;
+use crate::message::Delivery;
 
 impl Engine {
     /// The attempt of this lane is done with, and its message finished. False if the lane is gone.

@@ -5,9 +5,9 @@
 
 use bytes::Bytes;
 
-use crate::engine::Order;
 use crate::journal::Source;
-use crate::rice::RANGE_BYTES_MAX;
+use crate::lanes::Order;
+use crate::ledger::RANGE_BYTES_MAX;
 
 /// The largest facts record: small beside any broker's limit, and seconds of completions fit into it.
 pub const RECORD_BYTES_MAX: usize = 64 << 10;

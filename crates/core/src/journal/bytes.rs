@@ -5,19 +5,18 @@
 
 use bytes::Bytes;
 
-use super::{
-    COMMANDS, Claim, Command, DeadEffect, DeadEntry, FORMAT, FORMAT_FIRST, Facts, Fence, Held, Moved,
-    REASONS, Record, RecordError, Snapshot, SnapshotBody, Source,
-};
-use crate::encoding::{
+use super::apply::State;
+use super::encoding::{
     FieldReader, Fields, Malformed, list, put_option, put_varint, take_byte, take_flag, take_id, take_option,
     take_u8, take_u32, take_varint, whole,
 };
-use crate::engine::Order;
-use crate::growth::Acceptance;
-use crate::ranges::Ranges;
-use crate::rice::{put_ranges, read_ranges};
-use crate::state::State;
+use super::growth::Acceptance;
+use super::record::{
+    COMMANDS, Claim, Command, DeadEffect, DeadEntry, FORMAT, FORMAT_FIRST, Facts, Fence, Held, Moved,
+    REASONS, Record, RecordError, Snapshot, SnapshotBody, Source,
+};
+use crate::lanes::Order;
+use crate::ledger::{Ranges, put_ranges, read_ranges};
 
 /// The field of a claim that says which formats its writer reads: it may be skipped by design.
 const CLAIM_FORMAT: u8 = 128;
@@ -232,16 +231,16 @@ impl Command {
 }
 
 /// A format as it is put on record; nothing for the first, which needs no number.
-pub(crate) fn numbered(format: u8) -> Option<u64> {
+pub(super) fn numbered(format: u8) -> Option<u64> {
     (format != FORMAT_FIRST).then_some(u64::from(format))
 }
 
-pub(crate) fn take_format(fields: &mut FieldReader<'_>, tag: u8) -> Result<Option<u8>, Malformed> {
+pub(super) fn take_format(fields: &mut FieldReader<'_>, tag: u8) -> Result<Option<u8>, Malformed> {
     fields.maybe(tag)?.map(|bytes| whole(bytes, take_u8)).transpose()
 }
 
 /// 4 is kept for the order `adaptive`.
-pub(crate) fn order_code(order: Order) -> u64 {
+pub(super) fn order_code(order: Order) -> u64 {
     match order {
         Order::Key => 1,
         Order::Partition => 2,
@@ -249,7 +248,7 @@ pub(crate) fn order_code(order: Order) -> u64 {
     }
 }
 
-pub(crate) fn take_order(fields: &mut FieldReader<'_>, tag: u8) -> Result<Option<Order>, Malformed> {
+pub(super) fn take_order(fields: &mut FieldReader<'_>, tag: u8) -> Result<Option<Order>, Malformed> {
     Ok(match fields.number_if(tag)? {
         None => None,
         Some(1) => Some(Order::Key),
@@ -259,26 +258,26 @@ pub(crate) fn take_order(fields: &mut FieldReader<'_>, tag: u8) -> Result<Option
     })
 }
 
-pub(crate) fn put_accepted(out: &mut Vec<u8>, accepted: &Acceptance) {
+pub(super) fn put_accepted(out: &mut Vec<u8>, accepted: &Acceptance) {
     out.extend_from_slice(&accepted.incarnation.to_le_bytes());
     put_varint(out, u64::from(accepted.from));
     put_varint(out, accepted.ends.len() as u64);
     accepted.ends.iter().for_each(|end| put_varint(out, *end));
 }
 
-pub(crate) fn take_accepted(bytes: &mut &[u8]) -> Result<Acceptance, Malformed> {
+pub(super) fn take_accepted(bytes: &mut &[u8]) -> Result<Acceptance, Malformed> {
     let (incarnation, from, count) = (take_id(bytes)?, take_u32(bytes)?, take_u32(bytes)?);
     let ends = (0..count).map(|_| take_varint(bytes)).collect::<Result<_, _>>()?;
     Ok(Acceptance { incarnation, from, ends })
 }
 
-pub(crate) fn put_set(fields: &mut Fields<'_>, tag: u8, set: &Ranges) {
+pub(super) fn put_set(fields: &mut Fields<'_>, tag: u8, set: &Ranges) {
     if !set.is_empty() {
         fields.put(tag, |out| put_ranges(out, set));
     }
 }
 
-pub(crate) fn take_set(fields: &mut FieldReader<'_>, tag: u8) -> Result<Ranges, Malformed> {
+pub(super) fn take_set(fields: &mut FieldReader<'_>, tag: u8) -> Result<Ranges, Malformed> {
     fields.maybe(tag)?.map_or(Ok(Ranges::new()), read_ranges)
 }
 
@@ -319,7 +318,7 @@ fn take_held(bytes: &mut &[u8]) -> Result<Held, Malformed> {
     })
 }
 
-pub(crate) fn put_dead(out: &mut Vec<u8>, dead: &DeadEntry) {
+pub(super) fn put_dead(out: &mut Vec<u8>, dead: &DeadEntry) {
     put_varint(out, dead.position);
     put_key_hash(out, dead.key_hash);
     out.push(match dead.effect {
@@ -336,7 +335,7 @@ pub(crate) fn put_dead(out: &mut Vec<u8>, dead: &DeadEntry) {
     put_option(out, dead.command);
 }
 
-pub(crate) fn take_dead(bytes: &mut &[u8]) -> Result<DeadEntry, Malformed> {
+pub(super) fn take_dead(bytes: &mut &[u8]) -> Result<DeadEntry, Malformed> {
     Ok(DeadEntry {
         position: take_varint(bytes)?,
         key_hash: take_key_hash(bytes)?,

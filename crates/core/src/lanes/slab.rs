@@ -7,7 +7,7 @@
 use std::mem;
 
 /// No number: the end of a list.
-pub(crate) const NONE: u32 = u32::MAX;
+pub(super) const NONE: u32 = u32::MAX;
 
 const CHUNK_BITS: u32 = 9;
 /// Large enough that the table of chunks stays in the first cache levels at a million values, small enough that a few
@@ -26,7 +26,7 @@ struct Tally {
 }
 
 /// See the head of this file.
-pub(crate) struct Slab<T> {
+pub(super) struct Slab<T> {
     chunks: Vec<Option<Box<[Slot<T>; CHUNK]>>>,
     tallies: Vec<Tally>,
     /// Chunks that are there and have a vacant slot.
@@ -38,7 +38,7 @@ pub(crate) struct Slab<T> {
 }
 
 impl<T> Slab<T> {
-    pub(crate) fn new() -> Slab<T> {
+    pub(super) fn new() -> Slab<T> {
         Slab {
             chunks: Vec::new(),
             tallies: Vec::new(),
@@ -49,12 +49,12 @@ impl<T> Slab<T> {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
     #[inline]
-    pub(crate) fn get(&self, index: u32) -> Option<&T> {
+    pub(super) fn get(&self, index: u32) -> Option<&T> {
         let chunk = self.chunks.get((index >> CHUNK_BITS) as usize)?.as_ref()?;
         match &chunk[index as usize % CHUNK] {
             Slot::Live(value) => Some(value),
@@ -63,7 +63,7 @@ impl<T> Slab<T> {
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut T> {
         let chunk = self.chunks.get_mut((index >> CHUNK_BITS) as usize)?.as_mut()?;
         match &mut chunk[index as usize % CHUNK] {
             Slot::Live(value) => Some(value),
@@ -73,7 +73,7 @@ impl<T> Slab<T> {
 
     /// The number that the next `insert` will give.
     #[inline]
-    pub(crate) fn next_index(&mut self) -> u32 {
+    pub(super) fn next_index(&mut self) -> u32 {
         let number = match self.roomy.last() {
             Some(number) => *number,
             None => self.open(),
@@ -82,7 +82,7 @@ impl<T> Slab<T> {
     }
 
     #[inline]
-    pub(crate) fn insert(&mut self, value: T) -> u32 {
+    pub(super) fn insert(&mut self, value: T) -> u32 {
         let index = self.next_index();
         let number = (index >> CHUNK_BITS) as usize;
         let tally = &mut self.tallies[number];
@@ -101,7 +101,7 @@ impl<T> Slab<T> {
     }
 
     #[inline]
-    pub(crate) fn remove(&mut self, index: u32) -> T {
+    pub(super) fn remove(&mut self, index: u32) -> T {
         let number = index >> CHUNK_BITS;
         let at = index as usize % CHUNK;
         let tally = &mut self.tallies[number as usize];
@@ -125,7 +125,7 @@ impl<T> Slab<T> {
     }
 
     /// Bytes that it takes.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         let chunks = self.chunks.iter().flatten().count();
         let lists = (self.roomy.capacity() + self.missing.capacity()) * size_of::<u32>();
         chunks * size_of::<[Slot<T>; CHUNK]>()
@@ -134,7 +134,7 @@ impl<T> Slab<T> {
     }
 
     /// All values with their numbers, in no order that means anything.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let chunks = (0u32..).zip(&self.chunks);
         chunks.filter_map(|(number, chunk)| Some((number, chunk.as_ref()?))).flat_map(|(number, chunk)| {
             (0u32..).zip(chunk.iter()).filter_map(move |(at, slot)| match slot {
@@ -209,7 +209,7 @@ mod tests {
     /// PRF-5: a vacant slot costs a lane no byte more.
     #[test]
     fn a_slot_is_as_large_as_its_value() {
-        assert_eq!(size_of::<Slot<crate::lane::Lane>>(), size_of::<crate::lane::Lane>());
+        assert_eq!(size_of::<Slot<super::super::lane::Lane>>(), size_of::<super::super::lane::Lane>());
     }
 
     /// PRF-5.

@@ -7,8 +7,8 @@
 //! producers used the new number by then. In come positions that are settled; out comes how far each partition may be
 //! read.
 
-use crate::journal::Source;
-use crate::state::State;
+use super::apply::State;
+use super::record::Source;
 
 /// The moment at which a topic's new number of partitions was accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -29,7 +29,7 @@ impl Acceptance {
 
     /// Whether it goes on where `state` is. Of two for the same number, so, the first counts. A partition that nobody
     /// has owned since an earlier growth may have missed that one.
-    pub(crate) fn follows(&self, state: &State) -> bool {
+    pub(super) fn follows(&self, state: &State) -> bool {
         let before = state.accepted.last().map(|last| (last.incarnation, last.to()));
         let before = before.or(state.source.map(|source| (source.incarnation, source.partitions)));
         let goes_on = |before: (u128, u32)| before.0 == self.incarnation && before.1 <= self.from;

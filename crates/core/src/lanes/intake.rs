@@ -9,7 +9,7 @@
 //! - the whole is bounded (P5): once a bound is reached, only a partition with nothing in memory reads, and a single
 //!   message. So each partition takes the shard at most one message past either bound.
 
-use crate::frame::FRAME_BYTES_MIN;
+use crate::message::FRAME_BYTES_MIN;
 
 /// What a shard may have in memory.
 #[derive(Debug, Clone, Copy, PartialEq)]

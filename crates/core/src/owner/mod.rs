@@ -1,16 +1,19 @@
 //! A partition's owner: claim, wait, fence, own, drain, release.
 //!
 //! [`Owner::step`] takes what happened (time included) and answers with the next thing to do; a driver does it and says
-//! how it went. `owner/take.rs` takes in,
-//! `owner/decide.rs` decides. Works on brokers
-//! that append on condition, where success is its own read-back, and on brokers where only reading proves anything.
+//! how it went. `input.rs` takes in, `decide.rs` decides. Works on brokers that append on condition, where success is
+//! its own read-back, and on brokers where only reading proves anything.
 //!
 //! Kept: nothing starts before this owner's fence was read as counting; at most one record is under way; what was sent
 //! counts only once it was read back; `released` is the last record, and never written while a handler runs; behind
 //! another's fence nothing is written any more.
 
 mod decide;
-mod take;
+mod input;
+mod rules;
+mod setup;
+mod stop;
+mod unrecorded;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,14 +21,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use siphasher::sip::SipHasher24;
 
-use crate::journal::{Claim, DeadEntry, FORMAT_FIRST, Record, RecordError};
-use crate::ranges::Ranges;
-use crate::record::Ready;
-use crate::rules::Rules;
-use crate::setup::{Committed, Setup};
-use crate::snapshot::Replay;
-use crate::state::State;
-use crate::stop::{StepBack, Stop};
+use crate::journal::{Claim, DeadEntry, FORMAT_FIRST, Record, RecordError, Replay, State};
+use crate::ledger::Ranges;
+use unrecorded::Ready;
+
+#[cfg(feature = "flaws")]
+pub use rules::Rules;
+#[cfg(not(feature = "flaws"))]
+pub(crate) use rules::Rules;
+pub use setup::{
+    Bounds, Committed, DEAD_BYTES_MAX, DEAD_PER_RECORD_MAX, Mirror, RANGES_PER_RECORD_MAX, RECORD_BYTES_MAX,
+    Setup, commit_metadata, parse_commit_metadata,
+};
+pub use stop::{StepBack, Stop};
 
 /// What happened.
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 //! What an engine is told once.
 
-use crate::retry::RetryPolicy;
+use super::retry::RetryPolicy;
 
 /// In what order messages run (ORD-3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

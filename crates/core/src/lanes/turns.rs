@@ -5,8 +5,8 @@
 
 use std::cmp::Reverse;
 
+use super::lane::{LANES_CAP, LaneId, LaneState};
 use super::{Engine, Ready};
-use crate::lane::{LANES_CAP, LaneId, LaneState};
 
 impl Engine {
     /// Takes the head of a free lane, if there is any; the lane is then busy with it.

@@ -9,19 +9,21 @@
 
 use std::collections::BTreeMap;
 
-use crate::encoding::{
-    FieldReader, Fields, Malformed, put_varint, take_flag, take_id, take_u32, take_varint,
+use super::bytes::{
+    numbered, order_code, put_accepted, put_dead, put_set, take_accepted, take_dead, take_format, take_order,
+    take_set,
 };
-use crate::encoding::{text, whole};
-use crate::engine::Order;
-use crate::growth::Acceptance;
-use crate::journal::{
+use super::encoding::{
+    FieldReader, Fields, Malformed, put_varint, take_flag, take_id, take_u32, take_varint, text, whole,
+};
+use super::growth::Acceptance;
+use super::record::{
     Claim, Command, CommandKind, DeadEffect, DeadEntry, FORMAT_FIRST, Facts, Fence, Record, Snapshot,
-    SnapshotBody, Source, numbered, order_code, put_accepted, put_dead, put_set, take_accepted, take_dead,
-    take_format, take_order, take_set,
+    SnapshotBody, Source,
 };
-use crate::ranges::Settled;
-use crate::rules::Rules;
+use crate::lanes::Order;
+use crate::ledger::Settled;
+use crate::owner::Rules;
 
 /// What a reader gets by applying the records of a journal in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -149,7 +151,7 @@ pub fn apply_with(rules: Rules, state: &mut State, position: u64, record: &Recor
     apply_under(rules, state, position, record)
 }
 
-pub(crate) fn apply_under(rules: Rules, state: &mut State, position: u64, record: &Record) -> Applied {
+pub(super) fn apply_under(rules: Rules, state: &mut State, position: u64, record: &Record) -> Applied {
     match record {
         Record::Identity { journal } => match state.journal {
             Some(_) => Applied::Ignored(Ignored::SecondIdentity),
@@ -349,7 +351,7 @@ impl State {
     }
 
     /// Appends the state as a snapshot has it.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let mut fields = Fields::new(out);
         if let Some(journal) = self.journal {
             fields.id(1, journal);
@@ -394,7 +396,7 @@ impl State {
     }
 
     /// Reads what [`State::encode`] wrote.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<State, Malformed> {
+    pub(super) fn decode(bytes: &[u8]) -> Result<State, Malformed> {
         let mut fields = FieldReader::new(bytes)?;
         let mut state = State {
             journal: fields.maybe(1)?.map(|value| whole(value, take_id)).transpose()?,

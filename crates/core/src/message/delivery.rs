@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use crate::frame::{
+use super::frame::{
     FIXED, FrameError, HAS_APPENDED, HAS_DELIVER_AT, HAS_KEY, HAS_TTL, HAS_VERSION, NO_PAYLOAD, NUMBERS,
     PRIORITIES, PRIORITY_AT,
 };
@@ -396,7 +396,7 @@ fn header_lengths(rest: &[u8]) -> Option<(usize, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Draft, Frames, KEY_BYTES_MAX, put_frame};
+    use crate::message::frame::{Draft, Frames, KEY_BYTES_MAX, put_frame};
     use proptest::prelude::*;
 
     fn read_back(frames: &Frames) -> Vec<Delivery> {

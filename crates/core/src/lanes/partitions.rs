@@ -7,10 +7,10 @@
 use std::cmp::Reverse;
 
 use super::Engine;
-use super::life::LIST_KEPT;
-use crate::delivery::Delivery;
-use crate::lane::{LaneId, LaneState, Queue};
-use crate::slab::NONE;
+use super::idle::LIST_KEPT;
+use super::lane::{LaneId, LaneState, Queue};
+use super::slab::NONE;
+use crate::message::Delivery;
 
 /// What a partition took with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

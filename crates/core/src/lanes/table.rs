@@ -7,29 +7,29 @@
 const WORDS_MIN: usize = 64;
 
 /// See the head of this file.
-pub(crate) struct Table {
+pub(super) struct Table {
     /// Tag in the upper half, number + 1 in the lower; 0 is empty. A power of two long.
     words: Vec<u64>,
     len: usize,
 }
 
 impl Table {
-    pub(crate) fn new() -> Table {
+    pub(super) fn new() -> Table {
         Table { words: vec![0; WORDS_MIN], len: 0 }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
     /// Bytes that it takes.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         self.words.capacity() * size_of::<u64>()
     }
 
     /// The number under `hash` that `same` accepts.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, same: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(super) fn find(&self, hash: u64, same: impl Fn(u32) -> bool) -> Option<u32> {
         let mask = self.words.len() - 1;
         let mut at = tag(hash) & mask;
         loop {
@@ -45,7 +45,7 @@ impl Table {
     }
 
     #[inline]
-    pub(crate) fn insert(&mut self, hash: u64, number: u32) {
+    pub(super) fn insert(&mut self, hash: u64, number: u32) {
         if (self.len + 1) * 4 > self.words.len() * 3 {
             self.resize(self.words.len() * 2);
         }
@@ -54,7 +54,7 @@ impl Table {
     }
 
     /// Takes `number` out, which stands under `hash`.
-    pub(crate) fn remove(&mut self, hash: u64, number: u32) {
+    pub(super) fn remove(&mut self, hash: u64, number: u32) {
         let mask = self.words.len() - 1;
         let gone = (hash >> 32) << 32 | u64::from(number + 1);
         let mut hole = tag(hash) & mask;
@@ -81,7 +81,7 @@ impl Table {
     }
 
     /// Gives memory back when mostly empty (PRF-5).
-    pub(crate) fn shrink(&mut self) {
+    pub(super) fn shrink(&mut self) {
         if self.words.len() > WORDS_MIN && self.len * 8 < self.words.len() {
             self.resize((self.len * 2).next_power_of_two().max(WORDS_MIN));
         }

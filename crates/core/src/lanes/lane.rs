@@ -1,6 +1,6 @@
 //! One key's FIFO (ORD-2).
 //!
-//! A [`Lane`] is a state, a queue, and what is known of its head's failures; the [`crate::engine`] moves it from state
+//! A [`Lane`] is a state, a queue, and what is known of its head's failures; the [`Engine`](super::Engine) moves it from state
 //! to state. Queued deliveries lie in one [`Queues`], linked by number, so that an idle lane costs 48 bytes and no
 //! allocation of its own. A lane belongs to exactly one partition, whose lanes are linked too.
 //!
@@ -13,8 +13,8 @@
 use std::borrow::Cow;
 use std::num::NonZeroU64;
 
-use crate::delivery::Delivery;
-use crate::slab::{NONE, Slab};
+use super::slab::{NONE, Slab};
+use crate::message::Delivery;
 
 /// Names what is in flight: a lane, for as long as it lives. One that outlived its lane names nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,17 +24,17 @@ pub struct LaneId(u64);
 const NUMBER_BITS: u32 = 26;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 /// More lanes than this cannot be told apart.
-pub(crate) const LANES_CAP: usize = 1 << (NUMBER_BITS - 1);
+pub(super) const LANES_CAP: usize = 1 << (NUMBER_BITS - 1);
 
 impl LaneId {
     #[inline]
-    pub(crate) fn new(born: u64, number: u32) -> LaneId {
+    pub(super) fn new(born: u64, number: u32) -> LaneId {
         debug_assert!(number < 1 << NUMBER_BITS);
         LaneId(born << NUMBER_BITS | u64::from(number))
     }
 
     #[inline]
-    pub(crate) fn number(self) -> u32 {
+    pub(super) fn number(self) -> u32 {
         (self.0 & NUMBER_MASK) as u32
     }
 }
@@ -42,9 +42,9 @@ impl LaneId {
 /// Which lane a delivery belongs to. Two keys with one hash share a lane: they only wait for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneHash {
-    pub(crate) hash: u64,
+    pub(super) hash: u64,
     /// Kept beside the hash, so that a collision can never tie lanes of two partitions together.
-    pub(crate) partition: u32,
+    pub(super) partition: u32,
 }
 
 /// What a lane is doing.
@@ -65,17 +65,17 @@ pub enum LaneState {
 
 /// A lane. A million of them may live, so what is small shares one word: from the lowest bit on the state (3 bits), the
 /// three flags, the upper 20 bits of `since`, and above them what tells this lane from earlier ones of its number.
-pub(crate) struct Lane {
-    pub(crate) hash: u64,
+pub(super) struct Lane {
+    pub(super) hash: u64,
     word: NonZeroU64,
     since_low: u32,
-    pub(crate) partition: u32,
-    pub(crate) queue: Queue,
+    pub(super) partition: u32,
+    pub(super) queue: Queue,
     /// Number of its [`Failure`], or `NONE`.
-    pub(crate) failure: u32,
+    pub(super) failure: u32,
     /// The lanes of its partition before and behind it, or `NONE`.
-    pub(crate) before: u32,
-    pub(crate) behind: u32,
+    pub(super) before: u32,
+    pub(super) behind: u32,
 }
 
 const STATE_MASK: u64 = 0b111;
@@ -89,7 +89,7 @@ impl Lane {
     /// An idle lane. `keyed`: false for a message without a key, whose lane is only its place while it is in flight
     /// or waits.
     #[inline]
-    pub(crate) fn new(id: LaneId, hash: u64, partition: u32, keyed: bool, since: u64) -> Lane {
+    pub(super) fn new(id: LaneId, hash: u64, partition: u32, keyed: bool, since: u64) -> Lane {
         let born = NonZeroU64::new(id.0 & !NUMBER_MASK).expect("lanes are counted from 1");
         let word = if keyed { born | KEYED } else { born };
         let (queue, failure, before, behind) = (Queue::EMPTY, NONE, NONE, NONE);
@@ -100,18 +100,18 @@ impl Lane {
 
     /// True if that is this lane, and not an earlier one of its number.
     #[inline]
-    pub(crate) fn is(&self, id: LaneId) -> bool {
+    pub(super) fn is(&self, id: LaneId) -> bool {
         (self.word.get() ^ id.0) & !NUMBER_MASK == 0
     }
 
     /// Its id; `number` is its own.
     #[inline]
-    pub(crate) fn id(&self, number: u32) -> LaneId {
+    pub(super) fn id(&self, number: u32) -> LaneId {
         LaneId(self.word.get() & !NUMBER_MASK | u64::from(number))
     }
 
     #[inline]
-    pub(crate) fn state(&self) -> LaneState {
+    pub(super) fn state(&self) -> LaneState {
         match self.word.get() & STATE_MASK {
             0 => LaneState::Idle,
             1 => LaneState::Ready,
@@ -123,12 +123,12 @@ impl Lane {
 
     /// When its state began.
     #[inline]
-    pub(crate) fn since(&self) -> u64 {
+    pub(super) fn since(&self) -> u64 {
         (self.word.get() & SINCE_MASK) >> SINCE_SHIFT << 32 | u64::from(self.since_low)
     }
 
     #[inline]
-    pub(crate) fn enter(&mut self, state: LaneState, since: u64) {
+    pub(super) fn enter(&mut self, state: LaneState, since: u64) {
         // The sum of the upper parts fits: 52 bits of milliseconds are 140,000 years.
         let high = (since >> 32 << SINCE_SHIFT) & SINCE_MASK;
         self.since_low = since as u32;
@@ -136,29 +136,29 @@ impl Lane {
     }
 
     #[inline]
-    pub(crate) fn keyed(&self) -> bool {
+    pub(super) fn keyed(&self) -> bool {
         self.word.get() & KEYED != 0
     }
 
     /// It has an entry among the idle (see `engine/life.rs`).
     #[inline]
-    pub(crate) fn listed(&self) -> bool {
+    pub(super) fn listed(&self) -> bool {
         self.word.get() & LISTED != 0
     }
 
     #[inline]
-    pub(crate) fn set_listed(&mut self, listed: bool) {
+    pub(super) fn set_listed(&mut self, listed: bool) {
         self.set(LISTED, if listed { LISTED } else { 0 });
     }
 
     /// Its partition is being given up: what fails here is the next owner's.
     #[inline]
-    pub(crate) fn draining(&self) -> bool {
+    pub(super) fn draining(&self) -> bool {
         self.word.get() & DRAINING != 0
     }
 
     #[inline]
-    pub(crate) fn set_draining(&mut self, draining: bool) {
+    pub(super) fn set_draining(&mut self, draining: bool) {
         self.set(DRAINING, if draining { DRAINING } else { 0 });
     }
 
@@ -171,22 +171,22 @@ impl Lane {
 
 /// A first and a last delivery, linked in [`Queues`].
 #[derive(Clone, Copy)]
-pub(crate) struct Queue {
+pub(super) struct Queue {
     head: u32,
     tail: u32,
-    pub(crate) depth: u32,
+    pub(super) depth: u32,
 }
 
 impl Queue {
-    pub(crate) const EMPTY: Queue = Queue { head: NONE, tail: NONE, depth: 0 };
+    pub(super) const EMPTY: Queue = Queue { head: NONE, tail: NONE, depth: 0 };
 }
 
 /// What is known of a head that failed.
-pub(crate) struct Failure {
-    pub(crate) failures: u32,
-    pub(crate) stuck: bool,
-    pub(crate) at_ms: u64,
-    pub(crate) error: Cow<'static, str>,
+pub(super) struct Failure {
+    pub(super) failures: u32,
+    pub(super) stuck: bool,
+    pub(super) at_ms: u64,
+    pub(super) error: Cow<'static, str>,
 }
 
 struct Node {
@@ -195,31 +195,31 @@ struct Node {
 }
 
 /// All queued deliveries of a shard.
-pub(crate) struct Queues {
+pub(super) struct Queues {
     nodes: Slab<Node>,
     bytes: usize,
 }
 
 impl Queues {
-    pub(crate) fn new() -> Queues {
+    pub(super) fn new() -> Queues {
         Queues { nodes: Slab::new(), bytes: 0 }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    pub(crate) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Bytes that it takes, frames not counted.
-    pub(crate) fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         self.nodes.memory_bytes()
     }
 
     #[inline]
-    pub(crate) fn push_back(&mut self, queue: &mut Queue, delivery: Delivery) {
+    pub(super) fn push_back(&mut self, queue: &mut Queue, delivery: Delivery) {
         self.bytes += delivery.size();
         let node = self.nodes.insert(Node { delivery, next: NONE });
         match self.nodes.get_mut(queue.tail) {
@@ -231,7 +231,7 @@ impl Queues {
     }
 
     #[inline]
-    pub(crate) fn push_front(&mut self, queue: &mut Queue, delivery: Delivery) {
+    pub(super) fn push_front(&mut self, queue: &mut Queue, delivery: Delivery) {
         self.bytes += delivery.size();
         let node = self.nodes.insert(Node { delivery, next: queue.head });
         if queue.depth == 0 {
@@ -242,7 +242,7 @@ impl Queues {
     }
 
     #[inline]
-    pub(crate) fn pop_front(&mut self, queue: &mut Queue) -> Option<Delivery> {
+    pub(super) fn pop_front(&mut self, queue: &mut Queue) -> Option<Delivery> {
         if queue.depth == 0 {
             return None;
         }
@@ -257,12 +257,12 @@ impl Queues {
     }
 
     /// The delivery at the head.
-    pub(crate) fn head(&self, queue: &Queue) -> Option<&Delivery> {
+    pub(super) fn head(&self, queue: &Queue) -> Option<&Delivery> {
         Some(&self.nodes.get(queue.head)?.delivery)
     }
 
     /// Forgets all of a queue; returns how many messages and bytes that were.
-    pub(crate) fn clear(&mut self, queue: &mut Queue) -> (usize, usize) {
+    pub(super) fn clear(&mut self, queue: &mut Queue) -> (usize, usize) {
         let before = (self.len(), self.bytes);
         while self.pop_front(queue).is_some() {}
         (before.0 - self.len(), before.1 - self.bytes)

@@ -2,31 +2,22 @@
 //!
 //! In comes a [`Record`], out come its bytes, and back. A record is a format version, a kind, then fields as (tag,
 //! length, bytes) in ascending tags. Every kind and field of the protocol has its place from the start; which of them
-//! this version carries out is decided by [`crate::state::apply`]. A version, kind or field that is not known is an
+//! this version carries out is decided by [`apply`](super::apply()). A version, kind or field that is not known is an
 //! error that stops the partition: a newer version wrote it, and to skip it would be to disagree about what counts.
-//! Only fields from [`SKIPPABLE`] on are skipped when they are not known.
+//! Only fields from [`SKIPPABLE`](super::SKIPPABLE) on are skipped when they are not known.
 //!
 //! A journal has a format in use, a number that stands in its fences: owners write facts and snapshots in that format
 //! and in no newer one, so that every node of a fleet of mixed versions can read them. [`CommandKind::Upgrade`] raises
 //! it. Claims, fences, identities and commands are how nodes of different versions learn of each other: they are
 //! always written in the first format.
 
-mod form;
-
 use siphasher::sip::SipHasher24;
 
-pub use crate::encoding::SKIPPABLE;
-
-use crate::encoding::Malformed;
-use crate::engine::Order;
-use crate::growth::Acceptance;
-use crate::ranges::Ranges;
-use crate::state::State;
-
-pub(crate) use form::{
-    numbered, order_code, put_accepted, put_dead, put_set, take_accepted, take_dead, take_format, take_order,
-    take_set,
-};
+use super::apply::State;
+use super::encoding::Malformed;
+use super::growth::Acceptance;
+use crate::lanes::Order;
+use crate::ledger::Ranges;
 
 /// The newest format of journals that this version reads and writes.
 pub const FORMAT: u8 = 2;
@@ -219,7 +210,7 @@ pub enum DeadReason {
     Expired,
 }
 
-const REASONS: [(DeadReason, u8, &str); 13] = [
+pub(super) const REASONS: [(DeadReason, u8, &str); 13] = [
     (DeadReason::RateLimited, 1, "rate_limited"),
     (DeadReason::UserBlocked, 2, "user_blocked"),
     (DeadReason::CircuitOpen, 3, "circuit_open"),
@@ -241,7 +232,7 @@ impl DeadReason {
         REASONS.iter().find(|row| row.0 == self).map_or("", |row| row.2)
     }
 
-    fn code(self) -> u8 {
+    pub(super) fn code(self) -> u8 {
         REASONS.iter().find(|row| row.0 == self).map_or(0, |row| row.1)
     }
 }
@@ -317,7 +308,7 @@ pub enum CommandKind {
     Upgrade,
 }
 
-const COMMANDS: [(CommandKind, u8); 12] = [
+pub(super) const COMMANDS: [(CommandKind, u8); 12] = [
     (CommandKind::Retry, 1),
     (CommandKind::Discard, 2),
     (CommandKind::Release, 3),

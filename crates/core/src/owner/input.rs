@@ -3,12 +3,10 @@
 //! In comes one input; out comes the owner in the phase that follows from it. What was read decides; what was only
 //! acknowledged decides nothing.
 
+use super::setup::Committed;
+use super::stop::{StepBack, Stop};
 use super::{Action, Appended, Flight, Input, Owner, Patience, Phase};
-use crate::journal::Record;
-use crate::setup::Committed;
-use crate::snapshot::Replayed;
-use crate::state::Applied;
-use crate::stop::{StepBack, Stop};
+use crate::journal::{Applied, Record, Replayed};
 
 impl Owner {
     pub(super) fn take(&mut self, input: Input<'_>) {

@@ -9,8 +9,8 @@
 
 use std::ops::Range;
 
-use crate::encoding::{Malformed, put_varint, take_varint};
-use crate::ranges::Ranges;
+use super::ranges::Ranges;
+use crate::journal::{Malformed, put_varint, take_varint};
 
 /// A quotient this long is written as the number itself: an outlier must not cost its size in bits.
 const QUOTIENT_MAX: u64 = 24;

@@ -12,11 +12,17 @@
 //!
 //! No call allocates per message: queues, lanes and lists grow to what is live, and are used again.
 
-mod ends;
-mod life;
-mod moves;
+mod idle;
+mod intake;
+mod lane;
+mod outcomes;
 mod partitions;
+mod retry;
 mod settings;
+mod settle;
+mod slab;
+mod table;
+mod transitions;
 mod turns;
 mod view;
 
@@ -26,17 +32,21 @@ use std::hash::{BuildHasher, Hasher};
 
 use foldhash::quality::FixedState;
 
-use crate::delivery::Delivery;
-use crate::lane::{Failure, LANES_CAP, Lane, LaneHash, LaneId, LaneState, Queues};
-use crate::slab::Slab;
-use crate::table::Table;
+use crate::message::Delivery;
+use lane::{Failure, LANES_CAP, Lane, Queues};
+use slab::Slab;
+use table::Table;
 
 use partitions::Side;
 #[cfg(feature = "flaws")]
 pub use settings::Flaws;
 
+pub use intake::{Bounds, Intake, Load};
+pub use lane::{LaneHash, LaneId, LaneState};
 pub use partitions::Left;
+pub use retry::{RETRY_AFTER_MS_MAX, Retry, RetryPolicy};
 pub use settings::{Order, Settings};
+pub use settle::{End, Settlement, settle};
 pub use view::{Counts, LaneView};
 
 /// What is to be done with a delivery that was just read.

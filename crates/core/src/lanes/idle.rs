@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 
 use super::Engine;
-use crate::lane::{LANES_CAP, Lane, LaneHash, LaneId, LaneState};
+use super::lane::{LANES_CAP, Lane, LaneHash, LaneId, LaneState};
 
 /// Lists no longer than this are not worth giving back.
 pub(super) const LIST_KEPT: usize = 1024;

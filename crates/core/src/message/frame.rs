@@ -1,7 +1,7 @@
 //! A message as bytes.
 //!
 //! A [`Draft`] borrows what a producer gives; [`Frames`] is an arena of encoded drafts, each with its partition: what
-//! a broker is asked to append. Reading frames back is [`crate::delivery`]'s part.
+//! a broker is asked to append. Reading frames back is `delivery.rs`'s part.
 //!
 //! Layout of a frame, little endian:
 //!
@@ -30,7 +30,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::delivery::Delivery;
+use super::delivery::Delivery;
 
 /// A key is at most this long (MSG-3).
 pub const KEY_BYTES_MAX: usize = 4096;
@@ -55,19 +55,19 @@ pub const PRIORITY_HEADER: &str = "keylane-priority";
 /// The header for [`Draft::ttl_ms`]: ms, in digits, and not zero.
 pub const TTL_HEADER: &str = "keylane-ttl";
 
-pub(crate) const FIXED: usize = 28;
+pub(super) const FIXED: usize = 28;
 /// Where the priority stands.
-pub(crate) const PRIORITY_AT: usize = 9;
+pub(super) const PRIORITY_AT: usize = 9;
 /// The smallest frame: fixed part and an id of one byte.
 pub(crate) const FRAME_BYTES_MIN: usize = FIXED + 1;
-pub(crate) const HAS_KEY: u8 = 1;
-pub(crate) const HAS_VERSION: u8 = 2;
-pub(crate) const NO_PAYLOAD: u8 = 4;
-pub(crate) const HAS_APPENDED: u8 = 8;
-pub(crate) const HAS_DELIVER_AT: u8 = 16;
-pub(crate) const HAS_TTL: u8 = 32;
+pub(super) const HAS_KEY: u8 = 1;
+pub(super) const HAS_VERSION: u8 = 2;
+pub(super) const NO_PAYLOAD: u8 = 4;
+pub(super) const HAS_APPENDED: u8 = 8;
+pub(super) const HAS_DELIVER_AT: u8 = 16;
+pub(super) const HAS_TTL: u8 = 32;
 /// Flags with a number of eight bytes each.
-pub(crate) const NUMBERS: u8 = HAS_VERSION | HAS_APPENDED | HAS_DELIVER_AT | HAS_TTL;
+pub(super) const NUMBERS: u8 = HAS_VERSION | HAS_APPENDED | HAS_DELIVER_AT | HAS_TTL;
 
 /// A message about to be encoded. Borrows everything.
 #[derive(Debug, Clone, Copy, Default)]
