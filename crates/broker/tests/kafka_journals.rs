@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use keylane_broker::conformance::client::journal_name;
+use keylane_broker::testing::conformance::client::journal_name;
 use keylane_broker::{
     AppendError, Broker, BrokerError, Compression, Kafka, KafkaOptions, LogKind, TopicSpec,
 };

@@ -12,7 +12,7 @@ use keylane::clock::Clock;
 use keylane::spawn::{Gate, Tasks};
 use keylane::status::PartitionState;
 use keylane::{Attempt, Error, Flaws, Handler, Keylane, Message, Outcome, Pipeline, Settings};
-use keylane_broker::memory::Landed;
+use keylane_broker::testing::memory::Landed;
 use keylane_broker::{LogKind, MemoryBroker, TopicSpec};
 use keylane_core::journal::FORMAT;
 use keylane_simulation::Dice;

@@ -69,7 +69,7 @@ const TASKS: Place = Place {
     ],
     at: &[
         (
-            "crates/broker/src/tasks",
+            "crates/broker/src/threads",
             "a thread for each log, and reads that may wait for the disk; closing the broker ends them",
         ),
         ("crates/runtime/src/spawn", "shards, owners, commits; all are ended by the drain"),
@@ -79,7 +79,7 @@ const TASKS: Place = Place {
         ),
         ("crates/server/src/tasks", "connections; all are ended by the drain"),
     ],
-    remedy: "start it through the crate's tasks.rs, so that a drain ends it",
+    remedy: "start it through the crate's tasks.rs (the broker's threads.rs), so that a drain ends it",
 };
 
 const METRICS: Place = Place {

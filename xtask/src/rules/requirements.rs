@@ -15,7 +15,7 @@ use crate::tree::{Tree, is_module};
 const ISSUES: [&str; 14] = ["A", "B", "M1", "M2", "M3", "C1", "C2", "C3", "D1", "D2", "E", "F", "G", "H"];
 /// The issue that the tree is at: requirements up to it must be cited.
 const DUE: &str = "M1";
-const CONFORMANCE: &str = "crates/broker/src/conformance";
+const CONFORMANCE: &str = "crates/broker/src/testing/conformance";
 const PAGE: &str = "docs/requirements.md";
 
 struct Requirement {

@@ -168,7 +168,7 @@ impl Host {
         if !self.threads {
             return Ok(work());
         }
-        match crate::tasks::blocking(work).await {
+        match crate::threads::blocking(work).await {
             Ok(done) => Ok(done),
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             Err(_) => Err(crate::BrokerError::Closed),

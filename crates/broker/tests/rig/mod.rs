@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use keylane_broker::embedded::sim_disk::SimDisk;
+use keylane_broker::embedded::disk::SimDisk;
 use keylane_broker::embedded::{Embedded, OpenError, Options};
 use keylane_broker::{Broker, BrokerError, Ends, TopicSpec};
 use keylane_core::{Draft, Frames};

@@ -7,7 +7,7 @@ use keylane::Keylane;
 use keylane::clock::Clock;
 use keylane::spawn::Tasks;
 use keylane_broker::Broker;
-use keylane_broker::memory::MemoryBroker;
+use keylane_broker::testing::memory::MemoryBroker;
 use keylane_server::{Config, Environment, Server};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Arguments};
 
 use bytes::Bytes;
-use keylane_broker::memory::Landed;
+use keylane_broker::testing::memory::Landed;
 use keylane_broker::{Commit, LogKind};
 use keylane_core::journal::{Facts, Replayed};
 use keylane_core::{Applied, Delivery, Order, Record, Replay, State, parse_commit_metadata};
