@@ -109,7 +109,7 @@ impl Default for Settings {
     }
 }
 
-/// Completions are batched where they are handed over (`commit.rs`); the owner adds no wait of its own.
+/// Completions are batched where they are handed over (`shard/handover.rs`); the owner adds no wait of its own.
 fn protocol_bounds() -> keylane_core::owner::Bounds {
     keylane_core::owner::Bounds { batch_ms: 0, ..Default::default() }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use keylane::clock::Clock;
-use keylane::spawn::Tasks;
+use keylane::tasks::Tasks;
 use keylane::{Draft, Keylane, Message, Outcome, Producer, Ticket, WhenFull};
 use keylane_broker::embedded::Options;
 use keylane_broker::embedded::disk::SimDisk;

@@ -30,7 +30,7 @@ const IMPURE: [&str; 13] = [
 
 /// Where an adapter may be called by its name outside of the broker crate, and why.
 const OPENERS: [(&str, &str); 3] = [
-    ("crates/runtime/src/open", "opens the broker that the config names"),
+    ("crates/runtime/src/client/open", "opens the broker that the config names"),
     ("crates/runtime/src/data", "looks at the embedded log's files while no broker is open"),
     ("crates/cli/src/commands/bench", "measures the embedded log against the raw file"),
 ];
@@ -165,9 +165,9 @@ mod tests {
     #[test]
     fn the_runtime_names_an_adapter_in_one_place() {
         let text = "use keylane_broker::{Broker, EmbeddedBroker};\nlet a = keylane_broker::testing::memory::open();\n";
-        assert_eq!(found_in("crates/runtime/src/poll.rs", text), [1, 2]);
+        assert_eq!(found_in("crates/runtime/src/shard/partition.rs", text), [1, 2]);
         assert_eq!(found_in("crates/server/src/state.rs", text), [1, 2]);
-        assert!(found_in("crates/runtime/src/open.rs", text).is_empty());
+        assert!(found_in("crates/runtime/src/client/open.rs", text).is_empty());
     }
 
     #[test]

@@ -1,10 +1,9 @@
-//! Handlers that come with Keylane.
+//! What runs on a message: the [`Handler`] trait, closures as handlers, and the handlers that come with Keylane.
 
-mod address;
-mod answer;
+mod handler;
 mod http;
 mod log;
-mod trace;
 
+pub use handler::{Attempt, Closure, Handler, IntoHandler, IntoOutcome};
 pub use http::{HttpHandler, HttpSettings};
 pub use log::LogHandler;
