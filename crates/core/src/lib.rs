@@ -11,6 +11,7 @@ pub mod lanes;
 pub mod ledger;
 pub mod message;
 pub mod owner;
+pub mod random;
 
 pub use journal::{
     Acceptance, Applied, DeadEffect, DeadEntry, DeadReason, Growth, Record, RecordError, Replay, Source,

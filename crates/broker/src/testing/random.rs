@@ -3,6 +3,8 @@
 //! A seed comes in, numbers go out: the same ones for the same seed, on every machine, so that a failing simulation can
 //! be run again.
 
+use keylane_core::random;
+
 /// A SplitMix64 generator: small, fast, and good enough to choose faults with.
 #[derive(Debug, Clone)]
 pub(crate) struct Dice {
@@ -15,11 +17,7 @@ impl Dice {
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        random::next(&mut self.state)
     }
 
     pub(crate) fn next_u128(&mut self) -> u128 {

@@ -4,6 +4,8 @@
 //! retries are spent. Waits double from `base_ms` to `max_ms`, spread by the salt so that what failed together does not
 //! come back together; no wait is below `base_ms` or, unless the handler asks for it, above `max_ms`.
 
+use crate::random;
+
 /// The longest wait a handler can ask for. A day is longer than any honest `Retry-After`; without a bound one bad
 /// answer would hold a key for ever.
 pub const RETRY_AFTER_MS_MAX: u64 = 24 * 3600 * 1000;
@@ -50,16 +52,9 @@ impl RetryPolicy {
         let doubled = self.base_ms.saturating_mul(1u64.checked_shl(failures).unwrap_or(u64::MAX));
         let ceiling = doubled.min(self.max_ms).max(self.base_ms);
         let floor = (ceiling / 2).max(self.base_ms);
-        floor + mix(salt.wrapping_add(u64::from(failures))) % (ceiling - floor + 1)
+        let mut salt = salt.wrapping_add(u64::from(failures));
+        floor + random::next(&mut salt) % (ceiling - floor + 1)
     }
-}
-
-/// Spreads neighbouring salts over all of `u64` (the finaliser of splitmix64).
-fn mix(salt: u64) -> u64 {
-    let mut z = salt.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]

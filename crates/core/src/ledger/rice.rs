@@ -298,13 +298,7 @@ mod tests {
     /// A fixed sequence of well mixed numbers.
     fn mixed(seed: u64) -> impl FnMut() -> u64 {
         let mut at = seed;
-        move || {
-            at = at.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = at;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        }
+        move || crate::random::next(&mut at)
     }
 
     /// PRF-6: from 1 % incomplete up, and as far down from complete, at most 1.05 × entropy.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use keylane_broker::{Broker, BrokerError, Journal, JournalName, LogKind};
-use keylane_core::Order;
 use keylane_core::owner::Bounds;
+use keylane_core::{Order, random};
 
 use crate::clock::Clock;
 use crate::flaws::Flaws;
@@ -35,16 +35,6 @@ pub(crate) struct Subscription {
     pub(crate) pace: Arc<Pace>,
     /// Randomness of a simulation; none: the system's.
     pub(crate) seed: Option<AtomicU64>,
-}
-
-/// SplitMix64's step: odd, so that a seed gives 2^64 numbers before one comes again.
-const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-
-/// SplitMix64's mixing: seeds that lie close together give numbers that do not.
-fn mixed(state: u64) -> u64 {
-    let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// Commits mirrored to the broker.
@@ -85,8 +75,9 @@ impl Subscription {
     pub(crate) fn random(&self) -> u128 {
         match &self.seed {
             Some(seed) => {
-                let low = mixed(seed.fetch_add(STEP, Ordering::Relaxed));
-                u128::from(mixed(seed.fetch_add(STEP, Ordering::Relaxed))) << 64 | u128::from(low)
+                let low = random::mixed(seed.fetch_add(random::STEP, Ordering::Relaxed));
+                u128::from(random::mixed(seed.fetch_add(random::STEP, Ordering::Relaxed))) << 64
+                    | u128::from(low)
             }
             None => uuid::Uuid::new_v4().as_u128(),
         }

@@ -15,6 +15,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use keylane_core::random;
+
 pub use self::fault::Fault;
 use self::files::{Descriptor, SimDir, SimFile, SimLock};
 use super::{Disk, DiskDir, DiskFile};
@@ -280,13 +282,8 @@ impl State {
         }
     }
 
-    /// SplitMix64.
     fn random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        random::next(&mut self.random)
     }
 
     fn lose_unsynced(&mut self) {
