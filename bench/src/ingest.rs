@@ -12,7 +12,7 @@ use axum::Router;
 use axum::routing::post;
 use keylane::Keylane;
 use keylane::clock::Clock;
-use keylane::spawn::Tasks;
+use keylane::tasks::Tasks;
 use keylane_server::{Config, Server};
 use tokio::runtime::Runtime;
 

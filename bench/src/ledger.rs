@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use keylane_core::rice::put_ranges;
+use keylane_core::ledger::put_ranges;
 use keylane_core::{Ledger, Ranges, Settled};
 
 use crate::source::Dice;

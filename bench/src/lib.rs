@@ -42,8 +42,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keylane::clock::Clock;
-use keylane::spawn::Tasks;
 use keylane::status::PartitionState;
+use keylane::tasks::Tasks;
 use keylane::{Handler, Keylane, Pipeline, Settings};
 
 use crate::broker::{SourceBroker, TOPIC};

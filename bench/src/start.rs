@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use keylane::clock::Clock;
-use keylane::spawn::Tasks;
+use keylane::tasks::Tasks;
 use keylane::{Keylane, Message};
 use keylane_broker::embedded::{Embedded, Options as EmbeddedOptions};
 use keylane_broker::{Broker, TopicSpec};

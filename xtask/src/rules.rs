@@ -17,6 +17,7 @@ pub mod places;
 pub mod provenance;
 pub mod repeats;
 pub mod requirements;
+pub mod rooms;
 
 use crate::tidy::Report;
 use crate::tree::Tree;
@@ -39,6 +40,7 @@ pub const ALL: &[Rule] = &[
     provenance::check,
     repeats::check,
     requirements::check,
+    rooms::check,
 ];
 
 /// What a rule finds in a project of the given files: `path:line` each.

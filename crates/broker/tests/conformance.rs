@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use keylane_broker::conformance::{MemoryRig, Rig};
 use keylane_broker::embedded::Options;
+use keylane_broker::testing::conformance::{MemoryRig, Rig};
 use keylane_broker::{Broker, Embedded, TopicSpec, conformance};
 use tempfile::TempDir;
 

@@ -8,7 +8,7 @@ mod rig;
 use std::sync::Arc;
 use std::task::Poll;
 
-use keylane_broker::embedded::sim_disk::Fault;
+use keylane_broker::embedded::disk::Fault;
 use keylane_broker::{AppendError, Broker, BrokerError, JournalName, LogKind, ProduceError};
 use keylane_core::Frames;
 use rig::{Call, Rig, poll};

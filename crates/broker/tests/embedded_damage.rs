@@ -7,7 +7,7 @@ mod rig;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use keylane_broker::embedded::sim_disk::Fault;
+use keylane_broker::embedded::disk::Fault;
 use keylane_broker::{Broker, BrokerError, JournalName, LogKind, TopicSpec};
 use rig::Rig;
 

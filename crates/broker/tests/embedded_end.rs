@@ -7,7 +7,7 @@ mod rig;
 use std::path::Path;
 use std::sync::Arc;
 
-use keylane_broker::embedded::sim_disk::Fault;
+use keylane_broker::embedded::disk::Fault;
 use keylane_broker::{Broker, BrokerError, JournalName, LogKind};
 use rig::Rig;
 

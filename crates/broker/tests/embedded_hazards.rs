@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use keylane_broker::embedded::sim_disk::Fault;
+use keylane_broker::embedded::disk::Fault;
 use keylane_broker::{Broker, BrokerError, Commit, Journal, JournalName, LogKind, ProduceError};
 use rig::{Rig, frames, poll};
 

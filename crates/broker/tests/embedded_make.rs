@@ -13,8 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use keylane_broker::embedded::Options;
-use keylane_broker::embedded::disk::{Disk, DiskDir, DiskFile};
-use keylane_broker::embedded::sim_disk::{Fault, SimDisk};
+use keylane_broker::embedded::disk::{Disk, DiskDir, DiskFile, Fault, SimDisk};
 use keylane_broker::{Broker, BrokerError, Ends, JournalName, LogKind, TopicSpec};
 use rig::Rig;
 

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use bytes::Bytes;
-use keylane_broker::embedded::sim_disk::Fault;
+use keylane_broker::embedded::disk::Fault;
 use keylane_broker::{
     AppendError, Broker, BrokerError, Commit, Journal, JournalName, LogKind, ProduceError, TopicSpec,
 };

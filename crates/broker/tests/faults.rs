@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use keylane_broker::conformance::client::*;
+use keylane_broker::testing::conformance::client::*;
 use keylane_broker::{
     AppendError, Broker, BrokerError, Change, Commit, FaultCounts, Faulty, Journal, LogKind, MemoryBroker,
     ProduceError, Rates,

@@ -3,12 +3,12 @@
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use keylane_broker::conformance::client::journal_name;
+use keylane_broker::testing::conformance::client::journal_name;
 use keylane_broker::{
     AppendError, Broker, BrokerError, Compression, Kafka, KafkaOptions, LogKind, TopicSpec,
 };
 use keylane_core::journal::{Claim, Fence, Source};
-use keylane_core::{Record, setup};
+use keylane_core::{Record, owner};
 use keylane_tests::Cluster;
 
 fn open(cluster: &Cluster) -> Kafka {
@@ -53,8 +53,8 @@ async fn a_snapshot_fits_beside_a_topic_with_a_small_limit() {
     let broker = open(&Cluster::shared());
     broker.create_topic("snapshots", &small()).await.expect("it is made");
     let journal = broker.journal(&journal_name("g", "snapshots", LogKind::Journal)).await.expect("it opens");
-    let bounds = setup::Bounds::default().within(journal.bytes_max());
-    let whole = setup::Bounds { record_bytes_max: bounds.record_bytes_max, ..setup::Bounds::default() };
+    let bounds = owner::Bounds::default().within(journal.bytes_max());
+    let whole = owner::Bounds { record_bytes_max: bounds.record_bytes_max, ..owner::Bounds::default() };
     assert_eq!(bounds, whole, "nothing has to be smaller");
     assert_eq!(journal.append(noise(bounds.snapshot_bytes_max), None).await, Ok(0));
 }
@@ -75,7 +75,7 @@ async fn a_journal_with_a_smaller_limit_takes_records_up_to_it() {
     let body = noise(most / 2 + 1000);
     let landed = join_all((0..20).map(|_| hold.append(body.clone(), None))).await;
     assert_eq!(landed.iter().find(|result| result.is_err()), None, "two of them do not fit into one batch");
-    assert!(setup::Bounds::default().within(most).snapshot_bytes_max <= most);
+    assert!(owner::Bounds::default().within(most).snapshot_bytes_max <= most);
     let refused = hold.append(noise(most + 1), None).await;
     assert!(
         matches!(&refused, Err(AppendError::Stopped(why)) if why.contains("max.message.bytes")),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use keylane_broker::conformance::client::produce;
+use keylane_broker::testing::conformance::client::produce;
 use keylane_broker::{Broker, BrokerError, Kafka, KafkaOptions, TopicSpec};
 use keylane_tests::{Cluster, TokenServer};
 

@@ -1,7 +1,7 @@
 //! What only topics of a Kafka cluster have: limits of batches, settings of an operator's own, codecs.
 #![cfg(feature = "kafka")]
 
-use keylane_broker::conformance::client::{journal_name, produce};
+use keylane_broker::testing::conformance::client::{journal_name, produce};
 use keylane_broker::{Broker, BrokerError, Compression, Kafka, KafkaOptions, LogKind, TopicSpec, Weakness};
 use keylane_core::{Draft, Frames};
 use keylane_tests::Cluster;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use keylane_broker::conformance::client::*;
+use keylane_broker::testing::conformance::client::*;
 use keylane_broker::{
     AppendError, Broker, BrokerError, Change, Commit, Ends, LogKind, MemoryBroker, ProduceError,
 };

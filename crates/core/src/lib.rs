@@ -6,48 +6,26 @@
 //!
 //! Two ways lead through it: a message's and a partition's. ARCHITECTURE.md follows both, file by file.
 
-pub mod delivery;
-pub mod encoding;
-pub mod engine;
-pub mod frame;
-pub mod growth;
-pub mod intake;
 pub mod journal;
-pub mod lane;
+pub mod lanes;
 pub mod ledger;
-pub mod outcome;
+pub mod message;
 pub mod owner;
-pub mod partition;
-pub mod ranges;
-mod record;
-pub mod retry;
-pub mod rice;
-mod rules;
-pub mod settle;
-pub mod setup;
-mod slab;
-pub mod snapshot;
-pub mod state;
-pub mod stop;
-mod table;
+pub mod random;
 
-pub use delivery::{Batch, BatchCursor, Delivery, Found};
-pub use engine::{Counts, Engine, LaneView, Left, Order, Ready, Settings, Verdict};
-pub use frame::{Draft, FrameError, Frames};
-pub use growth::{Acceptance, Growth};
-pub use intake::{Intake, Load};
-pub use journal::{DeadEffect, DeadEntry, DeadReason, Record, RecordError, Source, key_hash};
-pub use lane::{LaneHash, LaneId, LaneState};
-pub use ledger::Ledger;
-pub use outcome::Outcome;
-pub use owner::{Action, Appended, Input, Owner};
-pub use partition::partition_of;
-pub use ranges::{Ranges, Settled};
-pub use retry::{Retry, RetryPolicy};
+pub use journal::{
+    Acceptance, Applied, DeadEffect, DeadEntry, DeadReason, Growth, Record, RecordError, Replay, Source,
+    State, apply, key_hash,
+};
+pub use lanes::{
+    Counts, End, Engine, Intake, LaneHash, LaneId, LaneState, LaneView, Left, Load, Order, Ready, Retry,
+    RetryPolicy, Settings, Settlement, Verdict, settle,
+};
+pub use ledger::{Ledger, Ranges, Settled};
+pub use message::{Batch, BatchCursor, Delivery, Draft, Found, FrameError, Frames, Outcome, partition_of};
 #[cfg(feature = "flaws")]
-pub use rules::Rules;
-pub use settle::{End, Settlement, settle};
-pub use setup::{Committed, Mirror, Setup, commit_metadata, parse_commit_metadata};
-pub use snapshot::Replay;
-pub use state::{Applied, State, apply};
-pub use stop::{StepBack, Stop};
+pub use owner::Rules;
+pub use owner::{
+    Action, Appended, Committed, Input, Mirror, Owner, Setup, StepBack, Stop, commit_metadata,
+    parse_commit_metadata,
+};

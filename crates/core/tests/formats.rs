@@ -1,14 +1,12 @@
 //! Journals of other versions: those of the first format are read and gone on with; what a newer version added is
 //! skipped where that is allowed, and refused where it is not.
 
-use keylane_core::encoding::Malformed;
 use keylane_core::journal::{
-    Claim, Command, CommandKind, FORMAT, FORMAT_FIRST, FORMAT_NEW, Facts, Fence, SKIPPABLE, Snapshot,
-    SnapshotBody,
+    Claim, Command, CommandKind, Epoch, FORMAT, FORMAT_FIRST, FORMAT_NEW, Facts, Fence, Malformed,
+    NewestClaim, SKIPPABLE, Snapshot, SnapshotBody,
 };
-use keylane_core::ranges::Settled;
-use keylane_core::setup::Bounds;
-use keylane_core::state::{Epoch, NewestClaim};
+use keylane_core::ledger::Settled;
+use keylane_core::owner::Bounds;
 use keylane_core::{
     Acceptance, Action, Appended, Applied, Committed, Input, Order, Owner, Ranges, Record, RecordError,
     Replay, Setup, Source, State, apply,

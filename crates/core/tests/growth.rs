@@ -1,7 +1,6 @@
 //! BRK-10: a topic that got more partitions, which were accepted: whatever is read when, each key keeps its order.
 
-use keylane_core::journal::{Claim, Command, CommandKind, FORMAT, Fence};
-use keylane_core::state::Ignored;
+use keylane_core::journal::{Claim, Command, CommandKind, FORMAT, Fence, Ignored};
 use keylane_core::{Acceptance, Applied, Growth, Ranges, Record, Source, State, apply};
 use proptest::prelude::*;
 

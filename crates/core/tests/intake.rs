@@ -1,6 +1,6 @@
 //! Intake against everything that readers and handlers may do.
 
-use keylane_core::intake::Bounds;
+use keylane_core::lanes::Bounds;
 use keylane_core::{Intake, Load};
 use proptest::prelude::*;
 

@@ -2,13 +2,11 @@
 
 #![allow(clippy::single_range_in_vec_init, reason = "a set of one range is a set too")]
 
-use keylane_core::encoding::Malformed;
 use keylane_core::journal::{
-    Claim, Command, CommandKind, DeadEffect, DeadEntry, DeadReason, FORMAT, FORMAT_FIRST, Facts, Fence, Held,
-    Moved, Snapshot, SnapshotBody,
+    Claim, Command, CommandKind, DeadEffect, DeadEntry, DeadReason, Epoch, FORMAT, FORMAT_FIRST, Facts,
+    Fence, Held, Ignored, Malformed, Moved, NewestClaim, NotCarriedOut, Snapshot, SnapshotBody,
 };
-use keylane_core::ranges::Settled;
-use keylane_core::state::{Epoch, Ignored, NewestClaim, NotCarriedOut};
+use keylane_core::ledger::Settled;
 use keylane_core::{Acceptance, Applied, Ranges, Record, RecordError, Source, State, apply, key_hash};
 use proptest::prelude::*;
 

@@ -12,7 +12,7 @@ pub struct Flaws {
     /// Of the ledger.
     pub ledger: keylane_core::ledger::Flaws,
     /// Of the lanes.
-    pub engine: keylane_core::engine::Flaws,
+    pub engine: keylane_core::lanes::Flaws,
     /// Rules of the partition protocol that are left out.
     pub rules: keylane_core::Rules,
     /// The newest format of journals that it reads and writes: a pipeline of the next version has one more.

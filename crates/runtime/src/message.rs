@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use keylane_core::frame::PRIORITY;
+use keylane_core::message::PRIORITY;
 use keylane_core::{Delivery, Draft};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::handlers::content_type::{CONTENT_TYPE, OCTET_STREAM, is_content_type};
+use crate::handlers::{CONTENT_TYPE, OCTET_STREAM, is_content_type};
 
 /// A message: payload, and optionally key, id, headers, version, time of delivery, priority and time to live (MSG-1).
 ///

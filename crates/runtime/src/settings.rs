@@ -40,7 +40,7 @@ pub struct Settings {
     pub drain: Duration,
     /// Sizes and times of the partition protocol, which a simulation makes small.
     #[cfg(feature = "testing")]
-    pub bounds: keylane_core::setup::Bounds,
+    pub bounds: keylane_core::owner::Bounds,
     /// Flaws that a test puts back.
     #[cfg(feature = "flaws")]
     pub flaws: crate::Flaws,
@@ -68,7 +68,7 @@ impl Settings {
         self.timeout.min(TIMEOUT_MAX).as_millis() as u64
     }
 
-    pub(crate) fn bounds(&self) -> keylane_core::setup::Bounds {
+    pub(crate) fn bounds(&self) -> keylane_core::owner::Bounds {
         #[cfg(feature = "testing")]
         return self.bounds.clone();
         #[cfg(not(feature = "testing"))]
@@ -109,7 +109,7 @@ impl Default for Settings {
     }
 }
 
-/// Completions are batched where they are handed over (`commit.rs`); the owner adds no wait of its own.
-fn protocol_bounds() -> keylane_core::setup::Bounds {
-    keylane_core::setup::Bounds { batch_ms: 0, ..Default::default() }
+/// Completions are batched where they are handed over (`shard/handover.rs`); the owner adds no wait of its own.
+fn protocol_bounds() -> keylane_core::owner::Bounds {
+    keylane_core::owner::Bounds { batch_ms: 0, ..Default::default() }
 }

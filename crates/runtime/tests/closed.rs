@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use keylane::clock::Clock;
-use keylane::spawn::Tasks;
+use keylane::tasks::Tasks;
 use keylane::{Keylane, Message, Outcome};
 use keylane_broker::{Broker, MemoryBroker};
 use wait::until;

@@ -8,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use keylane::clock::Clock;
-use keylane::spawn::Tasks;
 use keylane::status::{LaneSort, PartitionState};
+use keylane::tasks::Tasks;
 use keylane::{Draft, Keylane, Message, Outcome, Pipeline, Settings};
 use keylane_broker::MemoryBroker;
 use tokio::sync::Semaphore;

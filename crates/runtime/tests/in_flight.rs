@@ -7,7 +7,7 @@ use std::task::Poll;
 use async_trait::async_trait;
 use futures_util::poll;
 use keylane::clock::Clock;
-use keylane::spawn::Tasks;
+use keylane::tasks::Tasks;
 use keylane::{Keylane, Message, WhenFull};
 use keylane_broker::{
     Broker, BrokerError, Commit, Ends, Journal, JournalName, Membership, MemoryBroker, ProduceError, Reader,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use keylane::clock::Clock;
 use keylane::outbox::{OutboxOptions, OutboxRelay, OutboxStatus, ddl};
-use keylane::spawn::Tasks;
+use keylane::tasks::Tasks;
 use keylane::{Config, Keylane, Message, SpillOptions, TopicSpec};
 use keylane_broker::MemoryBroker;
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use keylane::clock::Clock;
-use keylane::spawn::Tasks;
+use keylane::tasks::Tasks;
 use keylane::{Draft, Keylane, Message, Outcome, Producer, Ticket, WhenFull};
 use keylane_broker::embedded::Options;
-use keylane_broker::embedded::sim_disk::SimDisk;
+use keylane_broker::embedded::disk::SimDisk;
 use keylane_broker::{Embedded, Faulty, MemoryBroker, Rates};
 use wait::until;
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use keylane::clock::Clock;
-use keylane::spawn::{TaskKind, Tasks};
 use keylane::status::PartitionState;
+use keylane::tasks::{TaskKind, Tasks};
 use keylane::{Keylane, Message, Pipeline, SpillOptions};
 use keylane_broker::MemoryBroker;
 use wait::until;

@@ -1,7 +1,7 @@
 //! A shard's baton under every schedule: a poll and a watchdog never both have the shard (ORD-4).
 
 #[allow(unused, reason = "the part that decides when, not how, is not needed here")]
-#[path = "../../../crates/runtime/src/contain.rs"]
+#[path = "../../../crates/runtime/src/shard/blocking/baton.rs"]
 mod contain;
 
 use contain::Baton;

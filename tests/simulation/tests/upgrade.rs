@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use keylane::clock::Clock;
-use keylane::spawn::{Gate, Tasks};
 use keylane::status::PartitionState;
+use keylane::tasks::{Gate, Tasks};
 use keylane::{Attempt, Error, Flaws, Handler, Keylane, Message, Outcome, Pipeline, Settings};
-use keylane_broker::memory::Landed;
+use keylane_broker::testing::memory::Landed;
 use keylane_broker::{LogKind, MemoryBroker, TopicSpec};
 use keylane_core::journal::FORMAT;
 use keylane_simulation::Dice;

@@ -30,7 +30,7 @@ const IMPURE: [&str; 13] = [
 
 /// Where an adapter may be called by its name outside of the broker crate, and why.
 const OPENERS: [(&str, &str); 3] = [
-    ("crates/runtime/src/open", "opens the broker that the config names"),
+    ("crates/runtime/src/client/open", "opens the broker that the config names"),
     ("crates/runtime/src/data", "looks at the embedded log's files while no broker is open"),
     ("crates/cli/src/commands/bench", "measures the embedded log against the raw file"),
 ];
@@ -105,7 +105,8 @@ fn is_below(path: &str, module: &str) -> bool {
 }
 
 fn adapter_of(file: &str) -> Option<&str> {
-    let name = file.strip_prefix(ADAPTER_FOLDER)?.split(['/', '.']).next()?;
+    let below = file.strip_prefix(ADAPTER_FOLDER)?;
+    let name = below.strip_prefix("testing/").unwrap_or(below).split(['/', '.']).next()?;
     ADAPTERS.contains(&name).then_some(name)
 }
 
@@ -115,7 +116,7 @@ fn other_adapter<'a>(parts: &[&'a str]) -> Option<&'a str> {
     if !matches!(*rest.next()?, "crate" | "super" | "keylane_broker") {
         return None;
     }
-    let name = rest.find(|part| **part != "super")?;
+    let name = rest.find(|part| !matches!(**part, "super" | "testing"))?;
     ADAPTERS.contains(name).then_some(*name)
 }
 
@@ -155,15 +156,18 @@ mod tests {
     fn adapters_do_not_know_each_other() {
         let text = "use crate::contract::Broker;\nuse crate::{kafka::Client, embedded::Log};\nuse super::super::redis;\n";
         assert_eq!(found_in("crates/broker/src/embedded/log.rs", text), [2, 3]);
-        assert!(found_in("crates/broker/src/conformance.rs", text).is_empty());
+        assert_eq!(found_in("crates/broker/src/testing/memory/node.rs", text), [2, 3]);
+        let other = "use crate::testing::memory::MemoryBroker;\n";
+        assert_eq!(found_in("crates/broker/src/embedded/log.rs", other), [1]);
+        assert!(found_in("crates/broker/src/testing/conformance/rig.rs", text).is_empty());
     }
 
     #[test]
     fn the_runtime_names_an_adapter_in_one_place() {
-        let text = "use keylane_broker::{Broker, EmbeddedBroker};\nlet a = keylane_broker::memory::open();\n";
-        assert_eq!(found_in("crates/runtime/src/poll.rs", text), [1, 2]);
+        let text = "use keylane_broker::{Broker, EmbeddedBroker};\nlet a = keylane_broker::testing::memory::open();\n";
+        assert_eq!(found_in("crates/runtime/src/shard/partition.rs", text), [1, 2]);
         assert_eq!(found_in("crates/server/src/state.rs", text), [1, 2]);
-        assert!(found_in("crates/runtime/src/open.rs", text).is_empty());
+        assert!(found_in("crates/runtime/src/client/open.rs", text).is_empty());
     }
 
     #[test]

@@ -69,17 +69,17 @@ const TASKS: Place = Place {
     ],
     at: &[
         (
-            "crates/broker/src/tasks",
+            "crates/broker/src/threads",
             "a thread for each log, and reads that may wait for the disk; closing the broker ends them",
         ),
-        ("crates/runtime/src/spawn", "shards, owners, commits; all are ended by the drain"),
+        ("crates/runtime/src/tasks", "shards, owners, commits; all are ended by the drain"),
         (
             "crates/cli/src/commands/bench",
             "benchmarks start runtimes of their own, outside of the command line's",
         ),
         ("crates/server/src/tasks", "connections; all are ended by the drain"),
     ],
-    remedy: "start it through the crate's tasks.rs, so that a drain ends it",
+    remedy: "start it through the crate's tasks.rs (the broker's threads.rs), so that a drain ends it",
 };
 
 const METRICS: Place = Place {
@@ -157,8 +157,8 @@ let d = \"keylane_handled_total\";
 let e = handle.spawn_blocking(f);
 ";
         let want: Vec<_> =
-            [1, 2, 3, 4, 5, 7].iter().map(|n| format!("crates/runtime/src/poll.rs:{n}")).collect();
-        assert_eq!(found(check, &[("crates/runtime/src/poll.rs", text)]), want);
+            [1, 2, 3, 4, 5, 7].iter().map(|n| format!("crates/runtime/src/shard/partition.rs:{n}")).collect();
+        assert_eq!(found(check, &[("crates/runtime/src/shard/partition.rs", text)]), want);
     }
 
     #[test]
@@ -166,7 +166,7 @@ let e = handle.spawn_blocking(f);
         let test = "#[cfg(test)]\nmod tests {\n    fn a() { thread::spawn(b); Instant::now(); }\n}\n";
         let files = [
             ("crates/runtime/src/clock.rs", "fn now() { Instant::now(); }\n"),
-            ("crates/runtime/src/shard.rs", test),
+            ("crates/runtime/src/shard/pass.rs", test),
             ("tests/promises/p1.rs", "fn a() { std::env::var(\"B\"); }\n"),
         ];
         assert!(found(check, &files).is_empty());

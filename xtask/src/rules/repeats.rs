@@ -32,7 +32,10 @@ mod tests {
     #[test]
     fn a_select_that_is_not_biased_is_found() {
         let text = "fn a() {\n    tokio::select! {\n        biased;\n        () = b => {}\n    }\n    select! {\n        () = b => {}\n    }\n}\n";
-        assert_eq!(found(check, &[("crates/runtime/src/own.rs", text)]), ["crates/runtime/src/own.rs:6"]);
+        assert_eq!(
+            found(check, &[("crates/runtime/src/ownership/task.rs", text)]),
+            ["crates/runtime/src/ownership/task.rs:6"]
+        );
         assert!(found(check, &[("crates/server/src/listen.rs", text)]).is_empty());
     }
 }

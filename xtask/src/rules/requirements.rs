@@ -15,7 +15,7 @@ use crate::tree::{Tree, is_module};
 const ISSUES: [&str; 14] = ["A", "B", "M1", "M2", "M3", "C1", "C2", "C3", "D1", "D2", "E", "F", "G", "H"];
 /// The issue that the tree is at: requirements up to it must be cited.
 const DUE: &str = "M1";
-const CONFORMANCE: &str = "crates/broker/src/conformance";
+const CONFORMANCE: &str = "crates/broker/src/testing/conformance";
 const PAGE: &str = "docs/requirements.md";
 
 struct Requirement {
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn what_is_due_and_not_cited_is_found() {
-        let code = ("crates/core/src/lane.rs", "//! ORD-1, P1.\n");
+        let code = ("crates/core/src/lanes/lane.rs", "//! ORD-1, P1.\n");
         assert_eq!(found(check, &[TABLE, code]), [3, 4, 6].map(|n| format!("{PAGE}:{n}")));
     }
 
@@ -163,7 +163,7 @@ mod tests {
             TABLE,
             ("tests/promises/p1.rs", "//! P1, PRF-1.\n"),
             (
-                "crates/core/src/lane.rs",
+                "crates/core/src/lanes/lane.rs",
                 "#[cfg(test)]\nmod tests {\n    /// ORD-1.\n    #[test]\n    fn a() {}\n}\n",
             ),
         ];

@@ -16,21 +16,20 @@ use std::thread::JoinHandle;
 
 use tokio::sync::watch;
 
-use super::appender::Sizes;
 use super::data::Captured;
 use super::failure::{Action, Failure, OpenError};
 use super::groups::{Groups, Standing};
-use super::journal::{Role, latest, parse_commit, parse_name};
-use super::journal_log::JournalLog;
-use super::make::{check_unused, make_dir};
+use super::journals::{JournalLog, Role, latest, parse_commit, parse_name};
 use super::membership::Members;
 use super::options::{Host, Options};
 use super::scrub::Scrub;
-use super::topic_log::TopicLog;
+use super::segment::Sizes;
+use super::segment::make::{check_unused, make_dir};
+use super::topic::TopicLog;
 use super::writer::{Drive, drive};
 use super::{lock, meta};
 use crate::contract::{BrokerError, Topic, TopicSpec};
-use crate::tasks;
+use crate::threads;
 
 /// The first segment of journals and holds: small, because many installations need no more.
 const JOURNAL_SEGMENT_FIRST: u64 = 1 << 20;
@@ -181,7 +180,7 @@ impl Folder {
     /// Opens the topics at the start, several at once.
     fn open_all_topics(&self, names: Vec<String>) {
         let at_once = if self.options.host.threads { OPENING_MAX } else { 1 };
-        let opened = tasks::all(at_once, names, |name| (name.clone(), self.open_topic(&name)));
+        let opened = threads::all(at_once, names, |name| (name.clone(), self.open_topic(&name)));
         let opened = opened.into_iter().filter_map(|(name, state)| Some((name, state.transpose()?)));
         lock(&self.topics).extend(opened);
     }

@@ -14,8 +14,8 @@
 use std::path::Path;
 
 use super::failure::{Action, Failure};
-use super::make::sync_dir;
 use super::options::Host;
+use super::segment::make::sync_dir;
 use crate::contract::{Compression, Ids, Topic, TopicSpec};
 
 const TOPIC: &str = "keylane topic 1";

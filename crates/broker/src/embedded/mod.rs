@@ -4,8 +4,8 @@
 //! <data>/lock                  held by the one process that uses the folder
 //! <data>/broker                identities of the two logs below (meta.rs)
 //! <data>/topics/<name>/topic   partitions, bounds, incarnation (meta.rs)
-//! <data>/topics/<name>/*.seg   the log of a topic, shared by its partitions (segment.rs)
-//! <data>/topics/<name>/end     how far that log reaches (end.rs); the two below have one, too
+//! <data>/topics/<name>/*.seg   the log of a topic, shared by its partitions (segment/)
+//! <data>/topics/<name>/end     how far that log reaches (segment/end.rs); the two below have one, too
 //! <data>/journals/*.seg        all journals, commits and known groups
 //! <data>/holds/*.seg           all holds
 //! ```
@@ -14,41 +14,23 @@
 //! fdatasync) serves all that wait. What is acknowledged is synced; what readers see is synced. A log whose sync
 //! fails stops and says so (P10); the others go on.
 //!
-//! Read on in: `topic_log` (a message's way), `segment` (bytes), `scan` (what is the tail and what is damage),
-//! `journal_log` (journals, cuts, rewriting), `retention`.
+//! Read on in: `topic/log.rs` (a message's way), `segment/bytes.rs`, `segment/scan.rs` (what is the tail and what is
+//! damage), `journals/log.rs` (journals, cuts, rewriting), `topic/retention.rs`.
 
-mod age;
-mod appender;
 pub mod data;
 pub mod disk;
-mod end;
 mod entrance;
 mod failure;
 mod folder;
-mod group_commit;
 mod groups;
-mod index;
-mod journal;
-mod journal_group;
-mod journal_log;
-mod make;
+mod journals;
 mod membership;
 mod meta;
 mod options;
-mod patient;
-mod reader;
-mod recover;
 mod refusal;
-mod retention;
-mod scan;
 mod scrub;
 mod segment;
-#[cfg(feature = "testing")]
-pub mod sim_disk;
-mod stored;
-mod streams;
-mod topic_log;
-mod waiting;
+mod topic;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -67,16 +49,15 @@ pub use failure::OpenError;
 use failure::{Action, Failure};
 use folder::Folder;
 use groups::Standing;
-use journal::{JournalHandle, Role, commit_record, stream_name, streams_of};
-use journal_log::JournalLog;
+use journals::{JournalHandle, JournalLog, Role, commit_record, stream_name, streams_of};
 use membership::Member;
 #[cfg(feature = "flaws")]
 pub use options::Flaws;
 pub use options::Options;
-use reader::PartitionReader;
+use topic::PartitionReader;
 use writer::Urgency;
 
-use crate::tasks;
+use crate::threads;
 
 /// A broker in a local folder. Closed when it is dropped.
 pub struct Embedded {
@@ -91,7 +72,7 @@ impl Embedded {
         let scrubber = match folder.options.host.threads {
             true => {
                 let (scrub, scrubbed) = (Arc::clone(&folder.scrub), Arc::clone(&folder));
-                let started = tasks::thread("log-scrub", move || scrub.run(&scrubbed));
+                let started = threads::thread("log-scrub", move || scrub.run(&scrubbed));
                 Some(started.map_err(Failure::io(Action::StartThread, path.as_ref()))?)
             }
             false => None,
@@ -101,7 +82,7 @@ impl Embedded {
 
     /// The same, for a caller who must not wait for the disk. Dropped, it ends in the background, and closes again.
     pub async fn open_elsewhere(path: PathBuf, options: Options) -> Result<Embedded, OpenError> {
-        match tasks::blocking(move || Embedded::open(path, options)).await {
+        match threads::blocking(move || Embedded::open(path, options)).await {
             Ok(opened) => opened,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             Err(error) => Err(OpenError::Io {

@@ -168,7 +168,7 @@ impl Host {
         if !self.threads {
             return Ok(work());
         }
-        match crate::tasks::blocking(work).await {
+        match crate::threads::blocking(work).await {
             Ok(done) => Ok(done),
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             Err(_) => Err(crate::BrokerError::Closed),
@@ -190,13 +190,8 @@ impl Entropy {
                 Failure::io(Action::Read, Path::new("/dev/urandom"))(std::io::Error::other(error))
             }),
             Entropy::Seeded(state) => {
-                // SplitMix64: every seed gives another stream, and none is short.
                 let mut state = state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                let mut z = *state;
-                z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-                z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-                Ok(z ^ (z >> 31))
+                Ok(keylane_core::random::next(&mut state))
             }
         }
     }

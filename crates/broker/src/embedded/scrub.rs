@@ -10,12 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::disk::Patient;
 use super::failure::{Action, Failure};
 use super::folder::Folder;
 use super::lock;
-use super::patient::Patient;
-use super::scan::{Extent, scan};
-use super::segment::{ReadHeader, Segment, SegmentHeader};
+use super::segment::{Extent, ReadHeader, Segment, SegmentHeader, scan};
 use crate::contract::{BrokerError, Scrubbed};
 
 /// Bytes read in a second, at most: a terabyte in three days, and a hundredth of what a slow disk gives.

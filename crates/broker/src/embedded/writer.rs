@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::lock;
-use crate::tasks;
+use crate::threads;
 
 /// What is not urgent waits at most this long: a commit that mirrors the journal may share another's sync.
 const LAZY_MS: u64 = 50;
@@ -43,7 +43,7 @@ pub(crate) trait Drive: Send + Sync + 'static {
 
 /// Runs a log until it is closed.
 pub(crate) fn drive(name: &str, log: Arc<dyn Drive>) -> io::Result<JoinHandle<()>> {
-    tasks::thread(&format!("log-{name}"), move || {
+    threads::thread(&format!("log-{name}"), move || {
         let log = Driven(log);
         let mut gather = Duration::ZERO;
         while log.0.wait(gather) {

@@ -12,14 +12,14 @@ use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 
-use super::admin::{Learn, partitions_of};
 use super::context::Context;
 use super::errors::broker_error;
-use super::feed::Stopping;
 use super::lock;
 use super::options::{BATCH_BYTES, KafkaOptions};
+use super::read::Stopping;
+use super::topics::{Learn, partitions_of};
 use crate::contract::BrokerError;
-use crate::tasks::{self, Apart};
+use crate::threads::{self, Apart};
 
 /// How often the clients' events are looked at: they are reports, and nobody waits for them.
 const SERVE: Duration = Duration::from_millis(50);
@@ -142,7 +142,7 @@ impl Drop for Clients {
         let queued = std::mem::take(&mut *lock(&self.stopping));
         if !queued.is_empty() {
             // Whoever was the last to read must not wait for the clients' threads.
-            let _ended = tasks::thread("kafka-ending", move || drop(queued));
+            let _ended = threads::thread("kafka-ending", move || drop(queued));
         }
     }
 }
@@ -179,8 +179,8 @@ fn serve(clients: &Weak<Clients>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::feed::Feed;
     use super::*;
+    use crate::kafka::read::Feed;
 
     /// BPR-1: whoever stops reading never waits for those who stopped before.
     #[test]

@@ -13,7 +13,7 @@ use super::figures::Reported;
 use super::lock;
 use super::tokens::{Bearer, TokenKeeper};
 use crate::contract::{BrokerError, ClientFigures};
-use crate::tasks::Threads;
+use crate::threads::Threads;
 
 /// How often it is looked whether a question is still worth waiting for.
 const TICK: Duration = Duration::from_millis(100);

@@ -12,11 +12,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::admin::Admin;
-use super::feed::{Feed, Item};
-use super::journals::Journals;
 use super::lock;
 use super::options::BATCH_BYTES;
+use super::read::{Feed, Item};
+use super::topics::{Admin, Journals};
 use crate::contract::{
     AppendError, BrokerError, Journal, JournalName, JournalPage, LogKind, NO_POSITION, ProduceError,
 };

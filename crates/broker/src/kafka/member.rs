@@ -18,13 +18,13 @@ use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientContext, Offset, Statistics, TopicPartitionList};
 use tokio::sync::Notify;
 
-use super::admin::{Admin, blocking};
 use super::context::Context;
 use super::errors::broker_error;
 use super::lock;
 use super::options::KafkaOptions;
+use super::topics::{Admin, blocking};
 use crate::contract::{BrokerError, Change, Commit, Membership, Topic};
-use crate::tasks::Apart;
+use crate::threads::Apart;
 
 /// How long a poll waits for something to happen.
 const POLL: Duration = Duration::from_millis(100);

@@ -5,24 +5,19 @@
 //! the journal, and is no fence: a member can commit what it no longer owns. What makes an owner is the journal
 //! (`keylane_core::owner`); the group only says who should try.
 
-mod admin;
 mod clients;
 mod clock;
 mod context;
 mod errors;
-mod feed;
 mod figures;
 mod journal;
-mod journals;
-mod leaders;
 mod member;
-mod native;
+mod offsets;
 mod options;
 mod produce;
 mod read;
-mod spec;
 mod tokens;
-mod weak;
+mod topics;
 mod wire;
 
 use std::collections::HashMap;
@@ -34,21 +29,20 @@ use keylane_core::Frames;
 use rdkafka::consumer::BaseConsumer;
 use rdkafka::{ClientConfig, Offset};
 
-use self::admin::{Admin, Learn, check_name};
 use self::clients::{Clients, Readers};
 use self::context::Context;
 use self::errors::{broker_error, not_produced};
 use self::journal::KafkaJournal;
-use self::journals::Journals;
 use self::member::{Member, commit_alone, committed, join};
 use self::produce::{KafkaProducer, Rules};
 use self::read::KafkaReader;
 use self::tokens::{Endpoint, Tokens};
+use self::topics::{Admin, Journals, Learn, check_name};
 use crate::contract::{
     Broker, BrokerError, ClientFigures, Commit, Ends, Journal, JournalName, LogKind, Membership,
     ProduceError, Reader, Topic, TopicSpec, Warning,
 };
-use crate::tasks::{self, Apart};
+use crate::threads::{self, Apart};
 
 pub use self::options::{KafkaJournals, KafkaOptions};
 
@@ -132,7 +126,7 @@ impl Kafka {
         config: ClientConfig,
     ) -> Result<BaseConsumer<Context>, BrokerError> {
         let context = self.context.clone();
-        let made = tasks::blocking(move || config.create_with_context(context)).await;
+        let made = threads::blocking(move || config.create_with_context(context)).await;
         let made = made.map_err(|error| BrokerError::Stopped(format!("a client was not made: {error}")))?;
         made.map_err(|error| broker_error(of, &error))
     }
@@ -225,7 +219,7 @@ impl Broker for Kafka {
     }
 
     async fn warnings(&self, topics: &[String]) -> Result<Vec<Warning>, BrokerError> {
-        weak::warnings(&self.admin, topics).await
+        topics::warnings(&self.admin, topics).await
     }
 
     async fn topics(&self) -> Result<Vec<Topic>, BrokerError> {
@@ -259,7 +253,7 @@ impl Broker for Kafka {
         let needed = self.admin.known(topic).map_or(1, |known| known.spec.min_insync);
         let asked = partitions.to_vec();
         // Not behind calls that wait for the same cluster.
-        let silence = tasks::blocking(move || producer.silence(&name, &asked, needed, PROBE)).await;
+        let silence = threads::blocking(move || producer.silence(&name, &asked, needed, PROBE)).await;
         silence.unwrap_or_else(|_| vec![None; partitions.len()])
     }
 
@@ -365,12 +359,12 @@ impl Broker for Kafka {
     async fn join(&self, group: &str, topic: &str, _node: &str) -> Result<Box<dyn Membership>, BrokerError> {
         check_name(group)?;
         let joined = self.admin.existing(topic).await?;
-        weak::kept_whole(&self.journals, group, topic).await?;
+        topics::kept_whole(&self.journals, group, topic).await?;
         let (options, context) = (self.options.clone(), self.context.clone());
         let (admin, group_name, instance) = (Arc::clone(&self.admin), group.to_owned(), self.instance);
         // A client is made, which starts threads and reads certificates from disk.
         let joining =
-            tasks::blocking(move || join(&options, &context, &admin, &group_name, joined, instance)).await;
+            threads::blocking(move || join(&options, &context, &admin, &group_name, joined, instance)).await;
         let (member, membership) =
             joining.map_err(|error| BrokerError::Stopped(format!("a client was not made: {error}")))??;
         lock(&self.members).insert((group.to_owned(), topic.to_owned()), Arc::downgrade(&member));

@@ -11,9 +11,8 @@ use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
 
 use super::errors::not_made;
-use super::journals::topic_name;
-use super::spec::check_name;
 use super::tokens;
+use super::topics::{check_name, topic_name};
 use crate::contract::{BrokerError, LogKind};
 
 /// Settings that a promise rests on, and why they cannot be changed.

@@ -21,12 +21,11 @@ use serde::Deserialize;
 use tokio::sync::Notify;
 
 use super::clients::Client;
-use super::clock;
 use super::context::Context;
-use super::lock;
 use super::member::Member;
+use super::{clock, lock};
 use crate::contract::BrokerError;
-use crate::tasks::{Apart, Threads};
+use crate::threads::{Apart, Threads};
 
 /// Settings of librdkafka's that are ours here, by the same names.
 const METHOD: &str = "sasl.oauthbearer.method";

@@ -7,7 +7,7 @@
 //! be wrong by more than a second has it a header for it.
 
 use bytes::BytesMut;
-use keylane_core::frame::{DELIVER_AT_HEADER, ID_BYTES_MAX, PRIORITIES, PRIORITY_HEADER, TTL_HEADER};
+use keylane_core::message::{DELIVER_AT_HEADER, ID_BYTES_MAX, PRIORITIES, PRIORITY_HEADER, TTL_HEADER};
 use keylane_core::{Delivery, Draft, FrameError};
 
 /// The message's id.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
-use keylane_broker::conformance::Rig;
+use keylane_broker::testing::conformance::Rig;
 use keylane_broker::{Broker, Kafka, KafkaOptions, conformance};
 use keylane_tests::Cluster;
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use keylane_broker::embedded::sim_disk::SimDisk;
+use keylane_broker::embedded::disk::SimDisk;
 use keylane_broker::embedded::{Embedded, OpenError, Options};
 use keylane_broker::{Broker, BrokerError, Ends, TopicSpec};
 use keylane_core::{Draft, Frames};
@@ -153,10 +153,6 @@ pub struct Dice(pub u64);
 
 impl Dice {
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
+        keylane_core::random::next(&mut self.0) % bound
     }
 }

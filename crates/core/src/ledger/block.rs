@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::ranges::Ranges;
+use super::ranges::Ranges;
 
 /// Positions of a block: a word, so that positions far apart cost 24 bytes each, and dense ones 3 bits.
 pub(super) const BLOCK: u64 = 64;
@@ -92,6 +92,33 @@ impl Block {
     #[inline]
     pub(super) fn is_named(&self) -> bool {
         self.finished & self.named == u64::MAX
+    }
+}
+
+/// Where positions have gaps, the gaps are mostly alike: guess, and look around the guess.
+pub(super) fn search(blocks: &[Block], number: u64) -> Option<usize> {
+    let (first, last) = (blocks.first()?.number, blocks.last()?.number);
+    if number < first || number > last {
+        return None;
+    }
+    let share = (number - first) as f64 / (last - first).max(1) as f64;
+    let guess = (share * (blocks.len() - 1) as f64) as usize;
+    // Mostly it is here or beside, and which of them no branch could foresee.
+    let low = guess.saturating_sub(1);
+    let below = |at: usize| usize::from(blocks.get(at).is_some_and(|block| block.number < number));
+    let near = low + below(low) + below(low + 1);
+    if blocks.get(near).is_some_and(|block| block.number == number) {
+        return Some(near);
+    }
+    let mut reach = 8;
+    loop {
+        let low = guess.saturating_sub(reach);
+        let high = (guess + reach).min(blocks.len() - 1);
+        if blocks[low].number <= number && number <= blocks[high].number {
+            let around = blocks[low..=high].binary_search_by_key(&number, |block| block.number);
+            return around.ok().map(|at| low + at);
+        }
+        reach *= 8;
     }
 }
 

@@ -3,10 +3,10 @@
 //! In comes the owner as [`super`] left it; out comes one action. Reading comes before writing: what is decided is
 //! decided on all that was asked to be read.
 
+use super::setup::Committed;
+use super::stop::{StepBack, Stop};
 use super::{Action, Flight, Owner, Patience, Phase};
 use crate::journal::{FORMAT_NEW, Facts, Fence, Record};
-use crate::setup::Committed;
-use crate::stop::{StepBack, Stop};
 
 impl Owner {
     pub(super) fn decide(&mut self) -> Action {

@@ -67,7 +67,7 @@ proptest! {
 }
 
 #[cfg(feature = "flaws")]
-fn caught(flaws: keylane_core::engine::Flaws) -> String {
+fn caught(flaws: keylane_core::lanes::Flaws) -> String {
     use proptest::test_runner::{TestError, TestRunner};
     let mut runner = TestRunner::deterministic();
     let found = runner.run(&steps(), |steps| {
@@ -83,7 +83,7 @@ fn caught(flaws: keylane_core::engine::Flaws) -> String {
 #[cfg(feature = "flaws")]
 #[test]
 fn a_retry_at_the_tail_is_caught() {
-    let flaws = keylane_core::engine::Flaws { retry_at_tail: true, ..Default::default() };
+    let flaws = keylane_core::lanes::Flaws { retry_at_tail: true, ..Default::default() };
     let why = caught(flaws);
     assert!(why.contains(" ran before "), "{why}");
 }
@@ -92,7 +92,7 @@ fn a_retry_at_the_tail_is_caught() {
 #[cfg(feature = "flaws")]
 #[test]
 fn an_idle_lane_that_drops_its_queue_is_caught() {
-    let flaws = keylane_core::engine::Flaws { idle_drops_queue: true, ..Default::default() };
+    let flaws = keylane_core::lanes::Flaws { idle_drops_queue: true, ..Default::default() };
     let why = caught(flaws);
     assert!(why.contains("is lost") || why.contains(" ran before "), "{why}");
 }

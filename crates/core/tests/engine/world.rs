@@ -136,7 +136,7 @@ impl World {
     }
 
     #[cfg(feature = "flaws")]
-    pub fn with_flaws(settings: Settings, flaws: keylane_core::engine::Flaws) -> World {
+    pub fn with_flaws(settings: Settings, flaws: keylane_core::lanes::Flaws) -> World {
         World { promises_only: true, ..World::around(Engine::with_flaws(settings, flaws), settings) }
     }
 

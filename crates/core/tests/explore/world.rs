@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use foldhash::quality::FixedState;
 use keylane_core::journal::{Command, CommandKind, FORMAT};
-use keylane_core::setup::Bounds;
+use keylane_core::owner::Bounds;
 use keylane_core::{
     Action, Appended, DeadEffect, DeadEntry, DeadReason, Input, Order, Owner, Ranges, Record, Replay, Setup,
     Source, State, Stop,

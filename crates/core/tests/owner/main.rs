@@ -10,7 +10,7 @@ use std::sync::Arc;
 use keylane_core::journal::{
     Claim, Command, CommandKind, DeadEffect, DeadEntry, DeadReason, FORMAT, Facts, Fence,
 };
-use keylane_core::setup::Bounds;
+use keylane_core::owner::Bounds;
 use keylane_core::{
     Action, Appended, Committed, Input, Mirror, Order, Owner, Ranges, Record, RecordError, Replay, Setup,
     Source, State, StepBack, Stop, commit_metadata, parse_commit_metadata,
@@ -242,7 +242,7 @@ fn what_does_not_fit_goes_in_ascending_records() {
     assert_eq!(sent.iter().flat_map(|facts| facts.done.iter()).collect::<Ranges>(), ranges);
     assert_eq!(sent.iter().map(|facts| facts.dead.len()).sum::<usize>(), 500);
     for record in &log.records {
-        assert!(record.encode().len() <= keylane_core::setup::RECORD_BYTES_MAX, "{}", record.encode().len());
+        assert!(record.encode().len() <= keylane_core::owner::RECORD_BYTES_MAX, "{}", record.encode().len());
     }
 }
 

@@ -1,8 +1,7 @@
 //! Formats of journals: nodes of two versions beside each other, and the moment at which the newer format is used.
 
 use super::*;
-use keylane_core::journal::{FORMAT_FIRST, FORMAT_NEW};
-use keylane_core::state::{Ignored, TooOld};
+use keylane_core::journal::{FORMAT_FIRST, FORMAT_NEW, Ignored, TooOld};
 use keylane_core::{Applied, apply};
 
 /// A node of the next version.

@@ -1,13 +1,12 @@
-//! Handlers that come with Keylane.
+//! What runs on a message: the [`Handler`] trait, closures as handlers, and the handlers that come with Keylane.
 
-mod address;
-mod answer;
-pub(crate) mod content_type;
+mod handler;
 mod http;
 mod log;
-mod signature;
-mod trace;
 
-pub use content_type::{CONTENT_TYPE, OCTET_STREAM, is_content_type};
-pub use http::{HttpHandler, HttpSettings, HttpSettingsError};
+pub use handler::{Attempt, Closure, Handler, IntoHandler, IntoOutcome};
+pub use http::{
+    CONTENT_TYPE_HEADER as CONTENT_TYPE, HttpHandler, HttpSettings, HttpSettingsError, OCTET_STREAM,
+    is_content_type,
+};
 pub use log::LogHandler;

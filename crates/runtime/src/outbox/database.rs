@@ -19,7 +19,7 @@ use super::table::Table;
 
 /// A statement that takes longer has failed, and the session with it: behind a dead network nothing ever answers.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// Bytes of rows read at once: a quarter of what may be on its way to the broker (`call.rs`).
+/// Bytes of rows read at once: a quarter of what may be on its way to the broker (`produce/call.rs`).
 const READ_BYTES_MAX: usize = 16 << 20;
 /// How long an error of a row may be: it is read by people.
 const ERROR_CHARS_MAX: usize = 1000;

@@ -16,9 +16,8 @@ use super::database::{Database, Refused, Sent, Trouble};
 use super::row::Row;
 use super::table::Table;
 use super::{OutboxOptions, OutboxState, OutboxStatus};
-use crate::call::Call;
-use crate::produce::Producer;
-use crate::spawn::TaskKind;
+use crate::produce::{Call, Producer};
+use crate::tasks::TaskKind;
 use crate::{Error, Keylane, WhenAway};
 
 /// The first wait for more rows, for a topic, or for the database; each further one is twice as long.

@@ -1,9 +1,9 @@
 //! Noticing that the whole process was paused (ORD-12): nothing starts after it until journals were read to their ends.
 
-use super::{PASS_MS, Shard};
+use super::partition::PartState;
+use super::pass::{PASS_MS, Shard};
 use crate::clock::Clock;
-use crate::poll::PartState;
-use crate::spawn::Tasks;
+use crate::tasks::Tasks;
 
 /// The process was paused if a look comes this long after the one before (ORD-12).
 const PAUSE_MS: u64 = 1000;

@@ -9,22 +9,22 @@ use std::task::{Context, Poll, Waker};
 use bytes::BytesMut;
 use futures_util::task::noop_waker;
 use keylane_broker::{BrokerError, Reader};
-use keylane_core::intake::Bounds;
+use keylane_core::lanes::Bounds;
 use keylane_core::{Batch, Draft, Engine, Intake, Outcome, Settings, Settled};
 use tokio::sync::mpsc;
 
-use super::{Next, Setup, Shard};
-use crate::cell::{Cell, Successor};
+use super::blocking::Elsewhere;
+use super::mailbox::{COMMANDS_MAX, Command, Link, Pauses, Start};
+use super::partition::Standing;
+use super::pass::{Next, Setup, Shard};
+use super::permits::Permits;
+use super::slot::Polled;
+use super::task::{Cell, Successor};
+use super::wake::Wakes;
 use crate::clock::Clock;
-use crate::elsewhere::Elsewhere;
-use crate::handler::Attempt;
-use crate::link::{COMMANDS_MAX, Command, Link, Pauses, Start};
-use crate::permits::Permits;
-use crate::poll::Standing;
-use crate::slot::Polled;
-use crate::spawn::Tasks;
-use crate::stats::ShardStats;
-use crate::wake::Wakes;
+use crate::handlers::Attempt;
+use crate::pipeline::ShardStats;
+use crate::tasks::Tasks;
 
 /// One partition's log, of which a reader reads.
 #[derive(Default)]
@@ -116,7 +116,7 @@ impl World {
             let (key, mut frame) = (key.map(str::as_bytes), BytesMut::new());
             let draft = Draft { id: "id", key, payload: Some(&payload), ..Draft::default() };
             draft.encode(&mut frame).expect("within bounds");
-            keylane_core::frame::put_frame(&mut frames, &frame, at as u32);
+            keylane_core::message::put_frame(&mut frames, &frame, at as u32);
         }
         log.next += messages;
         let (next, count) = (log.next, messages as u32);

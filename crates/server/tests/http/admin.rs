@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use keylane::{Message, Outcome, Settings};
-use keylane_broker::faults::{Faulty, Rates};
+use keylane_broker::testing::faults::{Faulty, Rates};
 use keylane_server::{Config, Environment, Server, hash_token};
 use serde_json::{Value, json};
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use keylane::Keylane;
 use keylane::clock::Clock;
-use keylane::spawn::Tasks;
+use keylane::tasks::Tasks;
 use keylane_broker::Broker;
-use keylane_broker::memory::MemoryBroker;
+use keylane_broker::testing::memory::MemoryBroker;
 use keylane_server::{Config, Environment, Server};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

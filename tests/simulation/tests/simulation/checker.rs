@@ -8,10 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Arguments};
 
 use bytes::Bytes;
-use keylane_broker::memory::Landed;
+use keylane_broker::testing::memory::Landed;
 use keylane_broker::{Commit, LogKind};
-use keylane_core::journal::Facts;
-use keylane_core::snapshot::Replayed;
+use keylane_core::journal::{Facts, Replayed};
 use keylane_core::{Applied, Delivery, Order, Record, Replay, State, parse_commit_metadata};
 use keylane_simulation::Trace;
 

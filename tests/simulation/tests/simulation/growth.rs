@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use keylane::clock::Clock;
-use keylane::spawn::{Gate, Tasks};
+use keylane::tasks::{Gate, Tasks};
 use keylane::{Attempt, Handler, Keylane, Message, Outcome, Pipeline, Settings};
 use keylane_broker::{Broker, Faulty, MemoryBroker, Rates, TopicSpec};
 use keylane_simulation::Dice;

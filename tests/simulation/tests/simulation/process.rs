@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use keylane::clock::Clock;
-use keylane::spawn::{Gate, TaskKind, Tasks};
+use keylane::tasks::{Gate, TaskKind, Tasks};
 use keylane::{Keylane, Pipeline};
 use keylane_broker::{Broker, Faulty, MemoryBroker};
 use keylane_simulation::Dice;

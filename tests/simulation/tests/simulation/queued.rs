@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use keylane::clock::Clock;
-use keylane::spawn::Tasks;
+use keylane::tasks::Tasks;
 use keylane::{Attempt, Handler, Keylane, Message, Outcome, Settings};
 use keylane_broker::{Broker, MemoryBroker, TopicSpec};
 use keylane_core::partition_of;

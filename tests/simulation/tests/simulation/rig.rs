@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use keylane::clock::Clock;
-use keylane::spawn::{Gate, Tasks};
+use keylane::tasks::{Gate, Tasks};
 use keylane::{Attempt, Handler, Keylane, Message, Outcome, Pipeline, Settings};
-use keylane_broker::memory::Landed;
+use keylane_broker::testing::memory::Landed;
 use keylane_broker::{Broker, Faulty, LogKind, MemoryBroker, Rates, TopicSpec};
 use keylane_core::Record;
 use tokio::sync::Notify;

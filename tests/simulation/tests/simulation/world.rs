@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use keylane::clock::Clock;
-use keylane::spawn::{Gate, Tasks};
+use keylane::tasks::{Gate, Tasks};
 use keylane::{Flaws, Keylane};
 use keylane_broker::{Broker, Faulty, MemoryBroker, TopicSpec};
 use keylane_simulation::{Dice, Trace};

@@ -11,8 +11,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use keylane::clock::Clock;
-use keylane::spawn::{Gate, Tasks};
 use keylane::spill::{SpillEntryState, SpillState};
+use keylane::tasks::{Gate, Tasks};
 use keylane::{Draft, Keylane, Message, Severity, SpillOptions, WhenFull};
 use keylane_broker::{Broker, MemoryBroker, TopicSpec};
 use keylane_core::partition_of;

@@ -15,13 +15,13 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, TryLockError};
 
-use super::super::end::{End, NAME as END};
 use super::super::failure::{Action, Failure};
 use super::super::folder::Folder;
 use super::super::meta::checksummed;
-use super::super::segment::Segment;
 use super::manifest::{self, Entry, Manifest};
 use crate::contract::{Backup, BrokerError};
+use crate::embedded::segment::Segment;
+use crate::embedded::segment::end::{End, NAME as END};
 
 /// A log at one moment.
 pub(in crate::embedded) struct Captured {
@@ -244,8 +244,8 @@ pub(super) fn sync(dir: &Path) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::options::Options;
     use super::*;
+    use crate::embedded::options::Options;
 
     fn files(dir: &Path) -> u64 {
         let entries = fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path());

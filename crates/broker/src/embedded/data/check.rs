@@ -4,15 +4,14 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::super::end;
 use super::super::failure::{Action, Failure, OpenError};
-use super::super::journal::{Role, parse_name};
-use super::super::make::SPARE;
 use super::super::meta;
 use super::super::options::{Host, Options};
-use super::super::segment::{segment_number, segment_path};
 use super::report::{Damage, LogReport, Lost, Report};
 use super::walk::{LostRange, Mend, Region, Walked, ends_of, walk};
+use crate::embedded::journals::{Role, parse_name};
+use crate::embedded::segment::make::SPARE;
+use crate::embedded::segment::{end, segment_number, segment_path};
 
 /// What may lie in a data folder beside the logs: other parts of Keylane have folders of their own there.
 const ROOT_NAMES: [&str; 9] =

@@ -8,17 +8,17 @@
 use std::path::{Path, PathBuf};
 
 use super::super::disk::DiskFile;
-use super::super::end::End;
 use super::super::failure::{Action, Failure, OpenError};
-use super::super::make::{make_dir, sync_dir};
 use super::super::options::{Host, Options};
-use super::super::patient::Patient;
-use super::super::segment::{
-    BATCH_HEADER, BatchHeader, Kind, ReadHeader, Segment, SegmentHeader, segment_path, stored_bytes,
-};
 use super::check::{END_WORD, REPAIR_LOG, REPAIRED, all_lost, lock, look};
 use super::report::Lost;
 use super::walk::{Anew, LostRange, Mend, Region, Walked};
+use crate::embedded::disk::Patient;
+use crate::embedded::segment::end::End;
+use crate::embedded::segment::make::{make_dir, sync_dir};
+use crate::embedded::segment::{
+    BATCH_HEADER, BatchHeader, Kind, ReadHeader, Segment, SegmentHeader, segment_path, stored_bytes,
+};
 
 /// A place that was repaired.
 #[derive(Debug, Clone)]

@@ -7,10 +7,9 @@ use std::sync::{Arc, Mutex};
 use super::super::disk::DiskFile;
 use super::super::failure::{Action, Failure};
 use super::super::options::Host;
-use super::super::patient::Patient;
-use super::super::scan::known_kind;
-use super::super::segment::{
-    ALIGN, BATCH_HEADER, BatchHeader, ReadHeader, Segment, SegmentHeader, segment_path,
+use crate::embedded::disk::Patient;
+use crate::embedded::segment::{
+    ALIGN, BATCH_HEADER, BatchHeader, ReadHeader, Segment, SegmentHeader, known_kind, segment_path,
 };
 
 /// A segment with a good header.

@@ -13,17 +13,17 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::end::{self, End};
 use super::super::failure::{Action, Failure};
 use super::super::options::Host;
-use super::super::recover::Visitor;
-use super::super::segment::{
-    ALIGN, BATCH_HEADER, BatchHeader, Kind, Segment, SegmentHeader, StreamEnds, Table, apply, segment_number,
-};
-use super::super::streams::Streams;
 use super::gaps::attribute;
 use super::report::SegmentReport;
 use super::segments::{Head, good_at, header_at, no_newer, proven};
+use crate::embedded::journals::Streams;
+use crate::embedded::segment::end::End;
+use crate::embedded::segment::{
+    ALIGN, BATCH_HEADER, BatchHeader, Kind, Segment, SegmentHeader, StreamEnds, Table, Visitor, apply, end,
+    segment_number,
+};
 
 /// No record is shorter: so many positions at most lay in damaged bytes.
 const RECORD_BYTES_MIN: u64 = 4;

@@ -8,10 +8,9 @@ use keylane_core::{Delivery, Frames};
 use rdkafka::error::RDKafkaErrorCode;
 use tokio::sync::oneshot;
 
-use super::super::clock;
 use super::super::errors::produce_error;
-use super::super::lock;
 use super::super::wire::{Headers, reserved};
+use super::super::{clock, lock};
 use super::client::{Bare, Native, Outgoing, bare, number_of};
 use super::under_way::{Answer, Open, Place, UnderWay, not_heard_of, number};
 use super::{Results, Rules, Running, Shared};
@@ -239,9 +238,9 @@ mod tests {
     use keylane_core::Draft;
     use rdkafka::ClientConfig;
 
-    use super::super::super::context::Context;
-    use super::super::client::Told;
     use super::*;
+    use crate::kafka::context::Context;
+    use crate::kafka::produce::client::Told;
 
     /// PRD-3, P2: once a message of a partition was not taken, none behind it in its call is, though the client may have
     /// heard of the partition by then. Other partitions go on, and so does what a message alone is to blame for.

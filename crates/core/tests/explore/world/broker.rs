@@ -1,6 +1,6 @@
 //! The broker's part: what lands, late, twice or on condition; what is stored, cut and forgotten.
 
-use keylane_core::state::apply_with;
+use keylane_core::journal::apply_with;
 use keylane_core::{Appended, Applied, Committed, Input, Mirror, Owner, Ranges, Record, Replay, State};
 
 use super::{PROCESSES, Shared, Violation, World, bit, entry, replay_under};

@@ -1,0 +1,143 @@
+//! A group of a journals' log while it is laid out: what several callers want of several streams, as batches in the
+//! order in which they came.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::streams::{Run, Streams, put_record};
+use crate::contract::AppendError;
+use crate::embedded::segment::{Kind, Laid};
+
+/// A batch of records has at most about this many bytes: what a read gets at once.
+const BATCH_BYTES_MAX: usize = 1 << 20;
+
+/// What somebody wants written.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub stream: u32,
+    pub want: Want,
+    pub answer: oneshot::Sender<Result<u64, AppendError>>,
+}
+
+/// What is to be done to a stream.
+#[derive(Debug)]
+pub(crate) enum Want {
+    Append { record: Bytes, expect_end: Option<u64> },
+    Replace(Bytes),
+    Cut(u64),
+    Forget,
+}
+
+/// A group while it is laid out.
+#[derive(Default)]
+pub(crate) struct Group {
+    pub batches: Vec<Laid>,
+    /// The last batch of each stream, and where the stream will end.
+    open: HashMap<u32, (Option<usize>, u64)>,
+    /// Streams that this group forgets, each with the batch that says so: nothing of theirs may come behind it.
+    forgotten: HashMap<u32, usize>,
+    /// Each caller, what it will be told, and the batch that must be durable for it.
+    pub answers: Vec<Answer>,
+}
+
+/// What a caller will be told.
+pub(crate) struct Answer {
+    pub caller: oneshot::Sender<Result<u64, AppendError>>,
+    pub result: Result<u64, AppendError>,
+    pub batch: Option<usize>,
+}
+
+impl Group {
+    /// Adds a request. It is decided here what its caller will be told once the group is durable.
+    pub fn add(&mut self, streams: &Streams, request: Request) {
+        let number = request.stream;
+        let Some(stream) = streams.get(number) else {
+            return;
+        };
+        if let Some(gone) = self.forgotten.get(&number) {
+            let (result, batch) = match request.want {
+                Want::Forget => (Ok(stream.next), Some(*gone)),
+                _ => (Err(AppendError::Unknown("the group was forgotten just now".to_owned())), None),
+            };
+            self.answers.push(Answer { caller: request.answer, result, batch });
+            return;
+        }
+        if let Want::Cut(below) = request.want
+            && below <= stream.start
+        {
+            let result = Ok(stream.start);
+            self.answers.push(Answer { caller: request.answer, result, batch: None });
+            return;
+        }
+        if !stream.named && !self.open.contains_key(&number) {
+            let mut name = Laid::new(number, 0, Kind::Name);
+            name.bytes.extend_from_slice(&stream.name);
+            self.batches.push(name);
+        }
+        let (_, end) = *self.open.entry(number).or_insert((None, stream.next));
+        let (result, batch) = match request.want {
+            Want::Append { expect_end, .. } if expect_end.is_some_and(|expected| expected != end) => {
+                (Err(AppendError::Moved { end }), None)
+            }
+            Want::Append { record, .. } => (Ok(end), Some(self.record(number, &record))),
+            Want::Replace(record) => {
+                let batch = self.begin(number, Kind::Latest, end);
+                put_record(&mut self.batches[batch].bytes, &record);
+                self.batches[batch].count = 1;
+                self.open.insert(number, (None, end + 1));
+                (Ok(end), Some(batch))
+            }
+            Want::Cut(below) => {
+                let batch = self.begin(number, Kind::Cut, below.min(end));
+                self.open.insert(number, (None, end));
+                (Ok(end), Some(batch))
+            }
+            Want::Forget => {
+                let batch = self.begin(number, Kind::Gone, 0);
+                self.forgotten.insert(number, batch);
+                (Ok(end), Some(batch))
+            }
+        };
+        self.answers.push(Answer { caller: request.answer, result, batch });
+    }
+
+    fn begin(&mut self, stream: u32, kind: Kind, base: u64) -> usize {
+        self.batches.push(Laid::new(stream, base, kind));
+        self.batches.len() - 1
+    }
+
+    /// Adds a record to the stream's open batch, or to a new one.
+    fn record(&mut self, stream: u32, record: &[u8]) -> usize {
+        let (open, end) = self.open.get(&stream).copied().unwrap_or_default();
+        let room = |batch: &usize| {
+            let bytes = self.batches[*batch].payload_bytes();
+            bytes == 0 || bytes + record.len() <= BATCH_BYTES_MAX
+        };
+        let batch = match open.filter(room) {
+            Some(batch) => batch,
+            None => self.begin(stream, Kind::Records, end),
+        };
+        put_record(&mut self.batches[batch].bytes, record);
+        self.batches[batch].count += 1;
+        self.open.insert(stream, (Some(batch), end + 1));
+        batch
+    }
+}
+
+/// What lives of a run, as a batch for the end of the log.
+pub(crate) fn copy_of(stream: u32, start: u64, run: &Run, records: Vec<(u64, Bytes)>) -> Laid {
+    if run.lost {
+        // That it is lost must not be lost.
+        let mut copy = Laid::new(stream, run.base, Kind::Lost);
+        copy.count = run.count;
+        return copy;
+    }
+    let mut copy = Laid::new(stream, run.base.max(start), Kind::Copies);
+    for (_, record) in records.iter().filter(|(position, _)| *position >= start) {
+        put_record(&mut copy.bytes, record);
+        copy.count += 1;
+    }
+    copy
+}

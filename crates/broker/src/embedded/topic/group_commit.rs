@@ -1,0 +1,275 @@
+//! A topic's group commit: what its writer does with what waits.
+//!
+//! In: [`Waiting`], taken whole. Out: positions to callers, batches to readers, old segments to be used again. The
+//! order is the promise: room is made, the group is written and synced, readers see it, callers are told. A group that
+//! would pass the topic's bound is refused as a whole, and only if what stands in the way is not settled.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::index::SegmentIndex;
+use super::log::{TopicLog, Writer};
+use super::stored::Stored;
+use super::waiting::{GroupEnd, Waiting, group_bytes};
+use super::{age, retention};
+use crate::contract::{BrokerError, ProduceError};
+use crate::embedded::entrance::Entrance;
+use crate::embedded::failure::Failure;
+use crate::embedded::lock;
+use crate::embedded::segment::{BATCH_HEADER, Laid, Placed};
+use crate::embedded::writer::Drive;
+
+impl TopicLog {
+    /// Writes a group, lets readers see it, tells its callers, and gives its room to those who wait outside.
+    fn commit(&self, writer: &mut Writer, mut waiting: Waiting, kib: usize) {
+        let callers = std::mem::take(&mut waiting.callers);
+        let end = Arc::new(self.write(writer, waiting));
+        // Before callers are told: one that comes back at once finds room.
+        self.queue.change(|entrance| entrance.written(kib));
+        callers.into_iter().for_each(|caller| caller.tell(&end));
+        if let Some(ProduceError::Unavailable(_)) = &end.failure {
+            self.refuse_waiting(&end);
+        }
+        if self.host.flaw(|flaws| flaws.acknowledge_before_sync)
+            && let Err(failure) = writer.appender.sync()
+        {
+            self.stop(failure.to_broker_error());
+        }
+    }
+
+    /// Refuses all that was under way when a group failed: a part of that may be on the disk, and nothing that came later
+    /// may be acknowledged before its producer has heard of it, or it would be sent again behind its successors (P2).
+    fn refuse_waiting(&self, failed: &GroupEnd) {
+        loop {
+            let (waiting, kib) = self.queue.take(Entrance::take);
+            if waiting.is_empty() {
+                return;
+            }
+            let placed = vec![(0, 0); self.topic.partitions as usize];
+            let end = Arc::new(GroupEnd { placed, failure: failed.failure.clone() });
+            self.queue.change(|entrance| entrance.written(kib));
+            waiting.callers.into_iter().for_each(|caller| caller.tell(&end));
+        }
+    }
+
+    fn write(&self, writer: &mut Writer, mut waiting: Waiting) -> GroupEnd {
+        let incoming = group_bytes(&waiting);
+        let failure = match self.stopped.get() {
+            Some(why) => Some(ProduceError::Unavailable(why.to_string())),
+            None => self.make_room(writer, incoming),
+        };
+        let table = &writer.appender.table;
+        let (mut batches, placed) =
+            waiting.lay_out(|partition| table.get(&partition).map_or(0, |ends| ends.next));
+        let mut end = GroupEnd { placed, failure };
+        if end.failure.is_some() {
+            end.placed.iter_mut().for_each(|(_, durable)| *durable = 0);
+            return end;
+        }
+        let (written, failure) = writer.appender.write(&mut batches, self.host.now_ms());
+        match failure {
+            None => self.refusal.end(&self.topic.name),
+            Some(failure) => {
+                end.failure = Some(failure.to_produce_error());
+                for batch in &batches[written.len()..] {
+                    end.placed[batch.stream as usize].1 -= u64::from(batch.count);
+                }
+                self.refuse(&failure);
+            }
+        }
+        self.publish(writer, written, batches);
+        end
+    }
+
+    /// Something could not be written: for now, or for good.
+    fn refuse(&self, failure: &Failure) {
+        match failure.is_harmless() {
+            true => self.refusal.begin(&self.topic.name, failure),
+            false => self.stop(failure.to_broker_error()),
+        }
+    }
+
+    fn publish(&self, writer: &mut Writer, written: Vec<Placed>, batches: Vec<Laid>) {
+        for (placed, batch) in written.iter().zip(batches) {
+            let partition = batch.stream;
+            let held = batch.bytes.capacity();
+            let frames = BATCH_HEADER..BATCH_HEADER + placed.header.payload_bytes as usize;
+            let stored = Stored::new(&placed.header, Bytes::from(batch.bytes).slice(frames));
+            let mut tail = lock(&self.tails[partition as usize]);
+            tail.end = stored.next;
+            tail.batches.push_back(stored);
+            let waiting = std::mem::take(&mut tail.waiting);
+            drop(tail);
+            waiting.into_iter().for_each(|(_, waker)| waker.wake());
+            writer.in_tails.push_back((partition, held));
+            writer.tail_bytes += held;
+        }
+        // Behind the tails: a reader that found a batch here before its tail has an end behind it would look for the
+        // position beyond the end. Before tails are cut, so that what leaves memory is found on the disk.
+        {
+            let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+            for placed in &written {
+                index.add(&placed.segment, &placed.header, placed.offset);
+            }
+        }
+        self.trim(writer);
+    }
+
+    /// Frees what may go, and begins another segment where this one has been in use for too long. An answer says why
+    /// `incoming` bytes cannot be taken.
+    fn make_room(&self, writer: &mut Writer, incoming: u64) -> Option<ProduceError> {
+        if self.groups.stands_still() {
+            // A backup is being made: the topic may grow beyond its bound for as long as that takes.
+            return None;
+        }
+        let spec = self.spec();
+        let (now_ms, uptime_ms) = (self.host.now_ms(), self.host.uptime_ms());
+        let believed = writer.age.believed(now_ms, uptime_ms, spec.retention_ms.unwrap_or(u64::MAX));
+        let (plan, bytes, segments, is_aged) = {
+            let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+            let bytes = index.bytes();
+            let is_aged = |newest: &SegmentIndex| {
+                let aged = |age| age::is_aged(newest.oldest_ms, newest.newest_ms, now_ms, age);
+                incoming > 0 && newest.bytes > 0 && spec.retention_ms.is_some_and(aged)
+            };
+            let is_aged = index.segments.back().is_some_and(is_aged);
+            let is_young = |(now_ms, age): (u64, u64)| {
+                let oldest = index.segments.front().map_or(0, |oldest| oldest.newest_ms);
+                oldest <= now_ms && oldest.saturating_add(age) >= now_ms
+            };
+            let oldest_is_fine = spec.retention_bytes.is_none_or(|max| bytes + incoming <= max)
+                && believed.zip(spec.retention_ms).is_none_or(is_young);
+            if oldest_is_fine && !is_aged {
+                return None;
+            }
+            // By a clock that is not to be believed no group's time is over, either.
+            let settled = self.groups.settled(&self.topic.name, self.topic.partitions, believed.unwrap_or(0));
+            let segments = index.segments.iter();
+            let plan = retention::plan(segments, bytes, incoming, &spec, believed, settled.as_deref());
+            (plan, bytes, index.segments.len(), is_aged)
+        };
+        if let Err(failure) = self.free(writer, plan.free, segments) {
+            self.refuse(&failure);
+            return Some(failure.to_produce_error());
+        }
+        if is_aged && plan.free < segments {
+            // Where there is no room for another one the next messages go where the last ones went.
+            match self.begin_segment(writer) {
+                Err(failure) if !failure.is_harmless() => {
+                    self.refuse(&failure);
+                    return Some(failure.to_produce_error());
+                }
+                _ => {}
+            }
+        }
+        let bytes_max = spec.retention_bytes.filter(|_| plan.full)?;
+        Some(ProduceError::Full { topic: self.topic.name.clone(), bytes, bytes_max })
+    }
+
+    /// Positions go on where they are: the next segment's table says so.
+    fn begin_segment(&self, writer: &mut Writer) -> Result<(), Failure> {
+        writer.appender.roll_early()?;
+        let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+        index.begin(writer.appender.active());
+        Ok(())
+    }
+
+    /// Frees the oldest segments. If all are to go, the last one goes when there is another: made after the others have
+    /// given their space back, because the disk may be full.
+    fn free(&self, writer: &mut Writer, count: usize, segments: usize) -> Result<(), Failure> {
+        let all = count == segments && count > 0;
+        self.free_oldest(writer, count - usize::from(all))?;
+        if all {
+            self.begin_segment(writer)?;
+            self.free_oldest(writer, 1)?;
+        }
+        Ok(())
+    }
+
+    fn free_oldest(&self, writer: &mut Writer, count: usize) -> Result<(), Failure> {
+        for _ in 0..count {
+            let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
+            let Some(oldest) = index.segments.pop_front() else {
+                break;
+            };
+            let starts = index.starts();
+            drop(index);
+            for (partition, start) in starts.into_iter().enumerate() {
+                lock(&self.tails[partition]).start = start;
+                if let Some(ends) = writer.appender.table.get_mut(&(partition as u32)) {
+                    ends.start = start;
+                }
+            }
+            writer.appender.retire(oldest.segment);
+        }
+        match writer.appender.recycle() {
+            // Their files are freed later; nobody waits for that.
+            Err(failure) if failure.is_harmless() => Ok(()),
+            freed => freed,
+        }
+    }
+}
+
+impl Drive for TopicLog {
+    fn commit_once(&self) {
+        let mut writer = lock(&self.writer);
+        let (waiting, kib) = self.queue.take(Entrance::take);
+        match waiting.is_empty() {
+            true => {
+                self.make_room(&mut writer, 0);
+                self.trim(&mut writer);
+                // Nobody may come while health says that nothing is taken, so that it is asked here.
+                if self.refusal.now().is_some() && writer.appender.can_roll().is_ok() {
+                    self.refusal.end(&self.topic.name);
+                }
+            }
+            false => self.commit(&mut writer, waiting, kib),
+        }
+        if self.stopped.get().is_some() {
+            return;
+        }
+        let looked_after = writer.appender.recycle().and_then(|()| writer.appender.prepare());
+        if let Err(failure) = looked_after
+            && !failure.is_harmless()
+        {
+            self.stop(failure.to_broker_error());
+        }
+    }
+
+    fn finish(&self) {
+        let mut writer = lock(&self.writer);
+        // A group at a time, with those who wait outside: they came before the close.
+        loop {
+            let (waiting, kib) = self.queue.take(Entrance::take);
+            if waiting.is_empty() {
+                break;
+            }
+            self.commit(&mut writer, waiting, kib);
+        }
+        if self.stopped.get().is_none() {
+            // From here on nothing is a tail: whatever is bad or missing before this end is damage.
+            if let Err(failure) = writer.appender.record_close() {
+                tracing::warn!(topic = %self.topic.name, %failure, "the log was not marked as closed");
+            }
+        }
+        writer.appender.finish();
+        drop(writer);
+        self.stop(BrokerError::Closed);
+    }
+
+    fn wait(&self, gather: Duration) -> bool {
+        self.queue.wait(gather)
+    }
+
+    fn abandon(&self) {
+        self.queue.close();
+        self.stop(BrokerError::Stopped("its writer ended unexpectedly".to_owned()));
+        // Whoever waits is told by the end of its channel.
+        self.queue.change(|entrance| {
+            entrance.clear();
+            false
+        });
+    }
+}

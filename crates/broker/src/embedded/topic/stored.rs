@@ -1,0 +1,247 @@
+//! Batches of a topic in memory: one as it was stored, and spans of them read from the disk.
+//!
+//! A span is read once and checked once, whoever asks first, and shared by the readers of all partitions through a
+//! small cache. Batches are slices of what was read: nothing is copied.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::{Bytes, BytesMut};
+use keylane_core::Batch;
+
+use super::index::{SPAN_BYTES, Span};
+use crate::embedded::disk::{DiskFile, Patient};
+use crate::embedded::failure::{Action, Failure};
+use crate::embedded::lock;
+use crate::embedded::segment::{ALIGN, BATCH_HEADER, BatchHeader, Kind, u32_at};
+
+/// Spans kept after they were read: enough that readers of all partitions that walk the same stretch share it.
+const SPANS_MAX: usize = 16;
+/// Spans of that many bytes, as they mostly have.
+fn most(bytes_max: usize) -> usize {
+    (bytes_max / SPAN_BYTES as usize).clamp(1, SPANS_MAX)
+}
+
+/// Buffers kept for the next reads: as many as are read at the same time on a small machine.
+const BUFFERS_MAX: usize = 4;
+
+/// A batch as it was stored, or what is left of one.
+#[derive(Debug, Clone)]
+pub(crate) struct Stored {
+    pub partition: u32,
+    pub base: u64,
+    pub next: u64,
+    pub appended_ms: u64,
+    pub frames: Bytes,
+}
+
+impl Stored {
+    pub fn new(header: &BatchHeader, frames: Bytes) -> Stored {
+        Stored {
+            partition: header.stream,
+            base: header.base,
+            next: header.next(),
+            appended_ms: header.appended_ms,
+            frames,
+        }
+    }
+
+    /// Takes the frames from `from` on off the front: about `bytes_max` bytes, at least one frame. What is left stays.
+    pub fn take(&mut self, from: u64, bytes_max: usize) -> Batch {
+        let mut at = 0;
+        while let Some((length, delta)) = self.frame_at(at)
+            && self.base + delta < from
+        {
+            at += length;
+        }
+        let first = at;
+        let (mut count, mut next) = (0, self.next);
+        while let Some((length, delta)) = self.frame_at(at) {
+            if count > 0 && at + length - first > bytes_max {
+                next = self.base + delta;
+                break;
+            }
+            at += length;
+            count += 1;
+        }
+        let frames = self.frames.slice(first..at);
+        self.frames = match next == self.next {
+            true => Bytes::new(),
+            false => self.frames.slice(at..),
+        };
+        Batch {
+            partition: self.partition,
+            base: self.base,
+            next,
+            appended_ms: self.appended_ms,
+            count,
+            frames,
+        }
+    }
+
+    /// The whole of it, if all of it is wanted: without a look at each frame.
+    pub fn whole(&self, from: u64, bytes_max: usize) -> Option<Batch> {
+        let first = self.frame_at(0).map(|(_, delta)| self.base + delta)?;
+        (first >= from && self.frames.len() <= bytes_max).then(|| Batch {
+            partition: self.partition,
+            base: self.base,
+            next: self.next,
+            appended_ms: self.appended_ms,
+            count: (self.next - first) as u32,
+            frames: self.frames.clone(),
+        })
+    }
+
+    fn frame_at(&self, at: usize) -> Option<(usize, u64)> {
+        let rest = &self.frames[at..];
+        let length = 4 + u32_at(rest.get(..8)?, 0) as usize;
+        (length <= rest.len()).then(|| (length, u64::from(u32_at(rest, 4))))
+    }
+}
+
+/// The spans read last.
+#[derive(Debug, Default)]
+pub(crate) struct SpanCache {
+    slots: Mutex<VecDeque<Arc<Slot>>>,
+    /// Buffers to be read into again: a fresh one costs as much as the read.
+    buffers: Mutex<Vec<BytesMut>>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    segment: u64,
+    offset: u64,
+    bytes: u64,
+    /// Locked while it is read, so that whoever wants the same waits instead of reading it again.
+    loaded: Mutex<Option<Loaded>>,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    whole: Bytes,
+    batches: Arc<SpanBatches>,
+}
+
+/// The batches of a span that are whole, and what is wrong with the first that is not. Whose that one is shows in the
+/// positions that are missing: batches of a partition follow each other without a gap.
+#[derive(Debug)]
+pub(crate) struct SpanBatches {
+    pub whole: Vec<Stored>,
+    pub damaged: Option<Failure>,
+}
+
+impl SpanCache {
+    /// The batches of a span, if they are in memory.
+    pub fn peek(&self, span: &Span) -> Option<Arc<SpanBatches>> {
+        let slots = lock(&self.slots);
+        let slot = slots.iter().find(|slot| slot.holds(span))?;
+        let loaded = slot.loaded.try_lock().ok()?;
+        loaded.as_ref().map(|loaded| Arc::clone(&loaded.batches))
+    }
+
+    /// The batches of a span, from memory or from the disk. At most about so many bytes are kept, and at least one span.
+    pub fn load(&self, span: &Span, bytes_max: usize) -> Result<Arc<SpanBatches>, Failure> {
+        let slot = self.slot(span, bytes_max);
+        let mut loaded = lock(&slot.loaded);
+        if let Some(loaded) = &*loaded {
+            return Ok(Arc::clone(&loaded.batches));
+        }
+        let buffer = lock(&self.buffers).pop().unwrap_or_default();
+        let (whole, batches) = read_span(span, buffer)?;
+        let batches = Arc::new(batches);
+        // What is damaged is read anew by whoever asks for it again: the disk may have given it wrong once.
+        if batches.damaged.is_none() {
+            *loaded = Some(Loaded { whole, batches: Arc::clone(&batches) });
+        }
+        Ok(batches)
+    }
+
+    /// Keeps no more than about so many bytes.
+    pub fn trim(&self, bytes_max: usize) {
+        while let Some(oldest) = self.beyond(bytes_max) {
+            drop(oldest);
+        }
+        lock(&self.buffers).truncate(most(bytes_max) * BUFFERS_MAX / SPANS_MAX);
+    }
+
+    /// Takes the oldest out, if there are more than fit.
+    fn beyond(&self, bytes_max: usize) -> Option<Arc<Slot>> {
+        let mut slots = lock(&self.slots);
+        (slots.len() > most(bytes_max)).then(|| slots.pop_front()).flatten()
+    }
+
+    fn slot(&self, span: &Span, bytes_max: usize) -> Arc<Slot> {
+        let mut slots = lock(&self.slots);
+        if let Some(slot) = slots.iter().find(|slot| slot.holds(span)) {
+            return Arc::clone(slot);
+        }
+        let slot = Arc::new(Slot {
+            segment: span.segment.number,
+            offset: span.offset,
+            bytes: span.bytes,
+            loaded: Mutex::new(None),
+        });
+        slots.push_back(Arc::clone(&slot));
+        drop(slots);
+        if let Some(oldest) = self.beyond(bytes_max).and_then(Arc::into_inner) {
+            self.use_again(oldest);
+        }
+        slot
+    }
+
+    /// Keeps the buffer of a span that nobody holds any more.
+    fn use_again(&self, slot: Slot) {
+        let loaded = slot.loaded.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let Some(Loaded { whole, batches }) = loaded else {
+            return;
+        };
+        drop(batches);
+        let mut buffers = lock(&self.buffers);
+        if buffers.len() < BUFFERS_MAX
+            && let Ok(buffer) = whole.try_into_mut()
+        {
+            buffers.push(buffer);
+        }
+    }
+}
+
+impl Slot {
+    fn holds(&self, span: &Span) -> bool {
+        self.segment == span.segment.number && self.offset == span.offset && self.bytes == span.bytes
+    }
+}
+
+/// Reads a span. What is damaged in it is passed over: one batch that cannot be read concerns its own partition alone.
+fn read_span(span: &Span, mut bytes: BytesMut) -> Result<(Bytes, SpanBatches), Failure> {
+    let segment = &span.segment;
+    bytes.resize(span.bytes as usize, 0);
+    let read = Patient(&*segment.file()?).read_at(&mut bytes, span.offset);
+    read.map_err(Failure::io(Action::Read, &segment.path))?;
+    let bytes = bytes.freeze();
+    let (mut batches, mut at) = (SpanBatches { whole: Vec::new(), damaged: None }, 0);
+    while at < bytes.len() {
+        let damaged = |what: &str| Failure::damaged(&segment.path, span.offset + at as u64, what);
+        let header = BatchHeader::decode(&bytes[at..], segment.generation)
+            .filter(|header| at + header.stored_bytes() <= bytes.len());
+        let Some(header) = header else {
+            batches.damaged.get_or_insert_with(|| damaged("the header of a batch is damaged"));
+            // Nothing says how long the batch is: the next header does.
+            at += ALIGN;
+            while at < bytes.len() && BatchHeader::decode(&bytes[at..], segment.generation).is_none() {
+                at += ALIGN;
+            }
+            continue;
+        };
+        let (first, behind) = (at + BATCH_HEADER, at + BATCH_HEADER + header.payload_bytes as usize);
+        if crc32c::crc32c(&bytes[first..behind]) != header.payload_crc {
+            batches.damaged.get_or_insert_with(|| damaged("a batch is damaged"));
+        } else if header.kind == Kind::Lost {
+            // A gap: readers pass over it, since an operator said so.
+            batches.whole.push(Stored::new(&header, Bytes::new()));
+        } else if header.count > 0 {
+            batches.whole.push(Stored::new(&header, bytes.slice(first..behind)));
+        }
+        at += header.stored_bytes();
+    }
+    Ok((bytes, batches))
+}

@@ -1,0 +1,423 @@
+//! A broker that misbehaves within its contract.
+//!
+//! [`Faulty`] wraps any broker and lets happen, by a seed and at given rates, what networks and processes do: calls are
+//! delayed, requests or answers are lost, appends land twice or late, readers and memberships are disconnected,
+//! everything fails for a while. Kept: what was acknowledged is there, and nothing is said to have failed for certain
+//! that may have landed. [`Faulty::calm`] ends it, so that a test can wait for a quiet end.
+
+mod hang;
+mod plans;
+mod wrapped;
+
+use std::future::poll_fn;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use keylane_core::Frames;
+
+pub use self::hang::Hang;
+use self::wrapped::{FaultyJournal, FaultyMembership, FaultyReader};
+use crate::contract::{
+    Backup, Broker, BrokerError, Commit, Ends, HeldBack, Journal, JournalName, Membership, ProduceError,
+    Reader, Scrubbed, Topic, TopicSpec, Warning,
+};
+use plans::{Call, Fate, Weather};
+
+/// How often each fault happens, in calls of 1,000.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rates {
+    /// A call, or its answer, is held up for up to `delay_max`.
+    pub delay: u32,
+    /// The longest delay of each way.
+    pub delay_max: Duration,
+    /// The request is lost: nothing happens, and the caller does not know.
+    pub drop_request: u32,
+    /// The answer is lost: it happened, and the caller does not know.
+    pub drop_answer: u32,
+    /// An append is carried out, and again within `late_max`.
+    pub duplicate: u32,
+    /// The caller of an append hears that nothing is known; it lands within `late_max`, even if the caller is dead.
+    pub late: u32,
+    /// News of an assignment comes late, by up to `late_max`.
+    pub news: u32,
+    /// The latest that a repeated or late append lands.
+    pub late_max: Duration,
+    /// A reader, a membership or a wait is cut when something arrives for it.
+    pub disconnect: u32,
+    /// A call begins an outage: all lines are cut, all calls fail for up to `outage_max`.
+    pub outage: u32,
+    /// The longest outage.
+    pub outage_max: Duration,
+}
+
+impl Rates {
+    /// Nothing happens but what a test asks for.
+    pub fn none() -> Rates {
+        Rates::default()
+    }
+
+    /// A rough time: every fault every now and then, and short, so that tests with a real clock are quick.
+    pub fn rough() -> Rates {
+        Rates {
+            delay: 100,
+            delay_max: Duration::from_millis(2),
+            drop_request: 60,
+            drop_answer: 60,
+            duplicate: 60,
+            late: 60,
+            news: 60,
+            late_max: Duration::from_millis(5),
+            disconnect: 60,
+            outage: 5,
+            outage_max: Duration::from_millis(10),
+        }
+    }
+
+    fn check(&self) {
+        let fates = self.drop_request + self.drop_answer + self.duplicate + self.late;
+        assert!(fates <= 1000, "a call has one fate; the rates add up to {fates} in 1,000");
+    }
+}
+
+/// How often each fault has happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FaultCounts {
+    /// Ways held up.
+    pub delayed: u64,
+    /// Requests lost, those of outages included.
+    pub requests_dropped: u64,
+    /// Answers lost.
+    pub answers_dropped: u64,
+    /// Appends carried out twice.
+    pub duplicated: u64,
+    /// Appends landed after their caller was told that nothing is known.
+    pub late: u64,
+    /// Readers, memberships and waits cut.
+    pub disconnects: u64,
+    /// Outages begun.
+    pub outages: u64,
+}
+
+/// A broker with faults. Hand it out as `Arc<dyn Broker>` and keep one to control it.
+pub struct Faulty {
+    inner: Arc<dyn Broker>,
+    carrier: Arc<dyn Broker>,
+    weather: Arc<Weather>,
+}
+
+impl Faulty {
+    /// Wraps a broker. Late and repeated appends are made through the same handle.
+    pub fn new(inner: Arc<dyn Broker>, seed: u64, rates: Rates) -> Arc<Faulty> {
+        Faulty::with_carrier(inner.clone(), inner, seed, rates)
+    }
+
+    /// As [`Faulty::new`], but late and repeated appends land through `carrier`: another handle of the same cluster,
+    /// which still works when the process behind `inner` is cut off or dead.
+    pub fn with_carrier(
+        inner: Arc<dyn Broker>,
+        carrier: Arc<dyn Broker>,
+        seed: u64,
+        rates: Rates,
+    ) -> Arc<Faulty> {
+        Arc::new(Faulty { inner, carrier, weather: Arc::new(Weather::new(seed, rates)) })
+    }
+
+    /// Stops injecting, an outage included. What is late still lands.
+    pub fn calm(&self) {
+        self.weather.set_calm(true);
+    }
+
+    /// Stops injecting, and returns once everything late has landed.
+    pub async fn quiet(&self) {
+        self.calm();
+        let ticket = self.weather.ticket();
+        poll_fn(|cx| self.weather.poll_landed(ticket, cx)).await;
+    }
+
+    /// Injects again.
+    pub fn resume(&self) {
+        self.weather.set_calm(false);
+    }
+
+    /// Other rates from now on.
+    pub fn set_rates(&self, rates: Rates) {
+        self.weather.set_rates(rates);
+    }
+
+    /// Cuts every open reader, membership and wait now.
+    pub fn disconnect(&self) {
+        self.weather.cut_lines();
+    }
+
+    /// Fails everything for that long, from now.
+    pub fn outage(&self, duration: Duration) {
+        self.weather.begin_outage(duration);
+    }
+
+    /// From now on calls of these kinds, and of no others, do not answer until [`Faulty::answer`] or [`Faulty::calm`].
+    /// They are carried out then, unless their callers gave up.
+    pub fn hang(&self, kinds: &[Hang]) {
+        self.weather.set_hanging(kinds);
+    }
+
+    /// Every call answers again.
+    pub fn answer(&self) {
+        self.weather.set_hanging(&[]);
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> FaultCounts {
+        self.weather.counts()
+    }
+}
+
+#[async_trait]
+impl Broker for Faulty {
+    fn kind(&self) -> &'static str {
+        self.inner.kind()
+    }
+
+    async fn health(&self) -> Result<(), BrokerError> {
+        ask(&self.weather, self.inner.health()).await
+    }
+
+    async fn warnings(&self, topics: &[String]) -> Result<Vec<Warning>, BrokerError> {
+        ask(&self.weather, self.inner.warnings(topics)).await
+    }
+
+    /// Always carried: it is what ends calls that get no answer.
+    async fn recall(&self) {
+        self.inner.recall().await;
+    }
+
+    async fn takes(&self, topic: &str, partition: u32) -> Result<(), BrokerError> {
+        ask(&self.weather, self.inner.takes(topic, partition)).await
+    }
+
+    async fn create_topic(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
+        ask(&self.weather, self.inner.create_topic(name, spec)).await
+    }
+
+    async fn topic(&self, name: &str) -> Result<Option<Topic>, BrokerError> {
+        ask(&self.weather, self.inner.topic(name)).await
+    }
+
+    async fn topics(&self) -> Result<Vec<Topic>, BrokerError> {
+        ask(&self.weather, self.inner.topics()).await
+    }
+
+    async fn produce(&self, topic: &str, frames: Frames) -> Vec<Result<u64, ProduceError>> {
+        let carry = |broker: &Arc<dyn Broker>| {
+            let (broker, topic, frames) = (broker.clone(), topic.to_owned(), frames.clone());
+            async move { broker.produce(&topic, frames).await }
+        };
+        let lost = |what: &str| vec![Err(ProduceError::Unavailable(what.to_owned())); frames.len()];
+        send(&self.weather, || carry(&self.inner), || carry(&self.carrier), lost).await
+    }
+
+    async fn reader(&self, topic: &str, partition: u32, from: u64) -> Result<Box<dyn Reader>, BrokerError> {
+        self.weather.hangs(Hang::Reader).await;
+        let inner = ask(&self.weather, self.inner.reader(topic, partition, from)).await?;
+        let line = self.weather.line();
+        Ok(Box::new(FaultyReader { line, inner }))
+    }
+
+    fn reads_ahead(&self, ahead_bytes: usize) -> usize {
+        self.inner.reads_ahead(ahead_bytes)
+    }
+
+    async fn reader_ahead(
+        &self,
+        topic: &str,
+        partition: u32,
+        from: u64,
+        ahead_bytes: usize,
+    ) -> Result<Box<dyn Reader>, BrokerError> {
+        let inner = ask(&self.weather, self.inner.reader_ahead(topic, partition, from, ahead_bytes)).await?;
+        let line = self.weather.line();
+        Ok(Box::new(FaultyReader { line, inner }))
+    }
+
+    async fn ends(&self, topic: &str) -> Result<Vec<Ends>, BrokerError> {
+        ask(&self.weather, self.inner.ends(topic)).await
+    }
+
+    async fn commit_all(
+        &self,
+        group: &str,
+        topic: &str,
+        commits: Vec<(u32, Commit)>,
+    ) -> Vec<Result<(), BrokerError>> {
+        let carry = |broker: &Arc<dyn Broker>| {
+            let (broker, commits) = (broker.clone(), commits.clone());
+            let (group, topic) = (group.to_owned(), topic.to_owned());
+            async move { broker.commit_all(&group, &topic, commits).await }
+        };
+        let lost = |what: &str| vec![Err(BrokerError::Unavailable(what.to_owned())); commits.len()];
+        self.weather.hangs(Hang::Commit).await;
+        send(&self.weather, || carry(&self.inner), || carry(&self.carrier), lost).await
+    }
+
+    async fn committed(
+        &self,
+        group: &str,
+        topic: &str,
+        partition: u32,
+    ) -> Result<Option<Commit>, BrokerError> {
+        self.weather.hangs(Hang::Committed).await;
+        ask(&self.weather, self.inner.committed(group, topic, partition)).await
+    }
+
+    async fn join(&self, group: &str, topic: &str, node: &str) -> Result<Box<dyn Membership>, BrokerError> {
+        let inner = ask(&self.weather, self.inner.join(group, topic, node)).await?;
+        Ok(Box::new(FaultyMembership {
+            weather: self.weather.clone(),
+            line: self.weather.line(),
+            inner,
+            on_its_way: None,
+        }))
+    }
+
+    async fn tails(&self, topic: &str) -> Result<Vec<u64>, BrokerError> {
+        ask(&self.weather, self.inner.tails(topic)).await
+    }
+
+    async fn silence(&self, topic: &str, partitions: &[u32]) -> Vec<Option<Duration>> {
+        self.inner.silence(topic, partitions).await
+    }
+
+    async fn journals(&self, group: &str, topic: &str) -> Result<Option<u32>, BrokerError> {
+        ask(&self.weather, self.inner.journals(group, topic)).await
+    }
+
+    async fn grow_journals(&self, group: &str, topic: &str, partitions: u32) -> Result<(), BrokerError> {
+        ask(&self.weather, self.inner.grow_journals(group, topic, partitions)).await
+    }
+
+    async fn configured(&self, groups: &[(String, String)]) -> Result<(), BrokerError> {
+        self.inner.configured(groups).await
+    }
+
+    async fn forget_group(&self, group: &str, topic: &str) -> Result<bool, BrokerError> {
+        self.inner.forget_group(group, topic).await
+    }
+
+    async fn backup(&self, target: &Path) -> Result<Backup, BrokerError> {
+        self.inner.backup(target).await
+    }
+
+    async fn held_back(&self, topic: &str) -> Result<Vec<HeldBack>, BrokerError> {
+        self.inner.held_back(topic).await
+    }
+
+    fn scrubbed(&self) -> Scrubbed {
+        self.inner.scrubbed()
+    }
+
+    async fn troubles(&self) -> Vec<BrokerError> {
+        self.inner.troubles().await
+    }
+
+    async fn journal(&self, name: &JournalName) -> Result<Arc<dyn Journal>, BrokerError> {
+        let both = async {
+            let inner = self.inner.journal(name).await?;
+            Ok((inner, self.carrier.journal(name).await?))
+        };
+        let (inner, carrier) = ask(&self.weather, both).await?;
+        Ok(Arc::new(FaultyJournal { weather: self.weather.clone(), kind: name.kind, inner, carrier }))
+    }
+}
+
+/// The caller cannot tell a lost request from a lost answer, so neither says which it is.
+const NO_ANSWER: &str = "a fault was injected: no answer";
+
+/// Carries a question through the weather.
+async fn ask<T>(
+    weather: &Weather,
+    question: impl Future<Output = Result<T, BrokerError>>,
+) -> Result<T, BrokerError> {
+    let plan = weather.plan(Call::Ask);
+    pause(plan.there).await;
+    if plan.fate == Fate::DropRequest {
+        return Err(BrokerError::Unavailable(NO_ANSWER.to_owned()));
+    }
+    let answer = question.await;
+    pause(plan.back).await;
+    if plan.fate == Fate::DropAnswer {
+        return Err(BrokerError::Unavailable(NO_ANSWER.to_owned()));
+    }
+    answer
+}
+
+/// Carries an append through the weather: `now` makes it through the caller's handle, `later` through the carrier's.
+async fn send<T, N, L>(
+    weather: &Arc<Weather>,
+    now: impl FnOnce() -> N,
+    later: impl FnOnce() -> L,
+    lost: impl Fn(&str) -> T,
+) -> T
+where
+    T: Send + 'static,
+    N: Future<Output = T>,
+    L: Future<Output = T> + Send + 'static,
+{
+    let plan = weather.plan(Call::Append);
+    match plan.fate {
+        Fate::DropRequest => {
+            pause(plan.there).await;
+            lost(NO_ANSWER)
+        }
+        Fate::Late(after) => {
+            land_later(OnItsWay(weather.clone()), plan.there + after, later());
+            pause(plan.there).await;
+            lost(NO_ANSWER)
+        }
+        Fate::Carry | Fate::DropAnswer | Fate::Duplicate(_) => {
+            let repeated = match plan.fate {
+                Fate::Duplicate(after) => Some((OnItsWay(weather.clone()), after)),
+                _ => None,
+            };
+            pause(plan.there).await;
+            let answer = now().await;
+            if let Some((on_its_way, after)) = repeated {
+                // Only behind the first: else an append on condition would hear `Moved` of its own repetition.
+                land_later(on_its_way, after, later());
+            }
+            pause(plan.back).await;
+            if plan.fate == Fate::DropAnswer {
+                return lost(NO_ANSWER);
+            }
+            answer
+        }
+    }
+}
+
+/// In a task of its own: it lands whatever becomes of the caller.
+fn land_later<T: Send + 'static>(
+    on_its_way: OnItsWay,
+    after: Duration,
+    append: impl Future<Output = T> + Send + 'static,
+) {
+    tokio::spawn(async move {
+        tokio::time::sleep(after).await;
+        append.await;
+        drop(on_its_way);
+    });
+}
+
+/// Counts as late until it has landed, or until its caller was cancelled before it was sent.
+struct OnItsWay(Arc<Weather>);
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        self.0.landed();
+    }
+}
+
+async fn pause(duration: Duration) {
+    if !duration.is_zero() {
+        tokio::time::sleep(duration).await;
+    }
+}

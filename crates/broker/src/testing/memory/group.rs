@@ -1,0 +1,385 @@
+//! One group's reading of one topic: who owns which partition.
+//!
+//! Joins, leaves and a test's wishes come in; [`Change`]s go out, in a queue for each member. Kept: a partition has at
+//! most one owner, and goes to another only after its owner gave it up, left, or lost it. Whom it is wanted for and
+//! who has it are two things, so a hand-over can be changed while it is under way.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::task::Waker;
+
+use crate::contract::Change;
+use crate::testing::waiters::Bell;
+
+/// Members by id; ids rise in the order of joining.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    by_hand: bool,
+    members: BTreeMap<u64, Member>,
+    shares: Vec<Share>,
+}
+
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) instance: u128,
+    pub(super) node: String,
+    /// False once its session expired while it was away; it may come back.
+    present: bool,
+    /// It left without being able to say so: out of the group when its session ends, or its process is heard again.
+    gone: bool,
+    /// What it gave up while nobody could hear it: said when it is heard again, as a client does.
+    unheard: Vec<u32>,
+    /// Holds what a test made happen and the member has not asked for yet.
+    pub(super) changes: VecDeque<Change>,
+    pub(super) bell: Bell,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Share {
+    owner: Option<u64>,
+    wanted: Option<u64>,
+    revoking: bool,
+}
+
+impl Group {
+    pub(super) fn new(by_hand: bool) -> Group {
+        Group { by_hand, ..Group::default() }
+    }
+
+    pub(super) fn take_in_hand(&mut self) {
+        self.by_hand = true;
+    }
+
+    /// The topic has this many partitions now: 0 when it was deleted, which takes them from their owners.
+    pub(super) fn resize(&mut self, partitions: u32, ringing: &mut Vec<Waker>) {
+        for partition in partitions..self.shares.len() as u32 {
+            self.take(partition, ringing);
+        }
+        self.shares.resize(partitions as usize, Share::default());
+        self.balance(ringing);
+    }
+
+    pub(super) fn join(&mut self, id: u64, instance: u128, node: &str, ringing: &mut Vec<Waker>) {
+        let member = Member {
+            instance,
+            node: node.to_owned(),
+            present: true,
+            gone: false,
+            unheard: Vec::new(),
+            changes: VecDeque::new(),
+            bell: Bell::default(),
+        };
+        self.members.insert(id, member);
+        self.balance(ringing);
+    }
+
+    /// A member that left hears nothing more.
+    pub(super) fn leave(&mut self, id: u64, ringing: &mut Vec<Waker>) {
+        if let Some(mut member) = self.members.remove(&id) {
+            member.bell.ring(ringing);
+            for share in &mut self.shares {
+                if share.owner == Some(id) {
+                    (share.owner, share.revoking) = (None, false);
+                }
+                if share.wanted == Some(id) {
+                    share.wanted = None;
+                }
+            }
+            self.balance(ringing);
+        }
+    }
+
+    /// A member that cannot tell the group that it leaves.
+    pub(super) fn abandon(&mut self, id: u64) {
+        if let Some(member) = self.members.get_mut(&id) {
+            member.gone = true;
+        }
+    }
+
+    fn bury_abandoned(&mut self, instances: &[u128], ringing: &mut Vec<Waker>) {
+        let gone: Vec<u64> = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.gone && instances.contains(&member.instance))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in gone {
+            self.leave(id, ringing);
+        }
+    }
+
+    pub(super) fn gave_up(&mut self, id: u64, partition: u32, ringing: &mut Vec<Waker>) {
+        if let Some(share) = self.shares.get_mut(partition as usize)
+            && share.owner == Some(id)
+            && share.revoking
+        {
+            (share.owner, share.revoking) = (None, false);
+            self.balance(ringing);
+        }
+    }
+
+    /// As [`Group::gave_up`], by a member that cannot be heard now.
+    pub(super) fn gave_up_unheard(&mut self, id: u64, partition: u32) {
+        if let Some(member) = self.members.get_mut(&id) {
+            member.unheard.push(partition);
+        }
+    }
+
+    fn hear(&mut self, instances: &[u128], ringing: &mut Vec<Waker>) {
+        let mut heard = Vec::new();
+        for (id, member) in &mut self.members {
+            if instances.contains(&member.instance) {
+                heard.extend(member.unheard.drain(..).map(|partition| (*id, partition)));
+            }
+        }
+        for (id, partition) in heard {
+            self.gave_up(id, partition, ringing);
+        }
+    }
+
+    pub(super) fn confirm(&self, id: u64, partition: u32) -> bool {
+        self.shares.get(partition as usize).is_some_and(|share| share.owner == Some(id) && !share.revoking)
+    }
+
+    pub(super) fn member(&mut self, id: u64) -> Option<&mut Member> {
+        self.members.get_mut(&id)
+    }
+
+    pub(super) fn owner(&self, partition: u32) -> Option<&str> {
+        let id = self.shares.get(partition as usize)?.owner?;
+        self.members.get(&id).map(|member| member.node.as_str())
+    }
+
+    /// Gives the partition to the newest member of that node, once its owner has given it up. False without one.
+    pub(super) fn assign(&mut self, partition: u32, node: &str, ringing: &mut Vec<Waker>) -> bool {
+        self.by_hand = true;
+        let newest = self
+            .members
+            .iter()
+            .rev()
+            .find(|(_, member)| member.present && member.node == node)
+            .map(|(id, _)| *id);
+        if newest.is_some() {
+            self.shares[partition as usize].wanted = newest;
+            self.hand_over(ringing);
+        }
+        newest.is_some()
+    }
+
+    pub(super) fn revoke(&mut self, partition: u32, ringing: &mut Vec<Waker>) {
+        self.by_hand = true;
+        self.shares[partition as usize].wanted = None;
+        self.hand_over(ringing);
+    }
+
+    pub(super) fn lose(&mut self, partition: u32, ringing: &mut Vec<Waker>) {
+        self.take(partition, ringing);
+        self.balance(ringing);
+    }
+
+    /// The sessions of these processes ended: everything is taken from them. Who is `away` is out of the group.
+    pub(super) fn expire(&mut self, instances: &[u128], away: bool, ringing: &mut Vec<Waker>) {
+        self.bury_abandoned(instances, ringing);
+        let expired: Vec<u64> = self
+            .members
+            .iter()
+            .filter(|(_, member)| instances.contains(&member.instance))
+            .map(|(id, _)| *id)
+            .collect();
+        for partition in 0..self.shares.len() as u32 {
+            let share = self.shares[partition as usize];
+            if share.owner.is_some_and(|owner| expired.contains(&owner)) {
+                self.take(partition, ringing);
+            }
+            if away && share.wanted.is_some_and(|wanted| expired.contains(&wanted)) {
+                self.shares[partition as usize].wanted = None;
+            }
+        }
+        for id in expired {
+            self.members.get_mut(&id).expect("an id of this group's members").present = !away;
+        }
+        self.balance(ringing);
+    }
+
+    /// Members of these processes are in the group again, and hear what happened meanwhile.
+    pub(super) fn come_back(&mut self, instances: &[u128], ringing: &mut Vec<Waker>) {
+        self.bury_abandoned(instances, ringing);
+        self.hear(instances, ringing);
+        for member in self.members.values_mut() {
+            if instances.contains(&member.instance) {
+                member.present = true;
+                member.bell.ring(ringing);
+            }
+        }
+        self.balance(ringing);
+    }
+
+    /// Wakes everyone, so that they look at their own state again.
+    pub(super) fn ring_all(&mut self, ringing: &mut Vec<Waker>) {
+        for member in self.members.values_mut() {
+            member.bell.ring(ringing);
+        }
+    }
+
+    fn take(&mut self, partition: u32, ringing: &mut Vec<Waker>) {
+        let share = &mut self.shares[partition as usize];
+        if let Some(owner) = share.owner.take() {
+            share.revoking = false;
+            share.wanted = share.wanted.filter(|wanted| *wanted != owner);
+            self.tell(owner, Change::Lost(partition), ringing);
+        }
+    }
+
+    fn balance(&mut self, ringing: &mut Vec<Waker>) {
+        if !self.by_hand {
+            self.want_fair_shares();
+        }
+        self.hand_over(ringing);
+    }
+
+    /// Every member gets as many as every other, or one more. Who has a partition keeps it if that is fair.
+    fn want_fair_shares(&mut self) {
+        let ids: Vec<u64> =
+            self.members.iter().filter(|(_, member)| member.present).map(|(id, _)| *id).collect();
+        if ids.is_empty() {
+            self.shares.iter_mut().for_each(|share| share.wanted = None);
+            return;
+        }
+        let fair = self.shares.len() / ids.len();
+        let mut extra = self.shares.len() % ids.len();
+        let mut counts: BTreeMap<u64, usize> = ids.iter().map(|id| (*id, 0)).collect();
+        let mut take_one = |id: u64| {
+            let Some(count) = counts.get_mut(&id) else {
+                return false;
+            };
+            let is_extra = *count == fair;
+            if *count > fair || (is_extra && extra == 0) {
+                return false;
+            }
+            *count += 1;
+            extra -= usize::from(is_extra);
+            true
+        };
+        let mut homeless = Vec::new();
+        for (partition, share) in self.shares.iter_mut().enumerate() {
+            share.wanted = share.owner.filter(|owner| take_one(*owner));
+            if share.wanted.is_none() {
+                homeless.push(partition);
+            }
+        }
+        let mut candidates = ids.iter().cycle();
+        for partition in homeless {
+            self.shares[partition].wanted =
+                candidates.by_ref().take(ids.len()).find(|id| take_one(**id)).copied();
+        }
+    }
+
+    fn hand_over(&mut self, ringing: &mut Vec<Waker>) {
+        for partition in 0..self.shares.len() as u32 {
+            let share = &mut self.shares[partition as usize];
+            match (share.owner, share.wanted) {
+                (None, Some(wanted)) => {
+                    share.owner = Some(wanted);
+                    self.tell(wanted, Change::Assigned(partition), ringing);
+                }
+                (Some(owner), wanted) if wanted != Some(owner) && !share.revoking => {
+                    share.revoking = true;
+                    self.tell(owner, Change::Revoked(partition), ringing);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn tell(&mut self, id: u64, change: Change, ringing: &mut Vec<Waker>) {
+        if let Some(member) = self.members.get_mut(&id) {
+            member.changes.push_back(change);
+            member.bell.ring(ringing);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(partitions: u32, members: &[u64]) -> Group {
+        let mut group = Group::new(false);
+        group.resize(partitions, &mut Vec::new());
+        for id in members {
+            group.join(*id, u128::from(*id), &id.to_string(), &mut Vec::new());
+        }
+        group
+    }
+
+    fn drain(group: &mut Group, id: u64) -> Vec<Change> {
+        group.member(id).expect("a member").changes.drain(..).collect()
+    }
+
+    /// Carries every hand-over out, and returns how many partitions each member has.
+    fn settle(group: &mut Group, ids: &[u64]) -> Vec<usize> {
+        loop {
+            let mut moved = false;
+            for id in ids {
+                for change in drain(group, *id) {
+                    if let Change::Revoked(partition) = change {
+                        group.gave_up(*id, partition, &mut Vec::new());
+                        moved = true;
+                    }
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        ids.iter()
+            .map(|id| (0..group.shares.len() as u32).filter(|p| group.confirm(*id, *p)).count())
+            .collect()
+    }
+
+    #[test]
+    fn shares_are_fair_for_every_small_group() {
+        for partitions in 1..=12 {
+            for members in 1..=5u64 {
+                let ids: Vec<u64> = (1..=members).collect();
+                let mut group = group(partitions, &ids);
+                let counts = settle(&mut group, &ids);
+                let (least, most) = (counts.iter().min(), counts.iter().max());
+                assert_eq!(counts.iter().sum::<usize>(), partitions as usize, "{counts:?}");
+                assert!(most.expect("one") - least.expect("one") <= 1, "{counts:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_partition_goes_on_only_after_it_was_given_up() {
+        let mut group = group(2, &[1]);
+        assert_eq!(drain(&mut group, 1), [Change::Assigned(0), Change::Assigned(1)]);
+        group.join(2, 2, "2", &mut Vec::new());
+        assert_eq!(drain(&mut group, 1), [Change::Revoked(1)]);
+        assert_eq!(drain(&mut group, 2), []);
+        assert!(!group.confirm(1, 1) && !group.confirm(2, 1));
+        group.gave_up(1, 1, &mut Vec::new());
+        assert_eq!(drain(&mut group, 2), [Change::Assigned(1)]);
+    }
+
+    #[test]
+    fn a_hand_over_whose_target_leaves_goes_back() {
+        let mut group = group(2, &[1]);
+        group.join(2, 2, "2", &mut Vec::new());
+        group.leave(2, &mut Vec::new());
+        drain(&mut group, 1);
+        group.gave_up(1, 1, &mut Vec::new());
+        assert_eq!(drain(&mut group, 1), [Change::Assigned(1)]);
+    }
+
+    #[test]
+    fn a_member_away_hears_of_its_loss_when_it_is_back() {
+        let mut group = group(2, &[1, 2]);
+        assert_eq!(settle(&mut group, &[1, 2]), [1, 1]);
+        group.expire(&[1], true, &mut Vec::new());
+        assert_eq!(settle(&mut group, &[2]), [2]);
+        group.come_back(&[1], &mut Vec::new());
+        assert_eq!(drain(&mut group, 1), [Change::Lost(0)]);
+        assert_eq!(settle(&mut group, &[1, 2]), [1, 1]);
+    }
+}

@@ -1,0 +1,103 @@
+//! Whose turn it is.
+//!
+//! Lanes take turns in the order in which they became free, but for the one that ended last, which goes on for a burst.
+//! Keyless messages have every other turn while they have a place in flight, so that neither side waits for the other.
+
+use std::cmp::Reverse;
+
+use super::lane::{LANES_CAP, LaneId, LaneState};
+use super::{Engine, Ready};
+
+impl Engine {
+    /// Takes the head of a free lane, if there is any; the lane is then busy with it.
+    #[inline]
+    pub fn next_ready(&mut self, now: u64) -> Option<Ready> {
+        let keyless_wait = !self.keyless_turns.is_empty() || !self.keyless_ready.is_empty();
+        self.keyless_turn = !self.keyless_turn && keyless_wait;
+        if self.keyless_turn
+            && let Some(ready) = self.next_keyless(now)
+        {
+            return Some(ready);
+        }
+        loop {
+            let id = match self.hot.take() {
+                Some(hot) => hot,
+                None => {
+                    self.burst = 0;
+                    match self.ready.pop_front() {
+                        Some(id) => id,
+                        None => return self.next_keyless(now),
+                    }
+                }
+            };
+            if self.may_start(id) {
+                return Some(self.start(id, now));
+            }
+        }
+    }
+
+    fn next_keyless(&mut self, now: u64) -> Option<Ready> {
+        if self.keyless_running >= self.settings.keyless_max {
+            return None;
+        }
+        while let Some(id) = self.keyless_ready.pop_front() {
+            if self.may_start(id) {
+                return Some(self.start(id, now));
+            }
+        }
+        if self.anonymous() >= LANES_CAP {
+            return None;
+        }
+        let delivery = self.unqueue_keyless()?;
+        let lane = self.began(None, delivery.partition(), now);
+        Some(Ready { lane, delivery, attempt: 1 })
+    }
+
+    /// True if the head of that lane, taken from a list, may start now. One that is held is set aside; one that is
+    /// gone is forgotten.
+    #[inline]
+    fn may_start(&mut self, id: LaneId) -> bool {
+        let Some(lane) = self.lanes.get(id.number()).filter(|lane| lane.is(id)) else {
+            self.stale -= 1;
+            return false;
+        };
+        self.held == 0 || !self.set_aside_if_held(lane.partition, id)
+    }
+
+    fn start(&mut self, id: LaneId, now: u64) -> Ready {
+        let lane = self.lanes.get_mut(id.number()).expect("seen by the caller");
+        let delivery = self.queues.pop_front(&mut lane.queue).expect("a ready lane has a head");
+        let attempt = self.failures.get(lane.failure).map_or(0, |failure| failure.failures) + 1;
+        self.enter(id.number(), LaneState::Busy, now);
+        Ready { lane: id, delivery, attempt }
+    }
+
+    /// Frees the lanes whose retry is due. Returns how many.
+    pub fn wake_due(&mut self, now: u64) -> usize {
+        let mut woken = 0;
+        while self.next_due().is_some_and(|at_ms| at_ms <= now) {
+            let Some(Reverse((_, id))) = self.due.pop() else {
+                break;
+            };
+            self.forget_stale_due();
+            self.enter(id.number(), LaneState::Ready, now);
+            self.list_ready(id);
+            woken += 1;
+        }
+        woken
+    }
+
+    /// A lane that just became ready has its turn behind the others.
+    pub(super) fn list_ready(&mut self, id: LaneId) {
+        if self.lanes.get(id.number()).expect("only live lanes become ready").keyed() {
+            self.ready.push_back(id);
+        } else {
+            self.keyless_ready.push_back(id);
+        }
+    }
+
+    /// When the next retry is due.
+    pub fn next_due(&self) -> Option<u64> {
+        self.due.peek().map(|Reverse((at_ms, _))| *at_ms)
+    }
+}

@@ -1,0 +1,262 @@
+//! What happened, taken in: the first half of [`Owner::step`].
+//!
+//! In comes one input; out comes the owner in the phase that follows from it. What was read decides; what was only
+//! acknowledged decides nothing.
+
+use super::setup::Committed;
+use super::stop::{StepBack, Stop};
+use super::{Action, Appended, Flight, Input, Owner, Patience, Phase};
+use crate::journal::{Applied, Record, Replayed};
+
+impl Owner {
+    pub(super) fn take(&mut self, input: Input<'_>) {
+        match input {
+            Input::Tick(now_ms) => self.now_ms = self.now_ms.max(now_ms),
+            Input::Read { position, record, bytes } => self.read(position, record, bytes),
+            Input::Unreadable { position, error } => {
+                self.stop(Stop::unreadable(position, error, self.setup.format));
+            }
+            Input::CaughtUp { start, end, now_ms } => self.caught_up(start, end, now_ms),
+            Input::Appended(appended) => self.appended(appended),
+            Input::Committed(committed) => self.learn_commit(committed),
+            Input::Revoked => self.revoke(),
+            Input::Lost => self.stop(Stop::Lost),
+            Input::Confirmed => {
+                if let Phase::SteppedBack { confirmed, .. } = &mut self.phase {
+                    *confirmed = true;
+                }
+            }
+            Input::Finished { epoch, done, dead } => {
+                // What was begun under another epoch says nothing about this one.
+                if self.epoch() == Some(epoch) {
+                    self.ready.add(self.now_ms, done, dead);
+                }
+            }
+            Input::Quiet => {
+                if let Phase::Draining { quiet, .. } = &mut self.phase {
+                    *quiet = true;
+                }
+            }
+            Input::Paused => {
+                self.paused = true;
+                self.ask_for_end();
+            }
+            Input::PredecessorDead(instance) => self.proven_dead = Some(instance),
+        }
+    }
+
+    pub(super) fn read(&mut self, position: u64, record: &Record, bytes: usize) {
+        if position > self.replay.next() && self.running().is_none() {
+            // The journal was cut over what was not read; only its end says what that leaves.
+            self.ask_for_end();
+        }
+        let applied = match self.replay.read_under(self.rules, position, record, bytes) {
+            Replayed::Before => return,
+            Replayed::Applied(Applied::Stop(what)) => {
+                return self.stop(Stop::NotCarriedOut { position, what });
+            }
+            Replayed::Applied(applied) => Some(applied),
+            Replayed::Unplaced => None,
+        };
+        if let Some(in_use) = self.newer_format() {
+            return self.stop(Stop::NewerFormat { in_use, reads: self.setup.format });
+        }
+        let mine = self.flight.as_ref().is_some_and(|flight| *flight.record == *record);
+        let counts = applied == Some(Applied::Counted);
+        let newest = self.newest_is_mine();
+        match &mut self.phase {
+            // Whatever the fate of a repeat: the claim stands, and the end is to be read.
+            Phase::Claiming if mine => {
+                self.flight = None;
+                self.ask_for_end();
+            }
+            Phase::Waiting { .. } if applied.is_some() && !newest => self.step_back(StepBack::NewerClaim),
+            Phase::Waiting { heard, .. } => {
+                *heard |= counts && matches!(record, Record::Facts(_) | Record::Snapshot(_));
+                if mine {
+                    self.flight = None;
+                }
+            }
+            Phase::Fencing if mine && counts => self.open(position),
+            Phase::Fencing if mine => self.step_back(StepBack::NewerClaim),
+            Phase::Opening { epoch, .. } | Phase::Owning { epoch, .. } | Phase::Draining { epoch, .. } => {
+                let epoch = *epoch;
+                self.read_as_owner(epoch, record, mine && counts);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn read_as_owner(&mut self, epoch: u64, record: &Record, counts: bool) {
+        let current = self.state().and_then(|state| state.epoch.as_ref()).map(|current| current.position);
+        if current != Some(epoch) {
+            // Another's fence counts, or the journal was cut beyond what was read, which only a later owner does.
+            return self.step_back(StepBack::Fenced);
+        }
+        if counts {
+            self.counted(epoch, record);
+        }
+        if matches!(self.phase, Phase::Owning { .. }) && (!self.newest_is_mine() || self.outgrown()) {
+            self.drain(epoch);
+        }
+    }
+
+    /// What was sent counts.
+    pub(super) fn counted(&mut self, epoch: u64, record: &Record) {
+        self.flight = None;
+        match record {
+            Record::Facts(facts) => {
+                let low = self.state().map_or(0, |state| state.settled.low());
+                let moved = facts.start.is_some() || facts.reset.is_some();
+                if moved || !facts.done.is_empty() || !facts.dead.is_empty() {
+                    let (done, dead) = (facts.done.clone(), facts.dead.clone());
+                    self.said.push_back(Action::Counted { epoch, done, dead, low });
+                }
+                if let Phase::Opening { recorded, .. } = &mut self.phase {
+                    *recorded = true;
+                }
+                if facts.released {
+                    self.step_back(StepBack::Released);
+                }
+            }
+            // Only now: a cut before the snapshot counts could leave a journal without a state.
+            Record::Snapshot(snapshot) => self.said.push_back(Action::Cut { below: snapshot.as_of }),
+            _ => {}
+        }
+    }
+
+    pub(super) fn caught_up(&mut self, start: u64, end: u64, now_ms: u64) {
+        self.now_ms = self.now_ms.max(now_ms);
+        if self.replay.next() < start && start == end || self.state().is_none() {
+            return self.stop(Stop::StateLost { start });
+        }
+        match self.replay.next() {
+            next if next < end => return,
+            // What was read is not there any more: nothing that is appended now would count.
+            read if read > end => return self.stop(Stop::WentBack { read, end }),
+            _ => {}
+        }
+        self.read_end = false;
+        if let Some(why) = self.mirror_is_wrong() {
+            return self.stop(why);
+        }
+        if std::mem::take(&mut self.paused) && matches!(self.phase, Phase::Owning { .. }) {
+            self.said.push_back(Action::Resume);
+        }
+        // Landed below what was read, and not met: the journal was cut over it, by an owner that came in between.
+        let next = self.replay.next();
+        let skipped = self.flight.as_ref().is_some_and(|flight| flight.landed.is_some_and(|at| at < next));
+        if skipped && self.running().is_none() {
+            self.flight = None;
+        }
+        let mine = self.newest_is_mine();
+        match &mut self.phase {
+            Phase::Fencing if skipped => self.step_back(StepBack::NewerClaim),
+            Phase::Claiming if mine => self.wait_for_release(),
+            // The claim was read, and is not the newest any more.
+            Phase::Claiming if self.flight.is_none() => self.step_back(StepBack::NewerClaim),
+            Phase::Waiting { .. } if !mine => self.step_back(StepBack::NewerClaim),
+            Phase::Waiting { heard, heard_ms, patience, .. } => {
+                if std::mem::take(heard) {
+                    *heard_ms = self.now_ms;
+                }
+                if *patience == Patience::LastLook {
+                    *patience = Patience::Gone;
+                    if self.now_ms < self.patience_until_ms() {
+                        self.set_patience(Patience::Left);
+                    }
+                }
+            }
+            Phase::Fencing if !mine && self.flight.as_ref().is_some_and(|flight| !flight.sent) => {
+                self.step_back(StepBack::NewerClaim);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn appended(&mut self, appended: Appended) {
+        self.appending = false;
+        // The result of what a step back has made void.
+        let Some(Flight { record, sent: true, .. }) = &self.flight else {
+            return;
+        };
+        let fact = matches!(**record, Record::Facts(_) | Record::Snapshot(_));
+        match appended {
+            Appended::At(position) if fact && self.setup.conditional && position == self.replay.next() => {
+                // Nothing stands between what was read and this record: it is read back already.
+                let record = record.clone();
+                let bytes = self.encode(&record).len();
+                self.read(position, &record, bytes);
+            }
+            Appended::At(position) => {
+                self.read_past = Some(position);
+                if self.phase == Phase::Claiming || position < self.replay.next() {
+                    self.ask_for_end();
+                }
+                if let Some(flight) = &mut self.flight {
+                    flight.landed = Some(position);
+                }
+                if fact {
+                    self.trust();
+                }
+            }
+            Appended::Moved | Appended::Unknown => {
+                self.ask_for_end();
+                if let Some(flight) = &mut self.flight {
+                    flight.sent = false;
+                }
+            }
+        }
+    }
+
+    /// The flaws of believing an acknowledgement; nothing at all while the rules hold.
+    pub(super) fn trust(&mut self) {
+        let (Some(epoch), Some(Flight { record, .. })) = (self.running(), &self.flight) else {
+            return;
+        };
+        let record = record.clone();
+        if !self.rules.read_back() {
+            self.replay.trust(self.rules, &record);
+            self.counted(epoch, &record);
+        } else if let (false, Record::Snapshot(snapshot)) = (self.rules.cut_after_read_back(), &*record) {
+            self.said.push_back(Action::Cut { below: snapshot.as_of });
+        }
+    }
+
+    /// The broker's commit was read: before waiting, and again behind the fence.
+    pub(super) fn learn_commit(&mut self, committed: Committed) {
+        self.committed = Some(committed);
+        // A later owner may have committed since this one last read; only a journal read since then can be too short.
+        if self.mirror_is_wrong().is_some() {
+            self.ask_for_end();
+        }
+    }
+
+    /// Why the broker's commit cannot be a mirror of this journal.
+    fn mirror_is_wrong(&self) -> Option<Stop> {
+        let (Some(Committed::Mirror(mirror)), Some(state)) = (self.committed, self.state()) else {
+            return None;
+        };
+        let newest = state.epoch.as_ref().map(|epoch| epoch.position);
+        let lost = match self.phase {
+            Phase::Waiting { .. } => newest < Some(mirror.epoch),
+            Phase::Opening { epoch, .. } => epoch <= mirror.epoch,
+            _ => return None,
+        };
+        if state.journal != Some(mirror.journal) {
+            Some(Stop::OtherJournal { mirrored: mirror.journal, found: state.journal })
+        } else {
+            lost.then_some(Stop::Shorter { epoch: mirror.epoch, end: self.replay.next() })
+        }
+    }
+
+    pub(super) fn revoke(&mut self) {
+        self.revoked = true;
+        match self.phase {
+            Phase::Claiming | Phase::Waiting { .. } | Phase::SteppedBack { .. } => self.stop(Stop::Revoked),
+            Phase::Owning { epoch, .. } => self.drain(epoch),
+            // A fence that may count is followed up: an epoch without an owner would make the next one wait.
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Storing what is dead: body and report go to `hold.p` and are acknowledged before a journal record names them (BRK-6).
+//!
+//! A task of its own does it, so that an owner listens meanwhile, however long a hold takes. In come messages that were
+//! rejected, out come the entries that name them, as they are stored: of a lane, none but the first is ever here, since
+//! the lane waits until that counts. What is not stored yet is not settled (DLQ-4), counts toward the pipeline's buffer,
+//! and goes with the epoch: whoever owns next handles it again.
+//!
+//! An entry of `hold.p` is a format byte (1), a kind (1 body, 2 report), the source position as u64 little endian, and
+//! the bytes: the message's frame as it was read, or a JSON object.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use keylane_broker::{AppendError, BrokerError, Journal};
+use keylane_core::{DeadEffect, DeadEntry, DeadReason, key_hash};
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::pipeline::Subscription;
+use crate::shard::Rejection;
+use crate::tasks::TaskKind;
+
+const FORMAT: u8 = 1;
+const BODY: u8 = 1;
+const REPORT: u8 = 2;
+/// Messages of a partition that are stored at the same time: together they share a log's syncs.
+const STORING_MAX: usize = 256;
+/// Their bytes, beside which each is copied once: one more is taken only below this.
+const STORING_BYTES_MAX: usize = 8 << 20;
+/// The first wait before a copy is sent again, which doubles. Each time is a new copy, and only one is named.
+const AGAIN_MS: u64 = 200;
+/// The longest.
+const AGAIN_MS_MAX: u64 = 10_000;
+/// The priority of a dead letter (DLQ-3).
+const PRIORITY: u8 = 5;
+
+/// An owner's dead letters on their way to its hold.
+pub(crate) struct Burials {
+    subscription: Arc<Subscription>,
+    hold: Arc<dyn Journal>,
+    /// Begun with the first message that is rejected: most partitions never need it.
+    task: Option<Burying>,
+    /// What the task has no room for yet: bounded by the pipeline's buffer, toward which it counts.
+    waiting: VecDeque<Rejection>,
+    /// What the task has.
+    taken: usize,
+}
+
+/// The task that stores.
+struct Burying {
+    rejections: mpsc::Sender<Rejection>,
+    stored: mpsc::Receiver<Result<DeadEntry, BrokerError>>,
+    task: JoinHandle<Result<(), String>>,
+}
+
+impl Drop for Burying {
+    fn drop(&mut self) {
+        // It may wait for a hold that never answers.
+        self.task.abort();
+    }
+}
+
+impl Burials {
+    pub(crate) fn new(subscription: Arc<Subscription>, hold: Arc<dyn Journal>) -> Burials {
+        Burials { subscription, hold, task: None, waiting: VecDeque::new(), taken: 0 }
+    }
+
+    /// These are to be stored, for the journal with this id.
+    pub(crate) fn add(&mut self, journal: u128, rejections: Vec<Rejection>) {
+        let (subscription, hold) = (&self.subscription, &self.hold);
+        rejections.iter().for_each(|rejection| subscription.rejections.tell(subscription, rejection));
+        self.waiting.extend(rejections);
+        self.task.get_or_insert_with(|| {
+            let (to, rejections) = mpsc::channel(STORING_MAX);
+            let (stored, from) = mpsc::channel(STORING_MAX);
+            let (subscription, hold) = (Arc::clone(subscription), Arc::clone(hold));
+            let tasks = subscription.tasks.clone();
+            let burying = bury(subscription, hold, journal, rejections, stored);
+            // Its end is seen by its owner, whose receiver ends with it: the partition starts over.
+            let task = tasks.clone().spawn(async move { tasks.supervise(TaskKind::Burial, burying).await });
+            Burying { rejections: to, stored: from, task }
+        });
+    }
+
+    /// How many are not stored yet.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len() + self.taken
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Gives up what is not stored.
+    pub(crate) fn forget(&mut self) {
+        (self.task, self.taken) = (None, 0);
+        self.waiting.clear();
+    }
+
+    /// The entry of one that is stored, or why none will be; `None` if the task has ended. Cancel safe.
+    pub(crate) async fn next(&mut self) -> Option<Result<DeadEntry, BrokerError>> {
+        let task = self.task.as_mut()?;
+        loop {
+            tokio::select! {
+                biased;
+                stored = task.stored.recv() => {
+                    self.taken -= usize::from(stored.is_some());
+                    return stored;
+                }
+                Ok(room) = task.rejections.reserve(), if !self.waiting.is_empty() => {
+                    room.send(self.waiting.pop_front().expect("just seen"));
+                    self.taken += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Stores what comes, some at a time, and hands the entries back as they are stored.
+async fn bury(
+    subscription: Arc<Subscription>,
+    hold: Arc<dyn Journal>,
+    journal: u128,
+    mut rejections: mpsc::Receiver<Rejection>,
+    stored: mpsc::Sender<Result<DeadEntry, BrokerError>>,
+) {
+    let mut storing = FuturesUnordered::new();
+    let mut bytes = 0;
+    loop {
+        let room = storing.len() < STORING_MAX && bytes < STORING_BYTES_MAX;
+        tokio::select! {
+            biased;
+            Some((size, entry)) = storing.next() => {
+                bytes -= size;
+                if stored.send(entry).await.is_err() {
+                    return;
+                }
+            }
+            rejection = rejections.recv(), if room => {
+                let Some(rejection) = rejection else { return };
+                let (subscription, hold) = (&subscription, &*hold);
+                bytes += rejection.delivery.size();
+                storing.push(async move {
+                    let size = rejection.delivery.size();
+                    (size, store(hold, subscription, journal, &rejection).await)
+                });
+            }
+        }
+    }
+}
+
+/// What is known about a message that was rejected.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    dead_letter_id: String,
+    message_id: &'a str,
+    failure_reason: &'static str,
+    failure_details: &'a str,
+    failure_time: u64,
+    node_id: &'a str,
+    retry_count: u32,
+    source_topic: &'a str,
+    source_partition: u32,
+    source_offset: u64,
+    source_timestamp: u64,
+}
+
+/// Stores a rejected message and what is known about it; answers with the entry that names them.
+async fn store(
+    hold: &dyn Journal,
+    subscription: &Subscription,
+    journal: u128,
+    rejection: &Rejection,
+) -> Result<DeadEntry, BrokerError> {
+    let delivery = &rejection.delivery;
+    let position = delivery.position();
+    let report = Report {
+        dead_letter_id: format!(
+            "{}/{}/{}/{position}",
+            subscription.pipeline,
+            subscription.topic,
+            delivery.partition()
+        ),
+        message_id: delivery.id(),
+        failure_reason: "rejected",
+        failure_details: &rejection.error,
+        failure_time: subscription.clock.wall_ms(),
+        node_id: &subscription.node,
+        retry_count: rejection.attempt - 1,
+        source_topic: &subscription.topic,
+        source_partition: delivery.partition(),
+        source_offset: position,
+        source_timestamp: delivery.appended_ms(),
+    };
+    let report = serde_json::to_vec(&report).expect("numbers and text are JSON");
+    let body = append(hold, entry(BODY, position, delivery.frame())).await?;
+    let report = append(hold, entry(REPORT, position, &report)).await?;
+    Ok(DeadEntry {
+        position,
+        key_hash: delivery.key().map(|key| key_hash(journal, key)),
+        effect: DeadEffect::Passed,
+        reason: DeadReason::Rejected,
+        body,
+        report: Some(report),
+        tries: rejection.attempt,
+        due_ms: None,
+        priority: PRIORITY,
+        command: None,
+    })
+}
+
+fn entry(kind: u8, position: u64, bytes: &[u8]) -> Bytes {
+    let mut entry = BytesMut::with_capacity(10 + bytes.len());
+    entry.put_u8(FORMAT);
+    entry.put_u8(kind);
+    entry.put_u64_le(position);
+    entry.put_slice(bytes);
+    entry.freeze()
+}
+
+/// Appends until it is acknowledged. Fails only where nothing more will ever be taken.
+async fn append(hold: &dyn Journal, entry: Bytes) -> Result<u64, BrokerError> {
+    let mut wait_ms = AGAIN_MS;
+    loop {
+        match hold.append(entry.clone(), None).await {
+            Ok(position) => return Ok(position),
+            Err(AppendError::Stopped(why)) => return Err(BrokerError::Stopped(why)),
+            Err(error) => {
+                tracing::error!(%error, "a dead letter was not stored; its key waits, and it is tried again");
+                tokio::time::sleep(Duration::from_millis(wait_ms)).await;
+                wait_ms = (2 * wait_ms).min(AGAIN_MS_MAX);
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Commands from an owner to its shard.
+//!
+//! A shard takes commands once a pass. While its channel is full the owner must not wait for it, since it would hear
+//! nothing meanwhile: commands wait here. Kept: at most one of each kind waits, since what counts is gathered in one
+//! command, and the newest of suspending and verifying stands for all of them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+
+use crate::shard::{Command, Wakes};
+use crate::tasks::Tasks;
+
+/// What waits for room in a shard's channel.
+pub(super) struct Outbox {
+    shard: mpsc::Sender<Command>,
+    wakes: Arc<Wakes>,
+    waiting: VecDeque<Command>,
+}
+
+impl Outbox {
+    pub(super) fn new(shard: mpsc::Sender<Command>, wakes: Arc<Wakes>) -> Outbox {
+        Outbox { shard, wakes, waiting: VecDeque::new() }
+    }
+
+    /// Sends a command, behind all that were sent before.
+    pub(super) fn send(&mut self, command: Command) {
+        if !self.waiting.is_empty() {
+            return self.wait(command);
+        }
+        match self.shard.try_send(command) {
+            Ok(()) => self.wakes.wake(),
+            Err(TrySendError::Full(command)) => self.waiting.push_back(command),
+            // A shard that is gone has dropped everything by itself.
+            Err(TrySendError::Closed(_)) => {}
+        }
+    }
+
+    fn wait(&mut self, command: Command) {
+        match command {
+            Command::Counted { partition, epoch, dead } => {
+                let before = self.waiting.iter_mut().find_map(|waiting| match waiting {
+                    Command::Counted { epoch: of, dead, .. } if *of == epoch => Some(dead),
+                    _ => None,
+                });
+                match before {
+                    Some(before) => before.extend(dead),
+                    None => self.waiting.push_back(Command::Counted { partition, epoch, dead }),
+                }
+            }
+            Command::Suspend { .. } | Command::Verified { .. } => {
+                self.waiting
+                    .retain(|waiting| !matches!(waiting, Command::Suspend { .. } | Command::Verified { .. }));
+                self.waiting.push_back(command);
+            }
+            Command::Drop { .. } => {
+                self.waiting.clear();
+                self.waiting.push_back(command);
+            }
+            command => self.waiting.push_back(command),
+        }
+    }
+
+    /// True if nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Returns once one more command was sent. Cancel safe.
+    pub(super) async fn sends(&mut self) {
+        match self.shard.reserve().await {
+            Ok(permit) => {
+                if let Some(command) = self.waiting.pop_front() {
+                    permit.send(command);
+                    self.wakes.wake();
+                }
+            }
+            Err(_) => self.waiting.clear(),
+        }
+    }
+
+    /// Brings what the shard could not take yet to it, by a task of its own: its owner does not listen any more.
+    pub(super) fn leave(self, tasks: &Tasks) {
+        if !self.is_empty() {
+            tasks.spawn(self.send_all());
+        }
+    }
+
+    async fn send_all(mut self) {
+        while !self.is_empty() {
+            self.sends().await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ORD-9: an owner that has much to say to a shard that stands still keeps little of it, and nothing is lost.
+    #[tokio::test]
+    async fn what_waits_for_a_shard_that_stands_still_is_gathered() {
+        let (shard, mut commands) = mpsc::channel(1);
+        let mut outbox = Outbox::new(shard, Arc::default());
+        for position in 0..100 {
+            outbox.send(Command::Counted { partition: 0, epoch: 7, dead: vec![position] });
+            outbox.send(Command::Suspend { partition: 0, epoch: 7 });
+            outbox.send(Command::Verified { partition: 0, epoch: 7, pauses: position });
+        }
+        assert!(outbox.waiting.len() <= 2, "{} wait", outbox.waiting.len());
+        let sending = tokio::spawn(outbox.send_all());
+        let (mut dead, mut verified) = (Vec::new(), None);
+        while let Some(command) = commands.recv().await {
+            match command {
+                Command::Counted { dead: more, .. } => dead.extend(more),
+                Command::Verified { pauses, .. } => verified = Some(pauses),
+                _ => {}
+            }
+        }
+        sending.await.expect("it ends");
+        assert_eq!((dead, verified), ((0..100).collect(), Some(99)));
+    }
+
+    /// ORD-9.
+    #[tokio::test]
+    async fn a_partition_that_is_dropped_needs_no_other_command() {
+        let (shard, mut commands) = mpsc::channel(1);
+        let mut outbox = Outbox::new(shard, Arc::default());
+        outbox.send(Command::End);
+        outbox.send(Command::Drain { partition: 0, epoch: 7 });
+        outbox.send(Command::Drop { partition: 0, epoch: 7 });
+        assert!(matches!(commands.recv().await, Some(Command::End)));
+        outbox.sends().await;
+        assert!(outbox.is_empty() && matches!(commands.recv().await, Some(Command::Drop { .. })));
+    }
+}

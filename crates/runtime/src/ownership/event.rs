@@ -1,0 +1,173 @@
+//! The one place where an owner waits, for everything at once (ORD-9).
+//!
+//! Nothing that an owner waits for keeps it from hearing the rest: news of its assignment first of all, then its journal,
+//! in which a foreign claim or fence may stand. A call to the broker that never answers costs only what it was made for.
+
+use std::future::pending;
+
+use futures_util::future::BoxFuture;
+use keylane_broker::{BrokerError, Commit, JournalPage, Reader};
+use keylane_core::{Action, Appended, Committed, DeadEntry, Input, Ranges};
+
+use super::assignment::Told;
+use super::epoch::Epoch;
+use super::journal::Reading;
+use super::task::{AGAIN_MS, Ended, ended};
+
+/// A call under way, if there is one.
+pub(super) type Call<T> = Option<BoxFuture<'static, T>>;
+
+/// A reader that was opened, and the epoch for which.
+type Opened = (u64, Box<dyn Reader>);
+
+/// All calls that an owner may have under way, one of each kind.
+#[derive(Default)]
+pub(super) struct UnderWay {
+    pub(super) appending: Call<Result<Appended, Ended>>,
+    pub(super) reading: Option<Reading>,
+    /// The broker's commit is read.
+    pub(super) asking: Call<Result<Option<Commit>, BrokerError>>,
+    pub(super) cutting: Call<()>,
+    /// The reader of the source is opened, for this epoch.
+    pub(super) starting: Call<Result<Opened, BrokerError>>,
+    pub(super) confirming: Call<(Sure, bool)>,
+    /// Whether the broker proves the predecessor dead.
+    pub(super) proving: Call<Option<u128>>,
+    /// When that is asked next.
+    pub(super) prove_ms: u64,
+}
+
+/// What was to be said once the assignment is confirmed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Sure {
+    /// It may be claimed again.
+    Confirmed,
+    /// The process was paused for long.
+    Paused,
+}
+
+/// What happened.
+pub(super) enum Event {
+    Told(Told),
+    Appended(Result<Appended, Ended>),
+    Page(Result<JournalPage, BrokerError>),
+    Landed(Result<(), BrokerError>),
+    Commit(Result<Option<Commit>, BrokerError>),
+    Started(Result<Opened, BrokerError>),
+    Confirmed(Sure, bool),
+    Proven(Option<u128>),
+    Buried(Option<Result<DeadEntry, BrokerError>>),
+    Mail,
+    /// Nothing to be told: something went its way.
+    Done,
+    Time,
+}
+
+impl Epoch<'_> {
+    /// Waits until something happens, or until a time. The only place of an owner that waits.
+    pub(super) async fn event(&mut self, until_ms: u64) -> Event {
+        self.ask_whether_dead();
+        let clock = self.own.subscription.clock;
+        let now_ms = clock.now_ms();
+        let until = clock.instant(until_ms.min(self.wakes_ms()).max(now_ms + 1));
+        let next = self.owner.next();
+        let listens = self.listens(now_ms);
+        if self.own.subscription.flaws.deaf_while_storing() && !self.burials.is_empty() {
+            return Event::Buried(self.burials.next().await);
+        }
+        let deaf = self.under_way.appending.is_some() && self.own.subscription.flaws.deaf_while_appending();
+        let calls = &mut self.under_way;
+        tokio::select! {
+            biased;
+            told = self.own.news.next() => Event::Told(told),
+            appended = answer(&mut calls.appending) => Event::Appended(appended),
+            page = Reading::answer(&mut calls.reading) => Event::Page(page),
+            landed = self.journal.beyond(next), if listens && !deaf => Event::Landed(landed),
+            commit = answer(&mut calls.asking) => Event::Commit(commit),
+            started = answer(&mut calls.starting) => Event::Started(started),
+            (sure, assigned) = answer(&mut calls.confirming) => Event::Confirmed(sure, assigned),
+            proven = answer(&mut calls.proving) => Event::Proven(proven),
+            () = self.outbox.sends(), if !self.outbox.is_empty() => Event::Done,
+            () = self.link.arrives(), if self.epoch.is_some() => Event::Mail,
+            buried = self.burials.next(), if !self.burials.is_empty() => Event::Buried(buried),
+            () = answer(&mut calls.cutting) => Event::Done,
+            () = tokio::time::sleep_until(until) => Event::Time,
+        }
+    }
+
+    /// Tells the owner what happened.
+    pub(super) fn happened(&mut self, event: Event) -> Result<Action, Ended> {
+        match event {
+            Event::Told(told) => Ok(self.told(told)),
+            Event::Appended(appended) => Ok(self.step(Input::Appended(appended?))),
+            Event::Page(page) => self.page(page),
+            Event::Landed(landed) => self.landed(landed),
+            Event::Commit(commit) => {
+                let commit = commit.map_err(ended)?;
+                self.mirror.mirrored = commit.as_ref().map(|commit| commit.position);
+                // Every broker there is keeps metadata; where one does not, nothing can be told from a commit without
+                // it.
+                let read = commit.as_ref().map(|commit| (commit.position, &commit.metadata[..]));
+                Ok(self.step(Input::Committed(Committed::read(read, true))))
+            }
+            Event::Started(started) => {
+                let (epoch, reader) = started.map_err(ended)?;
+                Ok(self.start(epoch, reader))
+            }
+            // It was revoked, which is known: what runs is finished and put on record all the same (ORD-9).
+            Event::Confirmed(_, false) if self.own.news.given_up() => Ok(self.tick()),
+            Event::Confirmed(_, false) => Ok(self.step(Input::Lost)),
+            Event::Confirmed(Sure::Confirmed, true) => Ok(self.step(Input::Confirmed)),
+            Event::Confirmed(Sure::Paused, true) => Ok(self.step(Input::Paused)),
+            Event::Proven(proven) => {
+                // Also if it is: other things may have to come first, and asking again at once would be without end.
+                self.under_way.prove_ms = self.now_ms() + AGAIN_MS;
+                Ok(match proven {
+                    Some(predecessor) => self.step(Input::PredecessorDead(predecessor)),
+                    None => self.tick(),
+                })
+            }
+            Event::Buried(Some(Ok(dead))) => Ok(self.finished(&Ranges::new(), &[dead])),
+            Event::Buried(Some(Err(error))) => Err(ended(error)),
+            Event::Buried(None) => Err(Ended::Again("nobody stores its dead letters any more".to_owned())),
+            Event::Mail => self.mail(),
+            Event::Done | Event::Time => Ok(self.tick()),
+        }
+    }
+
+    /// When there is something to do besides what core waits for. Never a time that is past, unless `before_waiting` or
+    /// `event` does what was due then: the owner would turn without end.
+    fn wakes_ms(&self) -> u64 {
+        let proves_ms = match self.owner.predecessor() {
+            Some(_) if self.under_way.proving.is_none() => self.under_way.prove_ms,
+            _ => u64::MAX,
+        };
+        let look_ms = if self.epoch.is_some() { self.alive.look_ms() } else { u64::MAX };
+        proves_ms.min(look_ms).min(self.listen_ms()).min(self.letters.wakes_ms())
+    }
+
+    /// A broker that can prove who died ends the wait for a predecessor.
+    fn ask_whether_dead(&mut self) {
+        let Some(predecessor) = self.owner.predecessor() else {
+            return;
+        };
+        if self.under_way.proving.is_some() || self.now_ms() < self.under_way.prove_ms {
+            return;
+        }
+        let asks = self.own.asks.clone();
+        let asked = async move { asks.proves_dead(predecessor).await.then_some(predecessor) };
+        self.under_way.proving = Some(Box::pin(asked));
+    }
+}
+
+/// Waits for a call that may not be under way; answered, it is no longer. Cancel safe.
+async fn answer<T>(call: &mut Call<T>) -> T {
+    match call {
+        Some(under_way) => {
+            let answer = under_way.await;
+            *call = None;
+            answer
+        }
+        None => pending().await,
+    }
+}

@@ -1,0 +1,488 @@
+//! A pipeline's part in its group: follows what is assigned, and runs an owner for each partition of it.
+//!
+//! A revoked partition is given up at once (others never wait for it); its owner drains it meanwhile, and whoever
+//! comes next waits for `released` in the journal.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use keylane_broker::{BrokerError, Change, Ends, Membership, Topic};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+
+use super::assignment::{News, Teller, Told, news};
+use super::follow::OwnerRuns;
+use super::growth::{Gates, growth_of, open_gates};
+use super::task::Own;
+use crate::pipeline::{PartitionView, Subscription, Views, all};
+use crate::shard::{Command, Pauses, Wakes};
+use crate::status::PartitionState;
+use crate::tasks::{TaskKind, Tasks};
+
+/// Questions on their way to the group's member; owners wait for the answer.
+const QUESTIONS_MAX: usize = 64;
+
+/// A group's coordinator that takes longer to confirm an assignment has not answered.
+const CONFIRM_MS_MAX: u64 = 5_000;
+
+/// Between two tries to join the group.
+const REJOIN_MS: u64 = 1_000;
+
+type Asking = (Question, oneshot::Sender<Option<bool>>);
+type Asked = mpsc::Receiver<Asking>;
+type Stop = watch::Receiver<Stopping>;
+
+/// How an owner asks the group's member.
+#[derive(Clone)]
+pub(crate) struct Asks {
+    questions: mpsc::Sender<Asking>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Question {
+    /// Is this partition assigned here, asked anew?
+    Assigned(u32),
+    /// Does the broker prove that this process is dead?
+    Dead(u128),
+}
+
+impl Asks {
+    /// Nobody answers.
+    #[cfg(test)]
+    pub(crate) fn nobody() -> Asks {
+        Asks { questions: mpsc::channel(QUESTIONS_MAX).0 }
+    }
+
+    /// Whether the partition is still assigned here, asked anew. `None`: nobody could say.
+    pub(crate) async fn confirm(&self, partition: u32) -> Option<bool> {
+        self.ask(Question::Assigned(partition)).await
+    }
+
+    /// Whether the broker proves that process dead.
+    pub(crate) async fn proves_dead(&self, instance: u128) -> bool {
+        self.ask(Question::Dead(instance)).await == Some(true)
+    }
+
+    async fn ask(&self, question: Question) -> Option<bool> {
+        let (answer, answered) = oneshot::channel();
+        // Who does not follow the group any more tells its owners so; a drain must not end for want of an answer.
+        self.questions.send((question, answer)).await.ok()?;
+        answered.await.ok()?
+    }
+}
+
+/// Where a partition's messages are handled.
+#[derive(Clone)]
+pub(crate) struct ShardDoor {
+    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) wakes: Arc<Wakes>,
+    pub(crate) pauses: Arc<Pauses>,
+}
+
+/// What following the group's assignment needs.
+pub(crate) struct Assign {
+    pub(crate) subscription: Arc<Subscription>,
+    pub(crate) membership: Box<dyn Membership>,
+    pub(crate) topic: Topic,
+    pub(crate) ends: Vec<Ends>,
+    pub(crate) shards: Vec<ShardDoor>,
+    pub(crate) views: Views,
+    pub(crate) tasks: Tasks,
+    pub(crate) stop: watch::Receiver<Stopping>,
+    /// The group was left, since nothing may be read of its topic.
+    pub(crate) left: bool,
+    pub(crate) gates: Arc<Gates>,
+    pub(crate) owner_runs: OwnerRuns,
+}
+
+/// How far stopping has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stopping {
+    /// Not at all.
+    No,
+    /// Drain.
+    Drain,
+    /// The deadline has passed: drop what is left.
+    Drop,
+}
+
+struct Owned {
+    teller: Teller,
+    task: JoinHandle<()>,
+}
+
+impl Owned {
+    /// Waits until it has drained, or drops it too when its successor is to be dropped.
+    async fn end(mut self, successor: &mut News) {
+        self.teller.tell(Told::Revoked);
+        tokio::select! {
+            biased;
+            _ = &mut self.task => return,
+            () = successor.lost() => self.teller.tell(Told::Lost),
+        }
+        let _ = self.task.await;
+    }
+}
+
+impl Assign {
+    /// Follows the assignment until it is told to stop, then drains what is owned.
+    pub(crate) async fn run(mut self) {
+        let mut stop = self.stop.clone();
+        while self.goes_on(&mut stop).await && self.follow_group(&mut stop).await {}
+        self.leave().await;
+    }
+
+    /// Waits until it was accepted that the topic has as many partitions as it has (BRK-10), and the group is joined.
+    /// False: told to stop.
+    async fn goes_on(&mut self, stop: &mut Stop) -> bool {
+        let mut again = self.left;
+        loop {
+            let tried = tokio::select! {
+                biased;
+                () = reached(stop, Stopping::Drain) => return false,
+                tried = self.try_to_go_on(again) => tried,
+            };
+            match tried {
+                Ok(()) => return true,
+                Err(BrokerError::Closed) => return false,
+                Err(error) if ends_it(&error) => {
+                    let why = said(&error);
+                    if !again {
+                        tracing::error!(topic = &*self.subscription.topic, why, "a pipeline cannot start");
+                    }
+                    self.leave().await;
+                    self.show_stopped(&why);
+                }
+                Err(error) => {
+                    if !again {
+                        tracing::warn!(%error, "a pipeline cannot go on yet; trying again");
+                    }
+                    self.show_refusal(&error);
+                }
+            }
+            again = true;
+            let at = &self.subscription;
+            let until = at.clock.instant(at.clock.now_ms() + REJOIN_MS);
+            tokio::select! {
+                biased;
+                () = reached(stop, Stopping::Drain) => return false,
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+    }
+
+    async fn try_to_go_on(&mut self, again: bool) -> Result<(), BrokerError> {
+        let at = Arc::clone(&self.subscription);
+        if again {
+            self.look_again().await?;
+        }
+        let growth = growth_of(&at, &self.topic).await?;
+        if self.left {
+            self.membership = join_after_pause(&at, &self.topic).await?;
+            self.left = false;
+        }
+        self.gates = Gates::new(growth);
+        let (gates, at) = (Arc::downgrade(&self.gates), Arc::downgrade(&at));
+        self.tasks.keep(TaskKind::Gates, move || open_gates(gates.clone(), at.clone()));
+        for view in all(&self.views) {
+            view.set(PartitionState::Idle, None);
+        }
+        Ok(())
+    }
+
+    /// The topic as it is now, which may have more partitions.
+    async fn look_again(&mut self) -> Result<(), BrokerError> {
+        let at = &self.subscription;
+        let unknown = || BrokerError::UnknownTopic(at.topic.to_string());
+        let there = at.broker.topic(&at.topic).await?.ok_or_else(unknown)?;
+        if there.incarnation != self.topic.incarnation {
+            return Err(BrokerError::Recreated(there.name));
+        }
+        let ends = at.broker.ends(&at.topic).await?;
+        if ends.len() != there.partitions as usize {
+            return Err(BrokerError::Unavailable(format!("{} is being changed", at.topic)));
+        }
+        let mut views = self.views.write().expect("no holder panics");
+        for (partition, ends) in (0..).zip(&ends).skip(views.len()) {
+            views.push(Arc::new(PartitionView::new(partition, ends.start)));
+        }
+        (self.topic, self.ends) = (there, ends);
+        Ok(())
+    }
+
+    /// Follows the assignment. True if the topic is not what it was, and somebody has to accept that.
+    async fn follow_group(&mut self, stop: &mut Stop) -> bool {
+        let (questions, mut asked) = mpsc::channel(QUESTIONS_MAX);
+        let asks = Asks { questions };
+        let mut owned: BTreeMap<u32, Owned> = BTreeMap::new();
+        loop {
+            tokio::select! {
+                biased;
+                () = reached(stop, Stopping::Drain) => break,
+                // Before questions: owners ask until they are answered, and would keep this one from hearing anything.
+                change = self.membership.changed() => {
+                    let error = match change {
+                        Ok(change) => {
+                            self.follow(change, &asks, &mut owned).await;
+                            continue;
+                        }
+                        Err(error) if ends_it(&error) => error,
+                        Err(BrokerError::Closed) => break,
+                        Err(error) => {
+                            tracing::warn!(%error, "the group's assignment cannot be followed; joining again");
+                            self.show_refusal(&error);
+                            match self.join_again(&mut asked, &mut owned, stop).await {
+                                Ok(()) => continue,
+                                Err(BrokerError::Closed) => break,
+                                Err(error) => error,
+                            }
+                        }
+                    };
+                    return self.stop_all(&error, &mut owned, &mut asked, stop).await;
+                }
+                Some(first) = asked.recv() => self.answer(first, &mut asked).await,
+            }
+        }
+        drop(asks);
+        self.give_all_up(owned, asked).await;
+        false
+    }
+
+    /// The topic is not what it was, so that keys or positions mean something else: what runs is finished and put on
+    /// record, and nothing more starts until somebody acts (BRK-10, P10). False: told to stop.
+    async fn stop_all(
+        &mut self,
+        error: &BrokerError,
+        owned: &mut BTreeMap<u32, Owned>,
+        asked: &mut Asked,
+        stop: &mut Stop,
+    ) -> bool {
+        let why = said(error);
+        tracing::error!(topic = &*self.subscription.topic, why, "a pipeline has stopped");
+        for own in owned.values() {
+            own.teller.tell(Told::Revoked);
+        }
+        self.leave().await;
+        let tasks: Vec<_> = std::mem::take(owned).into_values().map(|own| (own.teller, own.task)).collect();
+        let (tellers, tasks): (Vec<_>, Vec<_>) = tasks.into_iter().unzip();
+        let mut ended = Box::pin(join_all(tasks));
+        let mut drained = false;
+        let mut dropping = stop.clone();
+        loop {
+            tokio::select! {
+                biased;
+                () = reached(&mut dropping, Stopping::Drop) => {
+                    tellers.iter().for_each(|teller| teller.tell(Told::Lost));
+                    return false;
+                }
+                Some(first) = asked.recv() => self.answer(first, asked).await,
+                _ = &mut ended, if !drained => {
+                    drained = true;
+                    self.show_stopped(&why);
+                    if matches!(error, BrokerError::Partitions { .. }) {
+                        return true;
+                    }
+                }
+                () = reached(stop, Stopping::Drain), if drained => return false,
+            }
+        }
+    }
+
+    async fn leave(&mut self) {
+        if !std::mem::replace(&mut self.left, true) {
+            self.membership.leave().await;
+        }
+    }
+
+    fn show_stopped(&self, why: &str) {
+        for view in all(&self.views) {
+            view.set(PartitionState::Stopped, Some(why.to_owned()));
+        }
+    }
+
+    /// A group that does not let us in is shown where an operator looks: it goes on when a right is granted.
+    fn show_refusal(&self, error: &BrokerError) {
+        if matches!(error, BrokerError::Denied { .. } | BrokerError::Credentials(_) | BrokerError::Invalid(_))
+        {
+            self.show_stopped(&said(error));
+        }
+    }
+
+    /// A membership ends with its first error: what it would have said is not known, so all it gave is given up, and
+    /// the group is joined anew. An error if joining does not mend it; `Closed` if there is nothing to join any more.
+    async fn join_again(
+        &mut self,
+        asked: &mut Asked,
+        owned: &mut BTreeMap<u32, Owned>,
+        stop: &mut Stop,
+    ) -> Result<(), BrokerError> {
+        for own in owned.values() {
+            own.teller.tell(Told::Revoked);
+        }
+        self.membership.leave().await;
+        let (subscription, topic) = (Arc::clone(&self.subscription), self.topic.clone());
+        let mut joining = Box::pin(join_after_pause(&subscription, &topic));
+        loop {
+            tokio::select! {
+                biased;
+                () = reached(stop, Stopping::Drain) => return Err(BrokerError::Closed),
+                Some(first) = asked.recv() => self.answer(first, asked).await,
+                joined = &mut joining => match joined {
+                    Ok(membership) => {
+                        self.membership = membership;
+                        return Ok(());
+                    }
+                    Err(error) if ends_it(&error) || error == BrokerError::Closed => return Err(error),
+                    Err(error) => {
+                        tracing::warn!(%error, "the group was not joined; trying again");
+                        self.show_refusal(&error);
+                        joining = Box::pin(join_after_pause(&subscription, &topic));
+                    }
+                },
+            }
+        }
+    }
+
+    /// Answers all questions that wait, those for the assignment with one confirmation: nothing else is heard meanwhile.
+    /// Whoever asks for it asks again.
+    async fn answer(&mut self, first: Asking, asked: &mut Asked) {
+        let (mut partitions, mut answers) = (Vec::new(), Vec::new());
+        let mut next = Some(first);
+        while let Some((question, answer)) = next {
+            match question {
+                Question::Assigned(partition) => {
+                    partitions.push(partition);
+                    answers.push(answer);
+                }
+                Question::Dead(instance) => drop(answer.send(Some(self.membership.proves_dead(instance)))),
+            }
+            next = asked.try_recv().ok();
+        }
+        if partitions.is_empty() {
+            return;
+        }
+        let patience = Duration::from_millis(CONFIRM_MS_MAX);
+        let said = tokio::time::timeout(patience, self.membership.confirm_all(&partitions)).await;
+        let assigned = said.ok().and_then(Result::ok);
+        for (at, answer) in answers.into_iter().enumerate() {
+            let _ = answer.send(assigned.as_ref().and_then(|assigned| assigned.get(at).copied()));
+        }
+    }
+
+    async fn follow(&mut self, change: Change, asks: &Asks, owned: &mut BTreeMap<u32, Owned>) {
+        match change {
+            Change::Assigned(partition) => {
+                let own = self.owner_of(partition, asks.clone(), owned.remove(&partition));
+                owned.insert(partition, own);
+            }
+            Change::Revoked(partition) => {
+                if let Some(own) = owned.get(&partition) {
+                    own.teller.tell(Told::Revoked);
+                }
+                self.membership.gave_up(partition).await;
+            }
+            Change::Lost(partition) => {
+                if let Some(own) = owned.get(&partition) {
+                    own.teller.tell(Told::Lost);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// An owner for a partition; one that still drains ends first.
+    fn owner_of(&self, partition: u32, asks: Asks, before: Option<Owned>) -> Owned {
+        let door = self.shards[partition as usize % self.shards.len()].clone();
+        let (teller, news) = news();
+        let own = Own {
+            subscription: Arc::clone(&self.subscription),
+            topic: self.topic.clone(),
+            partition,
+            instance: self.membership.instance(),
+            start: self.ends[partition as usize].start,
+            shard: door.commands,
+            wakes: door.wakes,
+            pauses: door.pauses,
+            news,
+            asks,
+            view: Arc::clone(&self.views.read().expect("no holder panics")[partition as usize]),
+            gates: Arc::clone(&self.gates),
+        };
+        let runs = self.owner_runs.clone();
+        let task = self.tasks.spawn(async move {
+            // Dropped last: whoever waits for it may rely on the owner having let go of everything.
+            let _runs = runs;
+            let mut own = own;
+            if let Some(before) = before {
+                before.end(&mut own.news).await;
+            }
+            // It may have gone elsewhere meanwhile.
+            if own.news.is_yours() {
+                own.run().await;
+            }
+        });
+        Owned { teller, task }
+    }
+
+    /// Drains all, and drops what has not ended when the deadline passes.
+    async fn give_all_up(&mut self, owned: BTreeMap<u32, Owned>, asked: Asked) {
+        // Questions that wait in it end with it: an owner would wait for their answer for ever.
+        drop(asked);
+        let mut tellers = Vec::new();
+        let mut tasks = Vec::new();
+        for own in owned.into_values() {
+            own.teller.tell(Told::Revoked);
+            tellers.push(own.teller);
+            tasks.push(own.task);
+        }
+        let mut all = join_all(tasks);
+        tokio::select! {
+            biased;
+            _ = &mut all => return,
+            () = reached(&mut self.stop, Stopping::Drop) => {}
+        }
+        for teller in tellers {
+            teller.tell(Told::Lost);
+        }
+        all.await;
+    }
+}
+
+/// Ready once stopping has come that far, or nobody can say any more.
+pub(crate) async fn reached(stop: &mut watch::Receiver<Stopping>, far: Stopping) {
+    let _ = stop.wait_for(|stopping| *stopping >= far).await;
+}
+
+/// What a pipeline that stops says.
+fn said(error: &BrokerError) -> String {
+    match *error {
+        BrokerError::Partitions { there, asked, .. } => {
+            let why = keylane_core::Stop::OtherPartitions { recorded: asked, found: there };
+            format!("{}: {why}", why.code().unwrap_or_default())
+        }
+        _ => format!("{}: {error}", crate::error::broker_code(error)),
+    }
+}
+
+/// True for what joining again does not mend.
+fn ends_it(error: &BrokerError) -> bool {
+    matches!(error, BrokerError::Partitions { .. } | BrokerError::Recreated(_) | BrokerError::Stopped(_))
+}
+
+/// Joins the group of a topic that must still be the one that was joined before.
+async fn join_after_pause(at: &Subscription, before: &Topic) -> Result<Box<dyn Membership>, BrokerError> {
+    tokio::time::sleep_until(at.clock.instant(at.clock.now_ms() + REJOIN_MS)).await;
+    let mut membership = at.broker.join(&at.group, &at.topic, &at.node).await?;
+    // Looked at behind the joining: what it is now it was then, since no topic becomes again what it was.
+    let there = at.broker.topic(&at.topic).await;
+    let there = there.and_then(|there| there.ok_or_else(|| BrokerError::UnknownTopic(at.topic.to_string())));
+    match there.and_then(|there| before.same(&there)) {
+        Ok(()) => Ok(membership),
+        Err(error) => {
+            membership.leave().await;
+            Err(error)
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Accepting that a topic has more partitions than before, which moved its keys (BRK-10).
+//!
+//! Each group that reads it decides once, in the journal of partition 0: where all partitions end at a moment when
+//! every producer of Keylane's uses the new number, and nobody reads by the old one. The decision is copied into the
+//! journals of the partitions that were there before; then journals are made for those that were added, which is what
+//! pipelines wait for, and begin with a copy. Whoever dies in between is gone on from: an owner whose journal lacks the
+//! copy puts it there before it owns anything.
+
+use std::ops::Range;
+
+use futures_util::future::try_join_all;
+use keylane_broker::{AppendError, Broker, BrokerError, Journal, Topic};
+use keylane_core::journal::{Command, CommandKind};
+use keylane_core::{Acceptance, Record, Replay, State};
+use serde::Serialize;
+
+use super::read_limit::{accepted_of, command, incarnation_of, journal_of, read_on};
+use crate::clock::Clock;
+use crate::pipeline::Subscription;
+use crate::{Error, Keylane, produce};
+
+/// How often a journal is looked at.
+const LOOK_MS: u64 = 200;
+/// An owner that has written nothing for so long is dead: one that drains writes at least every second, and one that
+/// does not has noticed the new partitions by then.
+const SILENCE_MS: u64 = 5_000;
+/// How long an owner is waited for that goes on writing, beyond the time that its handlers have.
+const PATIENCE_MS: u64 = 5_000;
+/// How often a record is sent whose answer does not come.
+const TRIES: u32 = 10;
+
+/// What was accepted for one group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Accepted {
+    /// The pipeline that reads it here.
+    pub pipeline: String,
+    /// Its group.
+    pub group: String,
+    /// How many partitions it had.
+    pub from: u32,
+    /// How many it has now.
+    pub to: u32,
+}
+
+impl Keylane {
+    /// Accepts that `topic` has more partitions than before, for all groups whose pipelines run here; empty if they
+    /// know that already. What is newer than this moment is read once all that stood before it is settled.
+    ///
+    /// Add partitions, wait until all producers use the new number (those of Keylane's do after some seconds, which
+    /// this waits for; those of others when they look next, by default within five minutes), then accept. A key's
+    /// messages keep their order then, if the new number is a multiple of the old one; otherwise those that were
+    /// produced between the two moments may run before older ones of their key.
+    pub async fn accept(&self, topic: &str, who: &str) -> Result<Vec<Accepted>, Error> {
+        let broker = &*self.inner.broker;
+        let unknown = || BrokerError::UnknownTopic(topic.to_owned());
+        let there = broker.topic(topic).await?.ok_or_else(unknown)?;
+        let running: Vec<_> =
+            self.running().into_iter().filter(|one| *one.subscription().topic == *topic).collect();
+        if running.is_empty() {
+            return Err(Error::Accept(topic.to_owned(), "no pipeline here reads it".to_owned()));
+        }
+        let mut open = Vec::new();
+        for pipeline in &running {
+            if let Some(from) = number_of(broker, pipeline.subscription(), &there).await? {
+                open.push((pipeline, from));
+            }
+        }
+        if open.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.producer().targets().look_at(topic).await;
+        let clock = self.inner.clock;
+        wait(clock, produce::KNOWN_MS).await;
+        if self.producer().spill().is_some_and(|spill| spill.has_by_other(topic, there.partitions)) {
+            let why = "messages that went by the old number are in this machine's spill (keylane spill ls); try again when they are sent, and those that failed are drained (keylane spill drain)";
+            return Err(Error::Accept(topic.to_owned(), why.to_owned()));
+        }
+        let accepting = open.into_iter().map(async |(pipeline, from)| {
+            let (at, to) = (pipeline.subscription(), there.partitions);
+            decide(at, &there, from, who).await?;
+            copy(at, from, 0..from, who).await?;
+            broker.grow_journals(&at.group, topic, to).await?;
+            copy(at, from, from..to, who).await?;
+            tracing::warn!(topic, group = at.group, from, to, who, "more partitions were accepted");
+            let (pipeline, group) = (pipeline.name().to_owned(), at.group.clone());
+            Ok(Accepted { pipeline, group, from, to })
+        });
+        try_join_all(accepting).await
+    }
+}
+
+async fn wait(clock: Clock, ms: u64) {
+    tokio::time::sleep_until(clock.instant(clock.now_ms() + ms)).await;
+}
+
+/// How many partitions a topic has for a group; none if that is what it has.
+async fn number_of(broker: &dyn Broker, at: &Subscription, there: &Topic) -> Result<Option<u32>, Error> {
+    let Some(made) = broker.journals(&at.group, &at.topic).await? else {
+        return Ok(None);
+    };
+    let state = accepted_of(at, made).await?;
+    if incarnation_of(&state).is_some_and(|recorded| recorded != there.incarnation) {
+        return Err(BrokerError::Recreated(there.name.clone()).into());
+    }
+    let decided = decided(&state).unwrap_or(made);
+    if there.partitions < decided {
+        let why = format!("it has {} partitions, and {decided} are on record", there.partitions);
+        return Err(Error::Accept(there.name.clone(), why));
+    }
+    // Decided, and the journals not made: somebody died in between.
+    let open = decided != there.partitions || made != there.partitions;
+    Ok(open.then_some(if decided == there.partitions { made } else { decided }))
+}
+
+/// The number of partitions that the journal of partition 0 goes by.
+fn decided(state: &State) -> Option<u32> {
+    let accepted = state.accepted.last().map(Acceptance::to);
+    accepted.or(state.source.map(|source| source.partitions))
+}
+
+/// Decides, unless that was done before.
+async fn decide(at: &Subscription, there: &Topic, from: u32, who: &str) -> Result<(), Error> {
+    let broker = &*at.broker;
+    let first = journal_of(broker, &at.group, &at.topic, 0).await?;
+    let mut replay = Replay::default();
+    // Also if that journal has lost it, and others have not.
+    if decided(&accepted_of(at, from).await?) == Some(there.partitions) {
+        return Ok(());
+    }
+    try_join_all((0..from).map(|partition| released(at, partition, there.partitions, who))).await?;
+    let ends = broker.tails(&at.topic).await?;
+    let accept = Acceptance { incarnation: there.incarnation, from, ends };
+    if accept.to() != there.partitions {
+        return Err(Error::Accept(at.topic.to_string(), "it is being changed; try again".to_owned()));
+    }
+    let accept = Command { accept: Some(accept), ..command(at, CommandKind::Accept, who) };
+    append(at, &*first, &Record::Command(accept)).await?;
+    // Another may have been first; either way it counts once.
+    match decided(&read_on(at, &*first, &mut replay).await?) {
+        Some(decided) if decided == there.partitions => Ok(()),
+        _ => {
+            let why = "somebody else has accepted another number; look at it, and try again";
+            Err(Error::Accept(at.topic.to_string(), why.to_owned()))
+        }
+    }
+}
+
+/// Copies what was decided into the journals of other partitions, as the journals of the first `from` have it.
+async fn copy(at: &Subscription, from: u32, to: Range<u32>, who: &str) -> Result<(), Error> {
+    let decided = accepted_of(at, from).await?;
+    try_join_all(to.map(async |partition| {
+        let journal = journal_of(&*at.broker, &at.group, &at.topic, partition).await?;
+        let state = read_on(at, &*journal, &mut Replay::default()).await?;
+        let has = |one: &Acceptance| state.accepted.iter().any(|known| known.to() >= one.to());
+        for accept in decided.accepted.iter().filter(|one| one.to() > decided.opened && !has(one)) {
+            let accept = Some(accept.clone());
+            let accept = Command { accept, ..command(at, CommandKind::Accept, who) };
+            append(at, &*journal, &Record::Command(accept)).await?;
+        }
+        Ok::<(), Error>(())
+    }))
+    .await?;
+    Ok(())
+}
+
+/// Tells a partition's owner, and all who might yet become it, how many partitions there are, and waits until nobody
+/// who goes by fewer owns it: an owner that reads this drains, and one that slept reads it before it starts anything.
+async fn released(at: &Subscription, partition: u32, partitions: u32, who: &str) -> Result<(), Error> {
+    let journal = journal_of(&*at.broker, &at.group, &at.topic, partition).await?;
+    let mut replay = Replay::default();
+    if read_on(at, &*journal, &mut replay).await?.widened < partitions {
+        let widen = Command { partitions: Some(partitions), ..command(at, CommandKind::Widen, who) };
+        append(at, &*journal, &Record::Command(widen)).await?;
+    }
+    let (began_ms, mut heard_ms) = (at.clock.now_ms(), at.clock.now_ms());
+    loop {
+        let read = replay.next();
+        let state = read_on(at, &*journal, &mut replay).await?;
+        let now_ms = at.clock.now_ms();
+        if replay.next() != read {
+            heard_ms = now_ms;
+        }
+        let knows = state.source.is_some_and(|source| source.partitions >= partitions);
+        let Some(epoch) = state.epoch.filter(|epoch| !epoch.released && !knows) else {
+            return Ok(());
+        };
+        if now_ms >= heard_ms + SILENCE_MS {
+            return Ok(());
+        }
+        if now_ms >= began_ms + at.timeout_ms.saturating_add(PATIENCE_MS) {
+            let why = format!("partition {partition} is still owned, by {}; stop that process", epoch.node);
+            return Err(Error::Accept(at.topic.to_string(), why));
+        }
+        wait(at.clock, LOOK_MS).await;
+    }
+}
+
+/// Appends a record that may land more than once without harm.
+pub(crate) async fn append(at: &Subscription, journal: &dyn Journal, record: &Record) -> Result<(), Error> {
+    let mut tries = 0;
+    loop {
+        match journal.append(record.encode(), None).await {
+            Ok(_) => return Ok(()),
+            Err(AppendError::Unknown(_)) if tries < TRIES => tries += 1,
+            Err(error) => return Err(BrokerError::Unavailable(error.to_string()).into()),
+        }
+        wait(at.clock, LOOK_MS).await;
+    }
+}

@@ -1,0 +1,131 @@
+//! Raising the format in which a topic's journals are written, once every node reads it (BRK-6).
+//!
+//! Comes in: a topic. Goes out: a command in the journal of each of its partitions, for each group whose pipelines run
+//! here. Whether it counts is for `keylane_core::apply` to say, by who owns a partition and who has claimed it last.
+//!
+//! Kept: nothing is raised while any of these journals says that a node would be left behind. Journals whose command
+//! did not count, or that nobody came to, stay as they are; to ask again is safe.
+
+use std::sync::Arc;
+
+use keylane_broker::{Broker, BrokerError, Journal};
+use keylane_core::journal::{Command, CommandKind};
+use keylane_core::{Record, Replay, State};
+use serde::Serialize;
+
+use super::growth::{append, command, journal_of, read_on};
+use crate::pipeline::Subscription;
+use crate::{Error, Keylane};
+
+/// The journals of one group that were raised to a newer format.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Upgraded {
+    /// The pipeline that reads the topic here.
+    pub pipeline: String,
+    /// Its group.
+    pub group: String,
+    /// The oldest format that was in use.
+    pub from: u8,
+    /// The format that is in use now.
+    pub to: u8,
+    /// How many partitions had an older one.
+    pub partitions: u32,
+}
+
+/// A journal that is to be raised.
+struct Behind {
+    partition: u32,
+    journal: Arc<dyn Journal>,
+    replay: Replay,
+    format: u8,
+}
+
+impl Keylane {
+    /// Raises the journals of `topic` to the newest format that this version writes, for all groups whose pipelines run
+    /// here; empty if they have it already. Until then owners write the format that is in use, so that nodes of an
+    /// older version can take over from them.
+    ///
+    /// To be called once every node of those groups runs this version. It is refused while a node that does not read
+    /// the format owns a partition or has claimed it last; a node that does neither cannot be seen from here. Such a
+    /// node stops with KL-1312 when it is given a partition. There is no way back.
+    pub async fn upgrade(&self, topic: &str, who: &str) -> Result<Vec<Upgraded>, Error> {
+        let broker = &*self.inner.broker;
+        broker.topic(topic).await?.ok_or_else(|| BrokerError::UnknownTopic(topic.to_owned()))?;
+        let running: Vec<_> =
+            self.running().into_iter().filter(|one| *one.subscription().topic == *topic).collect();
+        if running.is_empty() {
+            return Err(Error::Upgrade(topic.to_owned(), "no pipeline here reads it".to_owned()));
+        }
+        // All are looked at before the first is raised: what is refused then leaves everything as it was.
+        let mut behind = Vec::new();
+        for pipeline in &running {
+            behind.push((pipeline, look(pipeline.subscription()).await?));
+        }
+        let mut upgraded = Vec::new();
+        for (pipeline, behind) in behind {
+            let at = pipeline.subscription();
+            let (Some(from), to) = (behind.iter().map(|one| one.format).min(), at.flaws.format()) else {
+                continue;
+            };
+            let partitions = behind.len() as u32;
+            for one in behind {
+                raise(at, one, to, who).await?;
+            }
+            tracing::warn!(topic, group = at.group, from, to, who, "the format of journals was raised");
+            let (pipeline, group) = (pipeline.name().to_owned(), at.group.clone());
+            upgraded.push(Upgraded { pipeline, group, from, to, partitions });
+        }
+        Ok(upgraded)
+    }
+}
+
+/// The journals of a group with an older format than this version writes; an error if a node would be left behind.
+async fn look(at: &Subscription) -> Result<Vec<Behind>, Error> {
+    let (broker, newest): (&dyn Broker, u8) = (&*at.broker, at.flaws.format());
+    let mut behind = Vec::new();
+    for partition in 0..broker.journals(&at.group, &at.topic).await?.unwrap_or(0) {
+        let journal = journal_of(broker, &at.group, &at.topic, partition).await?;
+        let mut replay = Replay::default();
+        let state = match read_on(at, &*journal, &mut replay).await {
+            Err(BrokerError::Stopped(why)) => return Err(refused(at, partition, &why)),
+            read => read?,
+        };
+        // One that nobody has claimed yet gets its format from its first owner.
+        if state.claim.is_none() || state.format() >= newest {
+            continue;
+        }
+        check(at, partition, &state, newest)?;
+        behind.push(Behind { partition, journal, replay, format: state.format() });
+    }
+    Ok(behind)
+}
+
+async fn raise(at: &Subscription, behind: Behind, to: u8, who: &str) -> Result<(), Error> {
+    let Behind { partition, journal, mut replay, .. } = behind;
+    let upgrade = Command { format: Some(to), ..command(at, CommandKind::Upgrade, who) };
+    append(at, &*journal, &Record::Command(upgrade)).await?;
+    let state = read_on(at, &*journal, &mut replay).await?;
+    if state.format() >= to {
+        return Ok(());
+    }
+    // Somebody claimed it in between.
+    check(at, partition, &state, to)?;
+    Err(refused(at, partition, "it changed hands at this moment; ask again"))
+}
+
+fn check(at: &Subscription, partition: u32, state: &State, to: u8) -> Result<(), Error> {
+    let Some(old) = state.too_old_for(to) else {
+        return Ok(());
+    };
+    let has = if old.owns { "owns it" } else { "was the last to claim it" };
+    let why = format!(
+        "node {} {has} and reads formats up to {} only, not {to}; run this version on all nodes, then ask again",
+        old.node, old.reads
+    );
+    Err(refused(at, partition, &why))
+}
+
+fn refused(at: &Subscription, partition: u32, why: &str) -> Error {
+    Error::Upgrade(at.topic.to_string(), format!("group {}, partition {partition}: {why}", at.group))
+}

@@ -1,0 +1,115 @@
+//! A partition as others see it: written by its owner, read by anyone.
+
+use std::sync::{Arc, Mutex, RwLock};
+
+use keylane_core::State;
+
+use crate::ownership::Gates;
+use crate::shard::Link;
+use crate::status::{PartitionState, PartitionStatus};
+
+/// What is shown of one partition.
+#[derive(Debug)]
+pub(crate) struct PartitionView {
+    partition: u32,
+    shown: Mutex<Shown>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Shown {
+    state: PartitionState,
+    epoch: u64,
+    committed: u64,
+    settled_above: u64,
+    dead: u64,
+    why: Option<String>,
+    /// Why nothing of it starts, though it is owned.
+    held: Option<&'static str>,
+    link: Option<Arc<Link>>,
+    gates: Option<Arc<Gates>>,
+}
+
+/// Each partition of a pipeline. More are added when a topic gets more.
+pub(crate) type Views = Arc<RwLock<Vec<Arc<PartitionView>>>>;
+
+/// Views as they are now.
+pub(crate) fn all(views: &Views) -> Vec<Arc<PartitionView>> {
+    views.read().expect("no holder panics").clone()
+}
+
+impl PartitionView {
+    /// A partition that is not owned yet; the broker's commit shows how far it is.
+    pub(crate) fn new(partition: u32, committed: u64) -> PartitionView {
+        PartitionView { partition, shown: Mutex::new(Shown { committed, ..Shown::default() }) }
+    }
+
+    pub(crate) fn set(&self, state: PartitionState, why: Option<String>) {
+        self.change(|shown| (shown.state, shown.why) = (state, why));
+    }
+
+    pub(crate) fn started(&self, epoch: u64, state: &State, link: Arc<Link>, gates: Arc<Gates>) {
+        self.recorded(state);
+        self.change(|shown| {
+            (shown.state, shown.epoch, shown.why) = (PartitionState::Running, epoch, None);
+            (shown.link, shown.gates, shown.held) = (Some(link), Some(gates), None);
+        });
+    }
+
+    /// Shows why nothing of it starts, or that it does again (P10).
+    pub(crate) fn hold(&self, why: Option<&'static str>) {
+        self.change(|shown| shown.held = why);
+    }
+
+    /// Shows what is on record.
+    pub(crate) fn recorded(&self, state: &State) {
+        let (low, above) = (state.settled.low(), state.settled.above().positions());
+        self.change(|shown| {
+            (shown.committed, shown.settled_above) = (low, above);
+            shown.dead = state.dead.len() as u64;
+        });
+    }
+
+    pub(crate) fn idle(&self) {
+        self.change(|shown| {
+            if shown.state != PartitionState::Stopped {
+                (shown.state, shown.epoch) = (PartitionState::Idle, 0);
+            }
+            shown.gates = None;
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Shown)) {
+        change(&mut self.shown.lock().expect("no holder panics"));
+    }
+
+    /// Its number.
+    pub(crate) fn partition(&self) -> u32 {
+        self.partition
+    }
+
+    /// As it is shown, but for where the log ends; if nobody can say, it seems to end where it is settled.
+    pub(crate) fn status(&self, end: Option<u64>) -> PartitionStatus {
+        let mut shown = self.shown.lock().expect("no holder panics").clone();
+        let waits = shown.gates.as_ref().and_then(|gates| gates.why(self.partition, shown.committed));
+        let full = || shown.link.as_ref().and_then(|link| link.pause());
+        let pause = shown.held.or_else(full).map(str::to_owned).or(waits);
+        if let (PartitionState::Running, Some(pause)) = (shown.state, pause) {
+            (shown.state, shown.why) = (PartitionState::Paused, Some(pause));
+        }
+        let reads = !matches!(shown.state, PartitionState::Idle | PartitionState::Stopped);
+        let link = shown.link.as_ref().filter(|_| reads);
+        // What was read is there, also where the broker was asked before.
+        let read_to = link.map_or(0, |link| link.read_to());
+        PartitionStatus {
+            oldest_ms: link.and_then(|link| link.appended_ms(shown.committed)),
+            partition: self.partition,
+            state: shown.state,
+            epoch: shown.epoch,
+            committed: shown.committed,
+            settled_above: shown.settled_above,
+            dead: shown.dead,
+            end: end.unwrap_or(shown.committed).max(read_to),
+            why: shown.why,
+        }
+    }
+}

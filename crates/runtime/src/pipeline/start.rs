@@ -1,0 +1,290 @@
+//! The shards of one pipeline: made, watched, asked, and stopped together.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use keylane_broker::Topic;
+use keylane_core::lanes::Bounds;
+use keylane_core::{Engine, Intake, Outcome, RetryPolicy};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
+
+use super::stats::{Figures, ShardStats};
+use super::subscription::Subscription;
+use crate::clock::Clock;
+use crate::handlers::{Attempt, Handler};
+use crate::ownership::ShardDoor;
+use crate::settings::Settings;
+use crate::shard::{
+    AllWatched, BATCH_BYTES, Blocked, COMMANDS_MAX, Cell, Command, Elsewhere, Pace, Pauses, Permits, Setup,
+    Shard, Successor, Wakes, Watched, lend, watch,
+};
+use crate::status::{BlockingThreads, LaneSort, LaneStatus};
+use crate::tasks::Tasks;
+
+/// Lanes of a pipeline at most (ORD-5).
+const LANES_MAX: usize = 1_000_000;
+
+/// A pipeline's shards.
+pub(crate) struct Shards {
+    pub(crate) doors: Vec<ShardDoor>,
+    stats: Vec<Arc<ShardStats>>,
+    threads: Threads,
+    stop: Arc<AtomicBool>,
+    tasks: Tasks,
+}
+
+/// Threads that handlers of a pipeline block.
+#[derive(Clone)]
+struct Threads {
+    blocked: Arc<Blocked>,
+    elsewhere: Arc<Elsewhere>,
+}
+
+impl Shards {
+    /// Starts one shard for each core, or as many as the settings say; see [`shard_count`].
+    pub(crate) fn start<H: Handler>(
+        subscription: &Arc<Subscription>,
+        settings: &Settings,
+        topic: &Topic,
+        handler: H,
+        tasks: &Tasks,
+    ) -> Shards {
+        let count = shard_count(settings, topic.partitions);
+        let wakes: Vec<Arc<Wakes>> = (0..count).map(|_| Arc::default()).collect();
+        let permits = Permits::new(settings.concurrency, wakes.clone());
+        let elsewhere = Elsewhere::new(&subscription.pipeline, settings.blocking);
+        let blocked = Arc::new(Blocked::new(handler.may_block()));
+        let threads = Threads { blocked, elsewhere: Arc::new(elsewhere) };
+        let stop = Arc::new(AtomicBool::new(false));
+        let handler = Arc::new(handler);
+        let watched = AllWatched::default();
+        let (mut doors, mut stats) = (Vec::new(), Vec::new());
+        for (number, wakes) in wakes.into_iter().enumerate() {
+            let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
+            let place = Arc::new(Place {
+                number,
+                pipeline: Arc::clone(&subscription.pipeline),
+                topic: Arc::clone(&subscription.topic),
+                clock: subscription.clock,
+                pace: Arc::clone(&subscription.pace),
+                seed: subscription.random() as u64,
+                settings: settings.clone(),
+                shards: count,
+                partitions: topic.partitions,
+                permits: Arc::clone(&permits),
+                stats: Arc::default(),
+                wakes: Arc::clone(&wakes),
+                pauses: Arc::default(),
+                handler: Arc::clone(&handler),
+                tasks: tasks.clone(),
+                threads: threads.clone(),
+                watched: Arc::clone(&watched),
+            });
+            stats.push(Arc::clone(&place.stats));
+            doors.push(ShardDoor { commands, wakes, pauses: Arc::clone(&place.pauses) });
+            place.succeed(receiver);
+        }
+        watch(tasks, &subscription.pipeline, watched, Arc::clone(&stop));
+        Shards { doors, stats, threads, stop, tasks: tasks.clone() }
+    }
+
+    /// All shards' figures.
+    pub(crate) fn figures(&self) -> Figures {
+        let mut sum = Figures::default();
+        self.stats.iter().for_each(|stats| stats.add_to(&mut sum));
+        sum
+    }
+
+    /// Threads that its handlers block now.
+    pub(crate) fn blocking(&self) -> BlockingThreads {
+        let (at_work, waiting, max) = self.threads.elsewhere.figures();
+        let threads = at_work as u64 + u64::from(self.threads.blocked.contained());
+        BlockingThreads { threads, waiting: waiting as u64, max: max as u64 }
+    }
+
+    /// Lanes of all shards, the first `limit` by `sort`.
+    pub(crate) async fn lanes(&self, sort: LaneSort, limit: usize) -> Vec<LaneStatus> {
+        let mut lanes = Vec::new();
+        for door in &self.doors {
+            let (reply, answer) = oneshot::channel();
+            let _ = door.commands.send(Command::Lanes { sort, limit, reply }).await;
+            door.wakes.wake();
+            lanes.extend(answer.await.unwrap_or_default());
+        }
+        crate::pipeline::sort_lanes(&mut lanes, sort, limit);
+        lanes
+    }
+
+    /// The shards end: what they still have is dropped.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for door in &self.doors {
+            match door.commands.try_send(Command::End) {
+                // It takes its time; a shard that does not hear it would run for nobody.
+                Err(TrySendError::Full(end)) => {
+                    let (commands, wakes) = (door.commands.clone(), Arc::clone(&door.wakes));
+                    self.tasks.spawn_if_runs(async move {
+                        let _ = commands.send(end).await;
+                        wakes.wake();
+                    });
+                }
+                Ok(()) | Err(TrySendError::Closed(_)) => {}
+            }
+            door.wakes.wake();
+        }
+    }
+}
+
+/// Not more shards than partitions, which they own whole, and not more than half of the concurrency: each may have a
+/// keyless message in flight, and together these take at most half of it (MSG-2).
+fn shard_count(settings: &Settings, partitions: u32) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = (settings.concurrency / 2).clamp(1, partitions.max(1) as usize);
+    settings.shards.unwrap_or(cores).clamp(1, most)
+}
+
+/// A shard's place in its pipeline: what stays if the shard in it ends. It does not keep the broker open, which must
+/// close when its last user goes, and not when the last shard has noticed that.
+struct Place<H> {
+    number: usize,
+    pipeline: Arc<str>,
+    topic: Arc<str>,
+    clock: Clock,
+    pace: Arc<Pace>,
+    seed: u64,
+    settings: Settings,
+    shards: usize,
+    partitions: u32,
+    permits: Arc<Permits>,
+    stats: Arc<ShardStats>,
+    wakes: Arc<Wakes>,
+    pauses: Arc<Pauses>,
+    handler: Arc<H>,
+    tasks: Tasks,
+    threads: Threads,
+    watched: AllWatched,
+}
+
+impl<H: Handler> Successor for Place<H> {
+    #[allow(unsafe_code, reason = "the handler lives as long as the closure that lends it")]
+    fn succeed(self: Arc<Self>, commands: mpsc::Receiver<Command>) {
+        let shard = Shard::new(Setup {
+            pipeline: Arc::clone(&self.pipeline),
+            engine: engine(self.seed, &self.settings, self.shards),
+            intake: intake(&self.settings, self.shards),
+            partitions: self.partitions,
+            permits: Arc::clone(&self.permits),
+            stats: Arc::clone(&self.stats),
+            commands,
+            wakes: Arc::clone(&self.wakes),
+            pauses: Arc::clone(&self.pauses),
+            clock: self.clock,
+            pace: Arc::clone(&self.pace),
+            tasks: self.tasks.clone(),
+            timeout_ms: self.settings.timeout_ms(),
+            flaws: self.settings.flaws(),
+        });
+        // SAFETY: the closure keeps the Arc, and the cell drops the shard's futures before the closure.
+        let lent: &'static H = unsafe { lend(&self.handler) };
+        let kept = Arc::clone(&self.handler);
+        let begin = move |attempt: Attempt<'static>| {
+            let _ = &kept;
+            lent.handle(attempt)
+        };
+        let watched = spawn(shard, begin, &self, Arc::clone(&self) as _);
+        let mut all = self.watched.lock().expect("no holder panics");
+        match all.get_mut(self.number) {
+            Some(before) => *before = watched,
+            None => all.push(watched),
+        }
+    }
+}
+
+fn spawn<F, B, H>(
+    shard: Shard<F>,
+    begin: B,
+    place: &Place<H>,
+    successor: Arc<dyn Successor>,
+) -> std::sync::Weak<dyn Watched>
+where
+    F: Future<Output = Outcome> + Send + 'static,
+    B: Fn(Attempt<'static>) -> F + Send + Sync + 'static,
+{
+    let Threads { blocked, elsewhere } = place.threads.clone();
+    let topic = Arc::clone(&place.topic);
+    let cell = Cell::new(shard, begin, topic, place.tasks.clone(), blocked, elsewhere, successor);
+    let watched: Arc<dyn Watched> = Arc::clone(&cell) as _;
+    cell.go();
+    Arc::downgrade(&watched)
+}
+
+/// Keyless messages in flight of one shard.
+fn keyless_share(settings: &Settings, shards: usize) -> usize {
+    (settings.concurrency / 2 / shards).max(1)
+}
+
+fn engine(seed: u64, settings: &Settings, shards: usize) -> Engine {
+    settings.flaws().engine(keylane_core::Settings {
+        order: settings.order,
+        lane_capacity: settings.lane_capacity.min(u32::MAX as usize) as u32,
+        lane_idle_ms: settings.lane_idle.as_millis() as u64,
+        lanes_max: LANES_MAX / shards,
+        keyless_max: keyless_share(settings, shards),
+        retry: RetryPolicy {
+            retries: settings.retries,
+            base_ms: settings.retry_base.as_millis() as u64,
+            max_ms: settings.retry_max.as_millis() as u64,
+        },
+        seed,
+    })
+}
+
+fn intake(settings: &Settings, shards: usize) -> Intake {
+    Intake::new(&Bounds {
+        messages: (settings.buffer_messages / shards).max(1),
+        bytes: settings.buffer_bytes / shards,
+        pause_at: settings.pause_at,
+        resume_at: settings.resume_at,
+        read_bytes_max: BATCH_BYTES,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ORD-9: shards that have more to hear than their channels hold hear that they end all the same.
+    #[tokio::test]
+    async fn a_shard_that_is_behind_hears_that_it_ends() {
+        let (commands, mut shard) = mpsc::channel(1);
+        let door = ShardDoor { commands, wakes: Arc::default(), pauses: Arc::default() };
+        let elsewhere = Arc::new(Elsewhere::new(&"t".into(), 1));
+        let shards = Shards {
+            doors: vec![door],
+            stats: Vec::new(),
+            threads: Threads { blocked: Arc::default(), elsewhere },
+            stop: Arc::default(),
+            tasks: Tasks::default(),
+        };
+        shards.doors[0].commands.try_send(Command::Forget { partition: 0 }).expect("there is room for one");
+        shards.stop();
+        drop(shards);
+        assert!(matches!(shard.recv().await, Some(Command::Forget { .. })));
+        assert!(matches!(shard.recv().await, Some(Command::End)));
+    }
+
+    /// MSG-2, ORD-1.
+    #[test]
+    fn keyless_messages_of_all_shards_take_at_most_half_of_the_concurrency() {
+        for concurrency in [1, 2, 3, 7, 8, 10_000] {
+            for shards in [None, Some(1), Some(3), Some(1_024)] {
+                let settings = Settings { concurrency, shards, ..Settings::default() };
+                let count = shard_count(&settings, 12);
+                assert!((1..=12).contains(&count), "{count} shards");
+                let keyless = keyless_share(&settings, count) * count;
+                assert!((1..=(concurrency / 2).max(1)).contains(&keyless), "{keyless} of {concurrency}");
+            }
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! What all parts of one pipeline share: which topic and group, on which broker, by which clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use keylane_broker::{Broker, BrokerError, Journal, JournalName, LogKind};
+use keylane_core::owner::Bounds;
+use keylane_core::{Order, random};
+
+use super::Rejections;
+use crate::clock::Clock;
+use crate::flaws::Flaws;
+use crate::ownership::Committer;
+use crate::shard::Pace;
+use crate::status::Commits;
+use crate::tasks::Tasks;
+
+/// One pipeline's subscription.
+pub(crate) struct Subscription {
+    pub(crate) broker: Arc<dyn Broker>,
+    pub(crate) clock: Clock,
+    pub(crate) tasks: Tasks,
+    pub(crate) pipeline: Arc<str>,
+    pub(crate) topic: Arc<str>,
+    pub(crate) group: String,
+    pub(crate) node: String,
+    pub(crate) timeout_ms: u64,
+    /// Memory for what the broker's client reads ahead of all partitions.
+    pub(crate) ahead_bytes: usize,
+    pub(crate) bounds: Bounds,
+    pub(crate) order: Order,
+    pub(crate) flaws: Flaws,
+    pub(crate) counters: CommitCounters,
+    pub(crate) committer: Committer,
+    /// What the log says of its rejections.
+    pub(crate) rejections: Rejections,
+    /// When its completions go on record.
+    pub(crate) pace: Arc<Pace>,
+    /// Randomness of a simulation; none: the system's.
+    pub(crate) seed: Option<AtomicU64>,
+}
+
+/// Commits mirrored to the broker.
+#[derive(Debug, Default)]
+pub(crate) struct CommitCounters {
+    done: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl CommitCounters {
+    pub(crate) fn commit_done(&self) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn commit_failed(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn shown(&self) -> Commits {
+        Commits { done: self.done.load(Ordering::Relaxed), failed: self.failed.load(Ordering::Relaxed) }
+    }
+}
+
+impl Subscription {
+    /// The two logs beside a partition.
+    pub(crate) async fn journals(
+        &self,
+        partition: u32,
+    ) -> Result<(Arc<dyn Journal>, Arc<dyn Journal>), BrokerError> {
+        let name =
+            |kind| JournalName { group: self.group.clone(), topic: self.topic.to_string(), partition, kind };
+        let journal = self.broker.journal(&name(LogKind::Journal)).await?;
+        let hold = self.broker.journal(&name(LogKind::Hold)).await?;
+        Ok((journal, hold))
+    }
+
+    /// A number that no other owner has.
+    pub(crate) fn random(&self) -> u128 {
+        match &self.seed {
+            Some(seed) => {
+                let low = random::mixed(seed.fetch_add(random::STEP, Ordering::Relaxed));
+                u128::from(random::mixed(seed.fetch_add(random::STEP, Ordering::Relaxed))) << 64
+                    | u128::from(low)
+            }
+            None => uuid::Uuid::new_v4().as_u128(),
+        }
+    }
+}

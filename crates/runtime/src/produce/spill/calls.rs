@@ -1,0 +1,240 @@
+//! Calls that are with the broker, and what of them comes back.
+//!
+//! A call is numbered when it is handed over. When the broker is found to be away, all that is under way is called
+//! back; what was not acknowledged is kept in the order of those numbers, before anything that came later.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+
+use keylane_broker::ProduceError;
+use keylane_core::Frames;
+use tokio::sync::oneshot;
+
+use super::job::{Answer, Caller, Job};
+use super::store::Place;
+use super::way::Way;
+use super::{Results, Spill, Stored, lock};
+use crate::produce::call::Target;
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What is under way.
+#[derive(Default)]
+pub(crate) struct Calls {
+    next: u64,
+    pub(super) open: BTreeMap<u64, Open>,
+    /// What came back, by the number of its call.
+    returned: BTreeMap<u64, Job>,
+    /// What came for partitions that wait.
+    queue: VecDeque<Job>,
+    /// How often something was called back.
+    recalls: u64,
+    /// True until all that was called back has ended.
+    recalling: bool,
+}
+
+/// A call that is with the broker.
+pub(super) struct Open {
+    pub(super) target: Arc<Target>,
+    pub(super) partitions: BTreeSet<u32>,
+    /// When the broker counts as away if it has not answered.
+    pub(super) due_ms: u64,
+    pub(super) called_back: bool,
+    /// It was called back because it took too long itself.
+    pub(super) overdue: bool,
+}
+
+impl Calls {
+    fn begin(&mut self, target: &Arc<Target>, frames: &Frames, due_ms: u64) -> u64 {
+        let partitions = frames.iter().map(|(partition, _)| partition).collect();
+        self.next += 1;
+        let open =
+            Open { target: Arc::clone(target), partitions, due_ms, called_back: false, overdue: false };
+        self.open.insert(self.next, open);
+        self.next
+    }
+
+    pub(crate) fn queue(&mut self, job: Job) {
+        self.queue.push_back(job);
+    }
+
+    /// True while it is not known what comes back: nothing may be kept before that.
+    pub(crate) fn is_recalling(&self) -> bool {
+        self.recalling
+    }
+
+    /// The next that is to be kept: first what came back.
+    pub(crate) fn next_job(&mut self) -> Option<Job> {
+        match self.recalling {
+            true => None,
+            false => self.returned.pop_first().map(|(_, job)| job).or_else(|| self.queue.pop_front()),
+        }
+    }
+}
+
+impl Spill {
+    /// Hands messages to the broker. The caller holds the lines.
+    pub(super) fn hand_over(
+        self: &Arc<Self>,
+        cx: &mut Context<'_>,
+        target: &Arc<Target>,
+        mut frames: Frames,
+        caller: &Arc<Caller>,
+    ) -> oneshot::Receiver<Results> {
+        frames.share();
+        let (answer, answered) = Answer::of_all(frames.len(), caller);
+        let (number, mut call) = self.call(target, frames.clone(), self.options.after.as_millis() as u64);
+        let first = call.as_mut().poll(cx);
+        if let Poll::Ready(results) = &first
+            && !results.iter().any(is_unknown)
+        {
+            lock(&self.calls).open.remove(&number);
+            answer.answer(stored(results.clone()));
+            return answered;
+        }
+        // Who holds the lines cannot change them; until that is done nothing may overtake.
+        self.failing.fetch_or(first.is_ready(), Ordering::SeqCst);
+        let (spill, target) = (Arc::clone(self), Arc::clone(target));
+        self.tasks.spawn(async move {
+            let results = match first {
+                Poll::Ready(results) => results,
+                Poll::Pending => call.await,
+            };
+            spill.ended(number, &target, &frames, results, answer);
+        });
+        answered
+    }
+
+    fn call(
+        self: &Arc<Self>,
+        target: &Arc<Target>,
+        frames: Frames,
+        patience_ms: u64,
+    ) -> (u64, Boxed<Vec<Result<u64, ProduceError>>>) {
+        let number = lock(&self.calls).begin(target, &frames, self.clock.now_ms() + patience_ms);
+        self.bells.handed.notify_one();
+        let (broker, topic) = (Arc::clone(&self.broker), Arc::clone(&target.name));
+        (number, Box::pin(async move { broker.produce(&topic, frames).await }))
+    }
+
+    /// Offers what waits to the broker; nothing of it is kept anew. Says whether it was called back for taking longer
+    /// than `patience_ms`.
+    pub(super) async fn offer(
+        self: &Arc<Self>,
+        target: &Arc<Target>,
+        frames: Frames,
+        patience_ms: u64,
+    ) -> (Vec<Result<u64, ProduceError>>, bool) {
+        let (number, call) = self.call(target, frames, patience_ms);
+        let results = call.await;
+        let ended = self.close(number);
+        let unknown = results.iter().find(|result| is_unknown(result)).cloned();
+        if let (Some(Err(error)), false) = (unknown, ended.called_back) {
+            self.away(&error.to_string());
+        }
+        (results, ended.overdue)
+    }
+
+    fn ended(
+        self: &Arc<Self>,
+        number: u64,
+        target: &Arc<Target>,
+        frames: &Frames,
+        results: Vec<Result<u64, ProduceError>>,
+        answer: Answer,
+    ) {
+        let open: Vec<usize> = (0..results.len()).filter(|index| is_unknown(&results[*index])).collect();
+        if let Some(Err(error)) = open.first().map(|index| &results[*index]) {
+            self.away(&error.to_string());
+        }
+        if !open.is_empty() && answer.may_be_kept() {
+            let mut back = Frames::default();
+            for ((partition, frame), result) in frames.iter().zip(&results) {
+                if is_unknown(result) {
+                    back.push_frame(partition, frame);
+                }
+            }
+            self.lines.read().expect("no holder panics").queued(target, &back);
+            let answer = answer.of_some(stored(results), open);
+            let job = Job { target: Arc::clone(target), frames: back, answer, way: Way::Kept };
+            lock(&self.calls).returned.insert(number, job);
+        } else {
+            answer.answer(stored(results));
+        }
+        self.close(number);
+    }
+
+    /// A call has ended.
+    fn close(&self, number: u64) -> Open {
+        let open = lock(&self.calls).open.remove(&number).expect("a call ends once");
+        if open.called_back {
+            self.bells.ended.notify_one();
+        }
+        open
+    }
+
+    /// The broker is away: all that is under way is called back, and its partitions wait from now on.
+    pub(super) fn away(self: &Arc<Self>, why: &str) {
+        let mut lines = self.lines.write().expect("no holder panics");
+        let mut calls = lock(&self.calls);
+        self.failing.store(false, Ordering::SeqCst);
+        let was_quiet = lines.is_quiet();
+        let mut any = false;
+        for open in calls.open.values_mut().filter(|open| !open.called_back) {
+            open.called_back = true;
+            any = true;
+            for partition in &open.partitions {
+                lines.spill(&Place::of(&open.target, *partition));
+            }
+        }
+        if !any {
+            return;
+        }
+        if was_quiet {
+            lock(&self.recent).forget_keys();
+        }
+        calls.recalls += 1;
+        if std::mem::replace(&mut calls.recalling, true) {
+            return;
+        }
+        drop((lines, calls));
+        tracing::warn!(why, "the broker does not take messages; they are kept here until it does");
+        self.tasks.spawn(recall(Arc::clone(self)));
+    }
+}
+
+/// Calls back what is under way, and returns once all of it has ended.
+async fn recall(spill: Arc<Spill>) {
+    let mut done = 0;
+    loop {
+        let wanted = lock(&spill.calls).recalls;
+        if wanted > done {
+            done = wanted;
+            spill.broker.recall().await;
+        }
+        {
+            let mut calls = lock(&spill.calls);
+            if !calls.open.values().any(|open| open.called_back) {
+                calls.recalling = false;
+                break;
+            }
+            if calls.recalls > done {
+                continue;
+            }
+        }
+        spill.bells.ended.notified().await;
+    }
+    spill.bells.to_write.notify_one();
+    spill.bells.to_drain.notify_one();
+}
+
+fn is_unknown<T>(result: &Result<T, ProduceError>) -> bool {
+    matches!(result, Err(ProduceError::Unavailable(_)))
+}
+
+fn stored(results: Vec<Result<u64, ProduceError>>) -> Results {
+    results.into_iter().map(|result| result.map(Stored::At)).collect()
+}

@@ -1,0 +1,122 @@
+//! The watchdog: finds polls that block their thread, and contains them (ORD-4; `baton.rs` has the rules). Whenever it is
+//! awake it has shards look whether the process was paused (ORD-12).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use super::baton::{LOOK, LOOKS, Polling};
+use super::thread_state::{self, Pace};
+use crate::tasks::{TaskKind, Tasks};
+
+/// A shard as the watchdog sees it.
+pub(crate) trait Watched: Send + Sync {
+    /// The poll under way.
+    fn polling(&self) -> Option<Polling>;
+    /// The watchdog is awake (ORD-12).
+    fn beat(&self);
+    /// The thread that polls.
+    fn thread(&self) -> u32;
+    /// Takes the baton from that poll, and has the shard run elsewhere.
+    /// The message that blocks it, if so.
+    fn contain(self: Arc<Self>, polling: Polling) -> Option<Blocking>;
+}
+
+/// The message whose call keeps its thread.
+pub(crate) struct Blocking {
+    /// Whether its handler may be to blame. If not, the machine is short of time.
+    pub(crate) by_handler: bool,
+    pub(crate) partition: u32,
+    pub(crate) position: u64,
+    pub(crate) id: String,
+}
+
+/// The shards of a pipeline as they are now: one that ended has a successor in its place.
+pub(crate) type AllWatched = Arc<Mutex<Vec<Weak<dyn Watched>>>>;
+
+/// Watches the shards of one pipeline until they are gone or `stop` is set.
+pub(crate) fn watch(tasks: &Tasks, pipeline: &Arc<str>, shards: AllWatched, stop: Arc<AtomicBool>) {
+    if !tasks.watches() {
+        return;
+    }
+    let (runtime, name, struck) = (tokio::runtime::Handle::current(), Arc::clone(pipeline), tasks.clone());
+    let watching = tasks.keep_thread(TaskKind::Watchdog, "keylane-watchdog", move || {
+        let _inside = runtime.enter();
+        look_all(&struck, &name, &shards, &stop);
+    });
+    if let Err(error) = watching {
+        tracing::warn!(%error, "no thread for the watchdog: handlers that block their thread are not contained");
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "sleeps on a thread of its own")]
+fn look_all(tasks: &Tasks, pipeline: &str, shards: &AllWatched, stop: &AtomicBool) {
+    let mut suspects: Vec<Option<Suspect>> = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(LOOK);
+        tasks.may_be_struck(TaskKind::Watchdog);
+        let now: Vec<Option<Arc<dyn Watched>>> =
+            shards.lock().expect("no holder panics").iter().map(Weak::upgrade).collect();
+        if now.iter().all(Option::is_none) {
+            // The pipeline was dropped without a drain.
+            return;
+        }
+        suspects.resize(now.len(), None);
+        for (shard, suspect) in now.into_iter().zip(&mut suspects) {
+            let Some(shard) = shard else { continue };
+            shard.beat();
+            *suspect = look(&*shard, *suspect);
+            if let Some(blocking) = suspect.filter(|suspect| suspect.looks > LOOKS) {
+                *suspect = None;
+                if let Some(message) = shard.contain(blocking.polling) {
+                    say(pipeline, &message);
+                }
+            }
+        }
+    }
+}
+
+fn say(pipeline: &str, message: &Blocking) {
+    let Blocking { partition, position, id, by_handler } = message;
+    if *by_handler {
+        tracing::warn!(
+            pipeline,
+            partition,
+            position,
+            id,
+            "a handler blocks its thread; its shard goes on elsewhere. Use async calls, or spawn_blocking"
+        );
+    } else {
+        // Nobody can mend anything by it, and on a busy machine there are many.
+        tracing::debug!(
+            pipeline,
+            partition,
+            position,
+            id,
+            "a call was slow to begin; its shard goes on elsewhere"
+        );
+    }
+}
+
+/// A poll that was there at so many looks.
+#[derive(Clone, Copy)]
+struct Suspect {
+    polling: Polling,
+    looks: u32,
+    /// How its thread was at the last look, once it was there at two.
+    pace: Option<Pace>,
+}
+
+/// One look at a shard. A poll whose thread only waits for a core is not held against it.
+fn look(shard: &dyn Watched, before: Option<Suspect>) -> Option<Suspect> {
+    let polling = shard.polling()?;
+    let Some(before) = before.filter(|before| before.polling == polling) else {
+        return Some(Suspect { polling, looks: 1, pace: None });
+    };
+    let pace = thread_state::pace(shard.thread());
+    let starved = pace.zip(before.pace).is_some_and(|(pace, before)| pace.starved_since(before));
+    Some(Suspect {
+        polling,
+        looks: before.looks + u32::from(!starved),
+        pace: if starved { before.pace } else { pace },
+    })
+}

@@ -1,0 +1,182 @@
+//! What others tell a shard: partitions to start, drain or drop, what counts, what to show; and its own tick.
+
+use keylane_core::{Delivery, LaneState, LaneView, Load};
+
+use super::attempts::SeatState;
+use super::mailbox::{Command, Start};
+use super::partition::{Part, PartState};
+use super::pass::{SWEEP_MAX, Shard};
+use super::wake::LIST_KEPT;
+use crate::status::{LaneSort, LaneStatus};
+
+impl<F> Shard<F> {
+    pub(crate) fn obey(&mut self, command: Command) {
+        match command {
+            Command::Start(start) => self.start(*start),
+            Command::Counted { partition, epoch, dead } => self.counted(partition, epoch, &dead),
+            Command::Verified { partition, epoch, pauses } => {
+                let sure = pauses == self.pauses.count();
+                if self.part(partition, epoch).is_some_and(|part| part.state == PartState::Verifying) && sure
+                {
+                    self.enter(partition, PartState::Running);
+                }
+            }
+            Command::Suspend { partition, epoch } => {
+                if self.part(partition, epoch).is_some_and(|part| part.state == PartState::Running) {
+                    self.enter(partition, PartState::Verifying);
+                }
+            }
+            Command::Drain { partition, epoch } => self.drain(partition, epoch),
+            Command::Drop { partition, epoch } => {
+                if self.part(partition, epoch).is_some() {
+                    self.drop_part(partition);
+                }
+            }
+            Command::Forget { partition } => self.drop_part(partition),
+            Command::End => self.ended = true,
+            Command::Lanes { sort, limit, reply } => {
+                let _ = reply.send(self.lanes(sort, limit));
+            }
+        }
+    }
+
+    fn part(&mut self, partition: u32, epoch: u64) -> Option<&mut Part> {
+        self.parts.get_mut(partition as usize)?.as_mut().filter(|part| part.epoch == epoch)
+    }
+
+    fn start(&mut self, start: Start) {
+        let (partition, pauses) = (start.partition, start.pauses);
+        self.drop_part(partition);
+        let part = Part::new(start, self.flaws, &self.wakes, self.now_ms);
+        if self.parts.len() <= partition as usize {
+            // The topic has got more partitions.
+            self.parts.resize_with(partition as usize + 1, || None);
+        }
+        self.parts[partition as usize] = Some(part);
+        (self.owned, self.running) = (self.owned + 1, self.running + 1);
+        self.take_turns(partition);
+        if pauses != self.pauses.count() {
+            // The process slept after the fence was read: it may be another's already.
+            self.verify(partition, self.paused_ms);
+        }
+    }
+
+    /// Starts nothing of a partition until its owner has read the journal to its end. Others go on: each waits for its
+    /// own journal (ORD-12, P3).
+    pub(crate) fn verify(&mut self, partition: u32, paused_ms: u64) {
+        self.enter(partition, PartState::Verifying);
+        if let Some(part) = &self.parts[partition as usize] {
+            part.ask_to_verify(paused_ms);
+        }
+    }
+
+    fn counted(&mut self, partition: u32, epoch: u64, dead: &[u64]) {
+        let now_ms = self.now_ms;
+        let part = self.parts.get_mut(partition as usize).and_then(Option::as_mut);
+        let Some(part) = part.filter(|part| part.epoch == epoch) else {
+            return;
+        };
+        part.ledger.counted();
+        self.hand_over.counted(part, now_ms);
+        let mut lanes = Vec::with_capacity(dead.len());
+        for position in dead {
+            if let Some((lane, bytes)) = part.burying.remove(position) {
+                part.ledger.recorded(*position);
+                part.forget(&mut self.load, bytes);
+                lanes.push(lane);
+            }
+        }
+        for lane in lanes {
+            self.stats.dead();
+            self.engine.buried(lane, now_ms);
+        }
+    }
+
+    /// Start nothing more of the partition; what was read and not begun is the next owner's (ORD-9).
+    fn drain(&mut self, partition: u32, epoch: u64) {
+        let Some(part) = self.part(partition, epoch) else {
+            return;
+        };
+        part.stop_reading();
+        self.enter(partition, PartState::Draining);
+        self.engine.drain_partition(partition);
+        let running: usize = self.attempts.of(partition, epoch).map(Delivery::size).sum();
+        let part = self.parts[partition as usize].as_mut().expect("just found");
+        self.load.sub(part.load.messages, part.load.bytes);
+        let burying: usize = part.burying.values().map(|(_, bytes)| bytes).sum();
+        part.load = Load { messages: part.running + part.burying.len(), bytes: running + burying };
+        self.load.add(part.load.messages, part.load.bytes);
+        self.hand_over.list(part);
+        self.hand_over_due();
+    }
+
+    /// Twice a second: shows that the shard is alive, and lets idle lanes go.
+    pub(crate) fn tick(&mut self) {
+        self.ticked_ms = self.now_ms;
+        self.tell_stuck_rest();
+        for part in self.parts.iter().flatten() {
+            part.link.tick(self.now_ms);
+        }
+        self.engine.sweep(self.now_ms, SWEEP_MAX);
+        self.attempts.shrink();
+        if self.woken.len() < LIST_KEPT {
+            self.woken.shrink_to(LIST_KEPT);
+        }
+    }
+
+    /// The first `limit` lanes. Chosen before anything is written out: the shard's other work waits for this.
+    fn lanes(&self, sort: LaneSort, limit: usize) -> Vec<LaneStatus> {
+        let mut views: Vec<LaneView<'_>> = self.engine.views().collect();
+        let by_lane = self.attempts.by_lane();
+        // The message that is being handled is older than those that are queued behind it.
+        let appended_ms = |view: &LaneView<'_>| {
+            let running = by_lane.get(&view.lane).map(|(delivery, _)| delivery.appended_ms());
+            running.or(view.appended_ms).unwrap_or(u64::MAX)
+        };
+        let last = |view: &LaneView<'_>| match sort {
+            LaneSort::Depth => (u64::from(u32::MAX - view.depth), view.since_ms),
+            LaneSort::Waiting => (appended_ms(view), view.since_ms),
+        };
+        if limit < views.len() {
+            views.select_nth_unstable_by_key(limit, last);
+            views.truncate(limit);
+        }
+        let mut lanes: Vec<LaneStatus> =
+            views.iter().map(|view| self.lane(view, by_lane.get(&view.lane))).collect();
+        crate::pipeline::sort_lanes(&mut lanes, sort, limit);
+        lanes
+    }
+
+    fn lane(&self, view: &LaneView<'_>, running: Option<&(&Delivery, SeatState)>) -> LaneStatus {
+        let key = running.and_then(|(delivery, _)| delivery.key()).or(view.key);
+        let appended_ms = running.map(|(delivery, _)| delivery.appended_ms()).or(view.appended_ms);
+        let contained = matches!(running, Some((_, SeatState::Elsewhere { .. })));
+        LaneStatus {
+            pipeline: self.pipeline.to_string(),
+            key: key.map(|key| crate::percent::encode(key).into_owned()),
+            partition: view.partition,
+            depth: view.depth as usize + usize::from(running.is_some()),
+            state: state_name(view.state, view.stuck),
+            attempt: view.attempt,
+            waiting_seconds: appended_ms
+                .map_or(0.0, |ms| self.clock.wall_ms().saturating_sub(ms) as f64 / 1000.0),
+            last_tried_seconds: self.now_ms.saturating_sub(view.since_ms) as f64 / 1000.0,
+            why: match view.why {
+                None if contained => Some("its call keeps a thread to itself".to_owned()),
+                why => why.map(str::to_owned),
+            },
+        }
+    }
+}
+
+fn state_name(state: LaneState, stuck: bool) -> &'static str {
+    match state {
+        _ if stuck => "stuck",
+        LaneState::Idle => "idle",
+        LaneState::Ready => "ready",
+        LaneState::Busy => "running",
+        LaneState::Waiting => "retrying",
+        LaneState::Burying => "burying",
+        _ => "unknown",
+    }
+}

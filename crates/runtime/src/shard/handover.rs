@@ -1,0 +1,191 @@
+//! Handing over what was finished, so that it goes on record (COM-2, COM-3).
+//!
+//! Completions are handed to the partition's owner in lots: after [`LOT`] of them or [`LOT_MS`], and only when the
+//! owner has taken the last lot. What it writes, and when that counts, is `ownership/task.rs`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::partition::{Part, PartState};
+use super::pass::Shard;
+
+/// Completions that make a lot (COM-2).
+const LOT: usize = 1_000;
+/// What is finished waits at most this long before it is handed over (COM-2), but for [`Pace`].
+const LOT_MS: u64 = 100;
+/// Between two lots of a process: at most 1,000 a second, of all its pipelines (COM-2).
+const PACE_MS: u64 = 1;
+/// Ranges in one lot at most; a lot that is cut short ends with an ascending rest in the ledger.
+const LOT_RANGES_MAX: usize = 8_192;
+
+/// When completions of a process go on record (COM-2). Each lot is given a time of its own when its first completion
+/// comes: [`LOT_MS`] later, or, where more than a hundred partitions are busy, behind the lots before it.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    next_ms: AtomicU64,
+}
+
+impl Pace {
+    /// Since when a lot waits whose first completion comes now: later than it does, by as much as it has to wait longer.
+    fn since_ms(&self, now_ms: u64) -> u64 {
+        let taken = |next_ms: u64| Some(next_ms.max(now_ms) + PACE_MS);
+        let next_ms = self.next_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
+        next_ms.unwrap_or_else(|next_ms| next_ms).max(now_ms)
+    }
+}
+
+/// When a shard looks for lots to hand over.
+#[derive(Debug, Default)]
+pub(super) struct HandOver {
+    pace: Arc<Pace>,
+    finished: usize,
+    due_ms: Option<u64>,
+    /// Partitions that have something to hand over, or are given up.
+    partitions: Vec<u32>,
+}
+
+/// When to look at a partition again.
+enum Again {
+    At(u64),
+    /// When somebody else has done something: its owner says that the last lot counts, or a handler of a partition that
+    /// is given up ends.
+    WhenTold,
+    /// It has nothing to hand over.
+    No,
+}
+
+impl HandOver {
+    pub(super) fn at(pace: Arc<Pace>) -> HandOver {
+        HandOver { pace, ..HandOver::default() }
+    }
+
+    /// One more message of `part` is finished.
+    #[inline]
+    pub(super) fn finished(&mut self, part: &mut Part, now_ms: u64) {
+        self.finished += 1;
+        self.fresh(part, now_ms);
+    }
+
+    /// A batch of `part` is used up. A gap at its end is handed over too: no message may ever come behind it.
+    #[inline]
+    pub(super) fn passed(&mut self, part: &mut Part, now_ms: u64) {
+        if part.ledger.gap_waits() {
+            self.fresh(part, now_ms);
+        }
+    }
+
+    #[inline]
+    fn fresh(&mut self, part: &mut Part, now_ms: u64) {
+        if part.fresh_since_ms.is_none() {
+            let since_ms = self.pace.since_ms(now_ms);
+            part.fresh_since_ms = Some(since_ms);
+            let due_ms = since_ms + LOT_MS;
+            self.due_ms = Some(self.due_ms.map_or(due_ms, |before_ms| before_ms.min(due_ms)));
+            self.list(part);
+        }
+    }
+
+    /// Looks at `part` when it looks.
+    pub(super) fn list(&mut self, part: &mut Part) {
+        if !std::mem::replace(&mut part.hands_over, true) {
+            self.partitions.push(part.partition);
+        }
+    }
+
+    /// A partition is gone.
+    pub(super) fn forget(&mut self, part: &Part) {
+        if part.hands_over {
+            self.partitions.retain(|partition| *partition != part.partition);
+        }
+    }
+
+    /// The last lot of `part` counts: the next may be due.
+    pub(super) fn counted(&mut self, part: &Part, now_ms: u64) {
+        if part.fresh_since_ms.is_some() {
+            self.due_ms = Some(now_ms);
+        }
+    }
+
+    /// When to look next, if anything was finished.
+    pub(super) fn due_ms(&self) -> Option<u64> {
+        self.due_ms
+    }
+}
+
+impl<F> Shard<F> {
+    /// Hands over what is due. Looks only when there can be something.
+    pub(super) fn hand_over_due(&mut self) {
+        let draining = self.draining > 0;
+        let due = self.hand_over.due_ms.is_some_and(|due_ms| due_ms <= self.now_ms);
+        if self.hand_over.finished < LOT && !due && !draining {
+            return;
+        }
+        self.stats.handled(std::mem::take(&mut self.hand_over.finished));
+        self.hand_over.due_ms = None;
+        let HandOver { partitions, due_ms, pace, .. } = &mut self.hand_over;
+        partitions.retain(|partition| {
+            let part = self.parts[*partition as usize].as_mut().expect("forgotten when it goes");
+            match hand_over(part, pace, self.now_ms) {
+                Again::At(at_ms) => *due_ms = Some(due_ms.map_or(at_ms, |due_ms| due_ms.min(at_ms))),
+                Again::WhenTold => {}
+                Again::No => part.hands_over = false,
+            }
+            part.hands_over
+        });
+    }
+}
+
+/// Leaves the owner a lot, if one is due and the last was taken.
+fn hand_over(part: &mut Part, pace: &Pace, now_ms: u64) -> Again {
+    let draining = part.state == PartState::Draining;
+    let waited = part.fresh_since_ms.is_some_and(|since_ms| since_ms + LOT_MS <= now_ms);
+    let due = part.ledger.fresh() >= LOT || waited || draining;
+    let fresh = |part: &Part| part.ledger.fresh() > 0 || part.ledger.gap_waits();
+    if due && fresh(part) && part.link.has_room() {
+        // Nothing while the last lot does not count yet: the rest keeps its age.
+        let lot = part.ledger.take(LOT_RANGES_MAX);
+        if !lot.is_empty() {
+            part.fresh_since_ms = fresh(part).then(|| pace.since_ms(now_ms));
+            part.link.leave(|mail| mail.done = lot);
+        }
+    }
+    if !fresh(part) {
+        part.fresh_since_ms = None;
+    }
+    if draining && !part.said_quiet && part.running == 0 && part.ledger.fresh() == 0 {
+        part.said_quiet = true;
+        part.link.leave(|mail| mail.quiet = true);
+    }
+    match part.fresh_since_ms.map(|since_ms| since_ms + LOT_MS) {
+        // The last lot does not count yet. Its owner says when, and looking every millisecond would not help.
+        Some(due_ms) if due_ms <= now_ms => Again::WhenTold,
+        Some(due_ms) => Again::At(due_ms),
+        None if draining && !part.said_quiet => Again::WhenTold,
+        None => Again::No,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// COM-2: a hundred busy partitions have 100 ms each; of more, each waits longer, and the process writes no more.
+    #[test]
+    fn lots_of_a_process_are_a_millisecond_apart() {
+        for (partitions, least_ms, most_ms) in [(1, 100, 100), (100, 100, 200), (500, 400, 600)] {
+            let pace = Pace::default();
+            let mut due_ms = vec![0; partitions];
+            let (mut lots, mut longest_ms) = (0u64, 0);
+            for now_ms in 0..10_000 {
+                for due_ms in due_ms.iter_mut().filter(|due_ms| **due_ms <= now_ms) {
+                    // Handed over, and the next completion comes at once.
+                    *due_ms = pace.since_ms(now_ms) + LOT_MS;
+                    longest_ms = longest_ms.max(*due_ms - now_ms);
+                    lots += 1;
+                }
+            }
+            assert!(lots <= 10_000 + partitions as u64, "{partitions} partitions: {lots} in 10 s");
+            assert!((least_ms..=most_ms).contains(&longest_ms), "{partitions} partitions: {longest_ms} ms");
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Between a shard and the owner of one of its partitions.
+//!
+//! The shard leaves mail: what its handlers finished, what they rejected, that nothing runs any more. The owner's task
+//! takes it when it can put it on record. The other way go [`Command`]s, over a bounded channel. At most one lot of
+//! completions lies in the mail: the shard keeps the rest in its ledger until that was taken, so nothing piles up.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+use keylane_broker::{BrokerError, Reader};
+use keylane_core::{Delivery, Ranges, Settled};
+use tokio::sync::{Notify, oneshot};
+
+use super::batch_times::BatchTimes;
+use crate::status::{LaneSort, LaneStatus};
+
+/// Commands on their way to a shard. Each partition has at most a few under way, and queries are rare; senders wait.
+pub(crate) const COMMANDS_MAX: usize = 256;
+
+/// What a shard is told.
+pub(crate) enum Command {
+    /// A partition is owned: read and handle it.
+    Start(Box<Start>),
+    /// What was handed over counts: done positions, and dead letters.
+    Counted {
+        /// The partition.
+        partition: u32,
+        /// The epoch it counts in.
+        epoch: u64,
+        /// Positions on record as dead, whose lanes wait for it.
+        dead: Vec<u64>,
+    },
+    /// After a pause of the process: the journal was read to its end, and the partition is still ours.
+    Verified {
+        /// The partition.
+        partition: u32,
+        /// Its epoch.
+        epoch: u64,
+        /// Pauses that had been noticed when that reading began.
+        pauses: u64,
+    },
+    /// Start nothing until the owner says [`Command::Verified`]: it cannot read its journal (ORD-12).
+    Suspend {
+        /// The partition.
+        partition: u32,
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// Start nothing more; say when nothing runs.
+    Drain {
+        /// The partition.
+        partition: u32,
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// Forget the partition at once, handlers included.
+    Drop {
+        /// The partition.
+        partition: u32,
+        /// Its epoch.
+        epoch: u64,
+    },
+    /// Forget a partition whose owner is gone, whatever its epoch.
+    Forget {
+        /// The partition.
+        partition: u32,
+    },
+    /// The pipeline has ended.
+    End,
+    /// Show lanes.
+    Lanes {
+        /// Which first.
+        sort: LaneSort,
+        /// How many.
+        limit: usize,
+        /// Where to.
+        reply: oneshot::Sender<Vec<LaneStatus>>,
+    },
+}
+
+/// A partition to be started.
+pub(crate) struct Start {
+    pub(crate) partition: u32,
+    pub(crate) epoch: u64,
+    pub(crate) settled: Settled,
+    pub(crate) reader: Box<dyn Reader>,
+    pub(crate) link: std::sync::Arc<Link>,
+    /// Pauses that had been noticed when the journal was read last.
+    pub(crate) pauses: u64,
+}
+
+/// How often a shard has noticed that the process was paused (ORD-12). An owner takes the count before it reads the
+/// journal, and says it with what it concludes: a pause in between makes that worthless.
+#[derive(Debug, Default)]
+pub(crate) struct Pauses {
+    noticed: AtomicU64,
+    beats: AtomicU64,
+}
+
+impl Pauses {
+    /// No count at all: what it is given with must be verified.
+    pub(crate) const UNSURE: u64 = u64::MAX;
+
+    pub(crate) fn count(&self) -> u64 {
+        self.noticed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn noticed(&self) {
+        self.noticed.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The watchdog is awake: a shard in the middle of a pass looks at the clock.
+    pub(crate) fn beat(&self) {
+        self.beats.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often the watchdog was awake.
+    #[inline]
+    pub(crate) fn beats(&self) -> u64 {
+        self.beats.load(Ordering::Relaxed)
+    }
+}
+
+/// What is kept of a handler's words, in bytes: enough for a long stack trace. A report must fit into one record of any
+/// broker, or the partition could not put the message on record, and would stop.
+const ERROR_BYTES_MAX: usize = 16 << 10;
+
+/// A message that was rejected: its lane waits until it is on record as dead.
+#[derive(Debug, Clone)]
+pub(crate) struct Rejection {
+    pub(crate) delivery: Delivery,
+    pub(crate) attempt: u32,
+    pub(crate) error: String,
+}
+
+impl Rejection {
+    pub(crate) fn new(delivery: Delivery, attempt: u32, error: &str) -> Rejection {
+        let mut kept = error[..error.floor_char_boundary(ERROR_BYTES_MAX)].to_owned();
+        if kept.len() < error.len() {
+            kept.push_str(&format!(" … (cut, of {} bytes)", error.len()));
+        }
+        Rejection { delivery, attempt, error: kept }
+    }
+}
+
+/// What a shard left for an owner.
+#[derive(Debug, Default)]
+pub(crate) struct Mail {
+    /// Positions handled, ascending: everything of a lot, or nothing.
+    pub(crate) done: Ranges,
+    /// Messages rejected.
+    pub(crate) rejected: Vec<Rejection>,
+    /// Draining, and nothing runs any more: this mail is the last.
+    pub(crate) quiet: bool,
+    /// The process was paused for so long: nothing starts until the journal was read to its end.
+    pub(crate) verify: Option<u64>,
+    /// The partition cannot be read.
+    pub(crate) broken: Option<BrokerError>,
+    /// The shard ended, and nothing of the partition runs any more: why.
+    pub(crate) gone: Option<String>,
+}
+
+/// The mailbox.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    mail: Mutex<Mail>,
+    there: AtomicBool,
+    done_there: AtomicBool,
+    notify: Notify,
+    ticked_ms: AtomicU64,
+    paused: AtomicU8,
+    read: Mutex<BatchTimes>,
+    read_to: AtomicU64,
+}
+
+/// Why a shard reads nothing more of a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Pause {
+    /// It reads on.
+    None,
+    /// A lane is full (ORD-6).
+    FullLane,
+    /// The pipeline's buffer is (BPR-2).
+    FullBuffer,
+}
+
+impl Link {
+    /// Leaves mail and rings.
+    pub(crate) fn leave(&self, change: impl FnOnce(&mut Mail)) {
+        let mut mail = self.mail.lock().expect("no holder panics");
+        change(&mut mail);
+        self.done_there.store(!mail.done.is_empty(), Ordering::Release);
+        self.there.store(true, Ordering::Release);
+        drop(mail);
+        self.notify.notify_one();
+    }
+
+    /// True if the last lot of completions was taken.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.done_there.load(Ordering::Acquire)
+    }
+
+    /// Waits for mail. Cancel safe.
+    pub(crate) async fn arrives(&self) {
+        while !self.there.load(Ordering::Acquire) {
+            self.notify.notified().await;
+        }
+    }
+
+    /// For how long the process was paused, if that is in the mail.
+    pub(crate) fn paused_ms(&self) -> Option<u64> {
+        self.mail.lock().expect("no holder panics").verify
+    }
+
+    /// Takes the mail.
+    pub(crate) fn take(&self) -> Mail {
+        let mut mail = self.mail.lock().expect("no holder panics");
+        self.there.store(false, Ordering::Release);
+        self.done_there.store(false, Ordering::Release);
+        std::mem::take(&mut mail)
+    }
+
+    /// The shard is alive (ORD-12).
+    #[inline]
+    pub(crate) fn tick(&self, now_ms: u64) {
+        self.ticked_ms.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// When the shard was last alive.
+    pub(crate) fn ticked_ms(&self) -> u64 {
+        self.ticked_ms.load(Ordering::Relaxed)
+    }
+
+    /// The shard has read a batch that begins at `position`, ends before `next` and was appended at `appended_ms`.
+    pub(crate) fn read(&self, position: u64, next: u64, appended_ms: u64) {
+        self.read.lock().expect("no holder panics").push(position, appended_ms);
+        self.read_to.store(next, Ordering::Relaxed);
+    }
+
+    /// The position behind everything that the shard has read; 0 before the first batch.
+    pub(crate) fn read_to(&self) -> u64 {
+        self.read_to.load(Ordering::Relaxed)
+    }
+
+    /// When the message at `low`, below which everything is settled, was appended; none if its batch was not read yet.
+    pub(crate) fn appended_ms(&self, low: u64) -> Option<u64> {
+        self.read.lock().expect("no holder panics").at(low)
+    }
+
+    /// Shows whether the partition is read.
+    pub(crate) fn show_pause(&self, pause: Pause) {
+        self.paused.store(pause as u8, Ordering::Relaxed);
+    }
+
+    /// Why the partition is not read, if it is not.
+    pub(crate) fn pause(&self) -> Option<&'static str> {
+        match self.paused.load(Ordering::Relaxed) {
+            pause if pause == Pause::FullLane as u8 => {
+                Some("a lane is full; it goes on when the lane is half empty")
+            }
+            pause if pause == Pause::FullBuffer as u8 => {
+                Some("the buffer is full; it goes on when it has room")
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// DLQ-1, P10: what a handler says of a rejection is cut where it would not fit into a record, and says so.
+    #[test]
+    fn a_rejection_of_many_megabytes_is_cut_and_says_so() {
+        let delivery = || {
+            let mut frames = keylane_core::Frames::default();
+            frames.push(0, &keylane_core::Draft { id: "m", ..Default::default() }).expect("a valid draft");
+            frames.messages().next().expect("just pushed").expect("just encoded")
+        };
+        let long = "é".repeat(3 << 20);
+        let cut = Rejection::new(delivery(), 1, &long).error;
+        assert!(cut.len() < ERROR_BYTES_MAX + 100, "{} bytes are kept", cut.len());
+        assert!(cut.starts_with("éé") && cut.ends_with(&format!("(cut, of {} bytes)", long.len())), "{cut}");
+        assert_eq!(Rejection::new(delivery(), 1, "short").error, "short");
+    }
+}

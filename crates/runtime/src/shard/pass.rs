@@ -1,0 +1,328 @@
+//! One shard: a loop that owns whole partitions, their lanes, and the attempts on them.
+//!
+//! A pass: what others say; attempts that woke up or ran out of time; retries that are due and heads of free lanes;
+//! then, where there is room, the next messages of each partition, their first poll inline. What is ready at once is
+//! settled on the spot, without a lane or a task. The clock is read once a pass, and a pass ends after
+//! [`POLLS_MAX`] polls, so that the runtime's other tasks have their turn. Within it too it is looked whether the
+//! process was paused (ORD-12), and whether it lasts: after [`PASS_MS`] it is broken off, so that what others say is heard.
+//! A pass costs what happened, not what is owned: only partitions whose reader said that it
+//! has something are looked at.
+//!
+//! The loop is cut at the polls: `next` decides which attempt is polled, `task.rs` polls it while nobody touches the
+//! shard, and `polled` says what came of it (`settle.rs`).
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use keylane_core::{Engine, Intake, LaneHash, Load};
+use tokio::sync::mpsc;
+
+use super::attempts::Attempts;
+use super::handover::{HandOver, Pace};
+use super::mailbox::{Command, Pauses};
+use super::partition::Part;
+use super::pause::LooksForPause;
+use super::permits::{Permits, ShardPermits};
+use super::slot::Polled;
+use super::wake::Wakes;
+use crate::clock::Clock;
+use crate::flaws::Flaws;
+use crate::pipeline::ShardStats;
+use crate::seldom::Seldom;
+use crate::tasks::Tasks;
+
+/// Polls in one pass. A hot key drains within one; beyond this the runtime's other tasks would wait too long.
+const POLLS_MAX: u32 = 4096;
+/// How long a pass lasts, where handlers compute: a revocation is heard after so long, and what is done is handed over
+/// (ORD-9, COM-2).
+pub(super) const PASS_MS: u64 = 10;
+/// A shard that owns something looks around at least this often, so that a pause of the process is noticed (ORD-12).
+pub(super) const TICK_MS: u64 = 500;
+/// Idle lanes looked at in one tick: a million go within a minute, and a tick stays below a millisecond or so.
+pub(super) const SWEEP_MAX: usize = 8_192;
+/// Attempts that may share their batch's buffer: more could keep that many buffers in memory, beyond the bounds.
+pub(super) const PINNED_MAX: usize = 64;
+/// After a first poll that was not ready, so many that were make the handler count as quick again.
+const QUICK_AFTER: u8 = 64;
+
+/// What a shard wants next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Poll the attempt in this seat.
+    Poll(u32),
+    /// Let others run, then go on.
+    Yield,
+    /// Nothing to do until somebody wakes it.
+    Sleep,
+}
+
+/// Where in a pass the loop is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Woken,
+    Ready,
+    Read,
+}
+
+/// The attempt that is being polled.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Current {
+    pub(super) seat: u32,
+    /// Its first poll, inline: it has no lane yet, but this is the one it would get.
+    pub(super) first: Option<Option<LaneHash>>,
+    /// Its delivery shares its batch's buffer.
+    pub(super) pinned: bool,
+}
+
+/// A shard's state. Touched only by who holds its baton.
+pub(crate) struct Shard<F> {
+    pub(super) engine: Engine,
+    pub(super) attempts: Attempts<F>,
+    /// By partition number.
+    pub(super) parts: Vec<Option<Part>>,
+    pub(super) permits: ShardPermits,
+    pub(super) stats: Arc<ShardStats>,
+    pub(super) now_ms: u64,
+    pub(super) timeout_ms: u64,
+    pub(super) flaws: Flaws,
+    pub(super) current: Current,
+    pub(super) hand_over: HandOver,
+    pub(super) wakes: Arc<Wakes>,
+    pub(super) pauses: Arc<Pauses>,
+    /// The last of them, in ms.
+    pub(super) paused_ms: u64,
+    pub(super) clock: Clock,
+    pub(super) tasks: Tasks,
+    pub(super) pipeline: Arc<str>,
+    /// Partitions by what they do: of which messages may start, and those that are given up.
+    pub(super) running: usize,
+    pub(super) draining: usize,
+    /// Partitions owned, whatever they do.
+    pub(super) owned: usize,
+    /// What was read and is not finished.
+    pub(super) load: Load,
+    pub(super) looks_for_pause: LooksForPause,
+    pub(super) ticked_ms: u64,
+    /// What the log says of messages that are stuck.
+    pub(super) stuck_told: Seldom,
+    pub(super) woken: VecDeque<u32>,
+    /// Nobody needs it any more.
+    pub(super) ended: bool,
+    pub(super) intake: Intake,
+    pub(super) commands: mpsc::Receiver<Command>,
+    stage: Stage,
+    pub(super) polls: u32,
+    /// The last pass was broken off among those that had woken: this one begins behind them. Attempts that compute and wake
+    /// again and again must not keep the others waiting.
+    pub(super) skips_woken: bool,
+    /// Partitions that may have something to read. It is the first one's turn; whether that has read its batch.
+    pub(super) turns: VecDeque<u32>,
+    pub(super) turn_used: bool,
+    /// Partitions looked at so far.
+    #[cfg(test)]
+    pub(super) looks: usize,
+    pub(super) quick_in: u8,
+    pub(super) worked: bool,
+    pub(super) sleep: Pin<Box<tokio::time::Sleep>>,
+}
+
+/// What a shard is made of.
+pub(crate) struct Setup {
+    pub(crate) pipeline: Arc<str>,
+    pub(crate) engine: Engine,
+    pub(crate) intake: Intake,
+    pub(crate) partitions: u32,
+    pub(crate) permits: Arc<Permits>,
+    pub(crate) stats: Arc<ShardStats>,
+    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) wakes: Arc<Wakes>,
+    pub(crate) pauses: Arc<Pauses>,
+    pub(crate) clock: Clock,
+    pub(crate) pace: Arc<Pace>,
+    pub(crate) tasks: Tasks,
+    pub(crate) timeout_ms: u64,
+    pub(crate) flaws: Flaws,
+}
+
+impl<F> Shard<F> {
+    pub(crate) fn new(setup: Setup) -> Shard<F> {
+        let now_ms = setup.clock.now_ms();
+        Shard {
+            engine: setup.engine,
+            attempts: Attempts::new(Arc::clone(&setup.wakes)),
+            parts: (0..setup.partitions).map(|_| None).collect(),
+            permits: ShardPermits::new(setup.permits),
+            stats: setup.stats,
+            now_ms,
+            timeout_ms: setup.timeout_ms,
+            flaws: setup.flaws,
+            current: Current { seat: 0, first: None, pinned: false },
+            hand_over: HandOver::at(setup.pace),
+            wakes: setup.wakes,
+            pauses: setup.pauses,
+            paused_ms: 0,
+            clock: setup.clock,
+            pipeline: setup.pipeline,
+            intake: setup.intake,
+            commands: setup.commands,
+            woken: VecDeque::new(),
+            stage: Stage::Woken,
+            polls: 0,
+            skips_woken: false,
+            turns: VecDeque::new(),
+            turn_used: false,
+            #[cfg(test)]
+            looks: 0,
+            quick_in: 0,
+            running: 0,
+            draining: 0,
+            owned: 0,
+            load: Load::default(),
+            looks_for_pause: LooksForPause::new(setup.clock, &setup.tasks),
+            tasks: setup.tasks,
+            ended: false,
+            ticked_ms: now_ms,
+            stuck_told: Seldom::default(),
+            worked: false,
+            sleep: Box::pin(tokio::time::sleep_until(setup.clock.instant(now_ms))),
+        }
+    }
+
+    /// A pass begins. False: the shard is no longer needed.
+    pub(super) fn begin_pass(&mut self, cx: &mut Context<'_>) -> bool {
+        self.now_ms = self.clock.now_ms();
+        self.permits.new_pass(self.now_ms);
+        self.stage = if std::mem::take(&mut self.skips_woken) { Stage::Ready } else { Stage::Woken };
+        self.polls = 0;
+        self.worked = false;
+        self.wakes.awake();
+        self.wakes.take_seats(&mut self.woken);
+        while let Some(partition) = self.wakes.take_partition() {
+            self.take_turns(partition);
+        }
+        self.notice_pause();
+        self.looks_for_pause.pass_begins();
+        if self.now_ms >= self.ticked_ms + TICK_MS {
+            self.tick();
+        }
+        loop {
+            match self.commands.poll_recv(cx) {
+                Poll::Ready(Some(command)) => self.obey(command),
+                Poll::Ready(None) => self.ended = true,
+                Poll::Pending => break,
+            }
+            if self.ended {
+                // Attempts that wait for a thread keep the shard, and must not begin any more.
+                self.parts.clear();
+                return false;
+            }
+        }
+        while let Some(seat) = self.attempts.overdue(self.now_ms) {
+            self.time_out(seat);
+        }
+        self.engine.wake_due(self.now_ms);
+        true
+    }
+
+    /// Which attempt is to be polled now, or what to do instead.
+    #[inline]
+    pub(super) fn next(&mut self, cx: &mut Context<'_>) -> Next {
+        if self.polls >= POLLS_MAX {
+            return self.end_pass(cx);
+        }
+        // A pass can last: 4,096 attempts, which must not start once the partition may be another's.
+        if self.looks_for_pause.due(self.pauses.beats(), self.polls) && !self.flaws.blind_within_a_pass() {
+            self.notice_pause();
+            if self.worked && self.looks_for_pause.pass_lasts() {
+                self.skips_woken = self.stage == Stage::Woken;
+                return self.end_pass(cx);
+            }
+        }
+        self.polls += 1;
+        loop {
+            let found = match self.stage {
+                Stage::Woken => self.next_woken(),
+                Stage::Ready => self.next_ready(),
+                Stage::Read => self.next_read(),
+            };
+            if let Some(seat) = found {
+                self.worked = true;
+                return Next::Poll(seat);
+            }
+            self.stage = match self.stage {
+                Stage::Woken => Stage::Ready,
+                Stage::Ready => Stage::Read,
+                Stage::Read => return self.end_pass(cx),
+            };
+        }
+    }
+
+    /// What the poll of the current attempt came to.
+    #[inline]
+    pub(super) fn polled(&mut self, polled: Polled) {
+        // Looked at piece by piece: `current` was just written so, and read as a whole it would have to be waited for.
+        let seat = self.current.seat;
+        if self.current.first.is_some() {
+            self.quick_in = match polled {
+                Polled::Waits => QUICK_AFTER,
+                Polled::Done | Polled::Ended(_) => self.quick_in.saturating_sub(1),
+            };
+        }
+        match polled {
+            Polled::Done => self.done(seat),
+            Polled::Ended(outcome) => self.ended(seat, self.current.first, *outcome),
+            Polled::Waits => self.waits(seat, self.current.first),
+        }
+    }
+
+    /// Attempts that would be polled if there were a thread for them, as far as is known.
+    pub(super) fn wants_threads(&self) -> usize {
+        let counts = self.engine.counts();
+        self.woken.len() + counts.ready + counts.keyless_queued + self.turns.len()
+    }
+
+    /// Ends a pass: hands over what was finished, and sleeps if there was nothing to do.
+    pub(super) fn end_pass(&mut self, cx: &mut Context<'_>) -> Next {
+        match self.worked || !self.woken.is_empty() {
+            true => {
+                self.say_what_is_done();
+                Next::Yield
+            }
+            false => self.rest(cx),
+        }
+    }
+
+    fn say_what_is_done(&mut self) {
+        self.hand_over_due();
+        self.stats.publish(self.engine.counts(), self.attempts.in_flight(), self.load);
+    }
+
+    /// Ends a pass, and sleeps whatever there is to do: without a thread nothing of it can be done.
+    pub(super) fn rest(&mut self, cx: &mut Context<'_>) -> Next {
+        self.say_what_is_done();
+        self.permits.give_back();
+        let wake_ms = self.wake_ms();
+        self.sleep.as_mut().reset(self.clock.instant(wake_ms));
+        if self.sleep.as_mut().poll(cx).is_ready() {
+            return Next::Yield;
+        }
+        self.wakes.sleep(cx.waker());
+        if self.wakes.any() || self.permits.came_free() {
+            return Next::Yield;
+        }
+        Next::Sleep
+    }
+
+    /// When there is something to do, if nothing happens before.
+    fn wake_ms(&self) -> u64 {
+        let tick_ms = self.ticked_ms + TICK_MS;
+        [self.engine.next_due(), self.attempts.next_deadline(), self.hand_over.due_ms()]
+            .into_iter()
+            .flatten()
+            .fold(tick_ms, u64::min)
+            .max(self.now_ms + 1)
+    }
+}

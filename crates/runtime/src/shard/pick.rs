@@ -1,0 +1,200 @@
+//! Which attempt is polled next: one that woke, the head of a free lane, or a message that was just read.
+//!
+//! A message that is read and may run is placed at once; one that may not is queued in its lane; one whose lane is full
+//! stays with its partition, which is not read any further. Partitions take turns, a batch each. One whose reader has
+//! nothing has no turn until the reader says that it has something.
+
+use keylane_broker::BrokerError;
+use keylane_core::{Delivery, LaneHash, Verdict};
+
+use super::partition::{Part, PartState, Read};
+use super::pass::{Current, PINNED_MAX, Shard};
+use super::settle::part_of;
+
+/// What came of looking at the partition whose turn it is.
+enum Turn {
+    /// This attempt is to be polled; its turn goes on.
+    Polls(u32),
+    /// It may have more: it has another turn when the others had theirs.
+    Again,
+    /// It has nothing to read until somebody says so.
+    Over,
+}
+
+impl<F> Shard<F> {
+    pub(super) fn next_woken(&mut self) -> Option<u32> {
+        // The longest woken first, or under load the last would wait for ever.
+        while let Some(seat) = self.woken.pop_front() {
+            if self.attempts.woken(seat) {
+                self.current = Current { seat, first: None, pinned: false };
+                return Some(seat);
+            }
+        }
+        None
+    }
+
+    pub(super) fn next_ready(&mut self) -> Option<u32> {
+        if self.running == 0 {
+            // Nothing may start: others need not leave it any permits.
+            self.permits.wants_none();
+            return None;
+        }
+        if !self.permits.any() {
+            return None;
+        }
+        let ready = self.engine.next_ready(self.now_ms)?;
+        let part = part_of(&mut self.parts, &ready.delivery).expect("only owned partitions have lanes");
+        part.running += 1;
+        self.permits.take();
+        let seat = self.attempts.place(ready.attempt, Some(ready.lane), || ready.delivery);
+        self.current = Current { seat, first: None, pinned: false };
+        Some(seat)
+    }
+
+    /// The next message of a partition that may run at once. On its way it queues those that may not.
+    pub(super) fn next_read(&mut self) -> Option<u32> {
+        // Without a permit nothing can run: what is read would only be queued.
+        if self.running == 0 || !self.permits.any() {
+            return None;
+        }
+        for _ in 0..=self.turns.len() {
+            let partition = *self.turns.front()?;
+            match self.next_of_turn(partition) {
+                Turn::Polls(seat) => return Some(seat),
+                Turn::Again => self.turns.rotate_left(1),
+                Turn::Over => {
+                    self.turns.pop_front();
+                    if let Some(part) = &mut self.parts[partition as usize] {
+                        part.has_turn = false;
+                    }
+                }
+            }
+            self.turn_used = false;
+        }
+        None
+    }
+
+    /// The next message of the partition whose turn it is.
+    #[inline(always)]
+    fn next_of_turn(&mut self, partition: u32) -> Turn {
+        #[cfg(test)]
+        (self.looks += 1);
+        loop {
+            let Some(part) = self.parts[partition as usize].as_mut() else {
+                return Turn::Over;
+            };
+            if part.state != PartState::Running {
+                return Turn::Over;
+            }
+            if let Some(lane) = part.stalled_on() {
+                if !self.engine.has_room(lane) {
+                    part.show_pause();
+                    return Turn::Again;
+                }
+                match self.judge(partition, lane, |part| part.unstall().expect("just seen")) {
+                    Some(seat) => return Turn::Polls(seat),
+                    None => continue,
+                }
+            }
+            match part.next_found(&mut self.load) {
+                Read::Found(found) => {
+                    let lane = self.engine.lane_hash(part.partition, part.batch().key(&found));
+                    if let Some(seat) = self.judge(partition, lane, |part| part.batch().delivery(&found)) {
+                        return Turn::Polls(seat);
+                    }
+                }
+                Read::BatchEnd => {
+                    self.hand_over.passed(part, self.now_ms);
+                    // One batch a turn: a partition that always has more must not keep the others waiting. It is read
+                    // when it is looked at: read ahead, the batches of all partitions would push each other out of
+                    // the cache.
+                    if self.turn_used {
+                        return Turn::Again;
+                    }
+                    if let Some(over) = self.read_on(partition) {
+                        return over;
+                    }
+                    self.turn_used = true;
+                }
+                Read::Broken(error) => {
+                    self.give_up(partition, error);
+                    return Turn::Over;
+                }
+            }
+        }
+    }
+
+    /// Runs, queues or keeps a message that was just read. There is a permit. The delivery is made where it stays.
+    #[inline(always)]
+    fn judge(
+        &mut self,
+        partition: u32,
+        lane: Option<LaneHash>,
+        delivery: impl FnOnce(&mut Part) -> Delivery,
+    ) -> Option<u32> {
+        let part = self.parts[partition as usize].as_mut().expect("its turn");
+        match self.engine.verdict(lane) {
+            Verdict::Run => {
+                // It may wait, and would keep its whole batch in memory.
+                let detached = self.quick_in > 0 || self.attempts.pinned() >= PINNED_MAX;
+                part.running += 1;
+                self.permits.take();
+                let seat = self.attempts.place(1, None, || {
+                    let mut delivery = delivery(part);
+                    if detached {
+                        delivery.detach();
+                    }
+                    delivery
+                });
+                self.current = Current { seat, first: Some(lane), pinned: !detached };
+                Some(seat)
+            }
+            Verdict::Queue => {
+                let mut delivery = delivery(part);
+                delivery.detach();
+                self.engine.queue(lane, delivery, self.now_ms);
+                None
+            }
+            Verdict::Full => {
+                let delivery = delivery(part);
+                part.stall(delivery, lane);
+                None
+            }
+        }
+    }
+
+    /// Reads one more batch of the partition whose turn it is; says what becomes of its turn if there is none, or the
+    /// bounds do not allow it (BPR-2).
+    fn read_on(&mut self, partition: u32) -> Option<Turn> {
+        let part = self.parts[partition as usize].as_mut().expect("its turn");
+        let bytes_max = self.intake.may_read(self.load, part.load, self.owned, part.stopped);
+        part.stopped = bytes_max.is_none();
+        part.show_pause();
+        // Stopped: what ends makes room, and each end is followed by a look.
+        let Some(bytes_max) = bytes_max else {
+            return Some(Turn::Again);
+        };
+        match part.poll_batch(&self.tasks, &mut self.load, bytes_max) {
+            Ok(true) => {
+                // Also if all of it is only queued: the reader must be asked until it has nothing more, and only then
+                // says when it has.
+                self.worked = true;
+                None
+            }
+            Ok(false) => Some(Turn::Over),
+            Err(error) => {
+                self.give_up(partition, error);
+                Some(Turn::Over)
+            }
+        }
+    }
+
+    /// A partition cannot be read. Nothing more of it starts, or what is queued might after a pause of the process
+    /// (ORD-12); its owner puts what runs on record, and ends with the error.
+    fn give_up(&mut self, partition: u32, error: BrokerError) {
+        self.enter(partition, PartState::Broken);
+        let part = self.parts[partition as usize].as_mut().expect("its turn");
+        part.link.leave(|mail| mail.broken = Some(error));
+        self.engine.drain_partition(partition);
+    }
+}

@@ -1,0 +1,236 @@
+//! From how an attempt ended to what becomes of its message: finished, tried again in its place, or on its way to be
+//! a dead letter.
+//!
+//! What ends after its partition was lost changes nothing: the epoch says so (P9).
+
+use std::borrow::Cow;
+
+use keylane_core::{Delivery, End, LaneHash, LaneId, Outcome, Settlement, settle};
+
+use super::mailbox::Rejection;
+use super::partition::Part;
+use super::pass::{Current, Shard};
+use super::slot::Polled;
+use crate::pipeline::beginning;
+
+impl<F> Shard<F> {
+    /// The attempt in `seat` is done. Nothing of it is moved: most messages end here, at their first poll.
+    #[inline]
+    pub(super) fn done(&mut self, seat: u32) {
+        let delivery = self.attempts.delivery(seat);
+        let (position, size) = (delivery.position(), delivery.size());
+        let part = part_of(&mut self.parts, delivery);
+        self.permits.give();
+        let lane = self.attempts.lane(seat);
+        self.attempts.clear(seat);
+        let Some(part) = part else {
+            // The partition was lost meanwhile. Its lanes are gone with it.
+            return;
+        };
+        part.running -= 1;
+        part.ledger.finish(position);
+        part.forget(&mut self.load, size);
+        self.hand_over.finished(part, self.now_ms);
+        if let Some(lane) = lane {
+            self.engine.done(lane, self.now_ms);
+        }
+    }
+
+    /// The attempt in `seat` ended in any way. `first`: at its first poll, so it has no lane yet.
+    pub(super) fn ended(&mut self, seat: u32, first: Option<Option<LaneHash>>, outcome: Outcome) {
+        self.finish_attempt(seat, first, End::Said(outcome));
+    }
+
+    /// The attempt did not end: it has a lane from here on, and a deadline that its first wait armed.
+    pub(super) fn waits(&mut self, seat: u32, first: Option<Option<LaneHash>>) {
+        let lane = match first {
+            Some(hash) => {
+                if self.current.pinned {
+                    self.attempts.pin(seat);
+                }
+                let partition = self.attempts.delivery(seat).partition();
+                self.engine.began(hash, partition, self.now_ms)
+            }
+            None => self.attempts.lane(seat).expect("only a first poll has no lane yet"),
+        };
+        self.attempts.waits(seat, lane, self.now_ms + self.timeout_ms);
+    }
+
+    /// The attempt took too long (ORD-7): its future is dropped, and it has failed.
+    pub(super) fn time_out(&mut self, seat: u32) {
+        self.finish_attempt(seat, None, End::TimedOut { after_ms: self.timeout_ms });
+    }
+
+    fn finish_attempt(&mut self, seat: u32, first: Option<Option<LaneHash>>, end: End) {
+        let settlement = settle(end);
+        if settlement == Settlement::Done {
+            return self.done(seat);
+        }
+        let (delivery, mut lane, attempt) = self.attempts.leave(seat);
+        self.permits.give();
+        let Some(part) = part_of(&mut self.parts, &delivery) else {
+            // The partition was lost meanwhile. Its lanes are gone with it.
+            return;
+        };
+        part.running -= 1;
+        let lane = self.lane_of(&mut lane, first, &delivery);
+        match settlement {
+            Settlement::Done => unreachable!("dealt with above"),
+            Settlement::Again { error, retry_after_ms } => self.again(lane, delivery, error, retry_after_ms),
+            Settlement::Dead { error } => self.dead(lane, delivery, attempt, error),
+        }
+    }
+
+    fn lane_of(
+        &mut self,
+        lane: &mut Option<LaneId>,
+        first: Option<Option<LaneHash>>,
+        delivery: &Delivery,
+    ) -> LaneId {
+        *lane.get_or_insert_with(|| {
+            let hash = first.expect("only a first poll has no lane yet");
+            self.engine.began(hash, delivery.partition(), self.now_ms)
+        })
+    }
+
+    fn again(
+        &mut self,
+        lane: LaneId,
+        delivery: Delivery,
+        error: Cow<'static, str>,
+        retry_after_ms: Option<u64>,
+    ) {
+        self.stats.failed();
+        let (partition, position, size) = (delivery.partition(), delivery.position(), delivery.size());
+        // Told once: it is tried again for as long as it takes, and each try fails like the one before.
+        let was_stuck = self.engine.view(lane).is_some_and(|view| view.stuck);
+        let retry = self.engine.failed(lane, delivery, error, retry_after_ms, self.now_ms);
+        match retry {
+            Some(retry) if retry.stuck && !was_stuck => self.tell_stuck(lane, position, retry.attempt - 1),
+            Some(_) => {}
+            None => {
+                // The partition is given up: the message is the next owner's.
+                if let Some(part) = self.parts[partition as usize].as_mut() {
+                    part.forget(&mut self.load, size);
+                }
+            }
+        }
+    }
+
+    /// Tells which key does not go on, and why: whoever reads it must not have to look for either.
+    fn tell_stuck(&mut self, lane: LaneId, offset: u64, attempt: u32) {
+        if !self.stuck_told.may_tell(self.now_ms) {
+            return;
+        }
+        let view = self.engine.view(lane).expect("its message was just put back");
+        let key = view.key.map(|key| beginning(&crate::percent::encode(key)));
+        tracing::warn!(
+            pipeline = &*self.pipeline,
+            partition = view.partition,
+            offset,
+            key = key.as_deref().unwrap_or("(none)"),
+            attempt,
+            why = beginning(view.why.unwrap_or_default()),
+            "a message is stuck: its retries are spent. It is tried again until it succeeds, and later messages of its key wait"
+        );
+    }
+
+    /// Tells of how many more that would have been said, once a minute is over.
+    pub(crate) fn tell_stuck_rest(&mut self) {
+        if let Some(left_out) = self.stuck_told.left_out(self.now_ms) {
+            tracing::warn!(
+                pipeline = &*self.pipeline,
+                left_out,
+                "further messages got stuck within a minute, and had no line of their own here; `keylane lanes --sort waiting` shows them"
+            );
+        }
+    }
+
+    /// The message is void. Nothing of its lane runs until that is on record and counts.
+    fn dead(&mut self, lane: LaneId, delivery: Delivery, attempt: u32, error: Cow<'static, str>) {
+        self.engine.rejected(lane, self.now_ms);
+        let part = part_of(&mut self.parts, &delivery).expect("found by the caller");
+        part.burying.insert(delivery.position(), (lane, delivery.size()));
+        let rejection = Rejection::new(delivery, attempt, &error);
+        part.link.leave(|mail| mail.rejected.push(rejection));
+    }
+
+    /// Forgets a partition, what runs included: nothing of it can settle any more.
+    pub(super) fn drop_part(&mut self, partition: u32) {
+        let Some(part) = self.parts.get_mut(partition as usize).and_then(Option::take) else {
+            return;
+        };
+        self.count(part.state, None);
+        self.load.sub(part.load.messages, part.load.bytes);
+        self.hand_over.forget(&part);
+        self.turns.retain(|turn| *turn != partition);
+        self.engine.drop_partition(partition);
+        let dropped: Vec<u32> = self.attempts.here_of(partition).collect();
+        for seat in dropped {
+            self.attempts.leave(seat);
+            self.permits.give();
+        }
+    }
+}
+
+impl<F> Shard<F> {
+    /// The watchdog took the attempt that was being polled: another thread goes on with it, and its lane is busy.
+    pub(super) fn current_went_elsewhere(&mut self) {
+        let Current { seat, first, .. } = self.current;
+        self.waits(seat, first);
+        self.attempts.went_elsewhere(seat);
+    }
+
+    /// That thread reports back. `None`: it did not poll the attempt, since the partition does not allow it any more.
+    pub(super) fn came_back(&mut self, seat: u32, polled: Option<Polled>) {
+        let woken = self.attempts.came_back(seat);
+        let Some(polled) = polled else {
+            return self.not_begun(seat);
+        };
+        match polled {
+            Polled::Done => self.done(seat),
+            Polled::Ended(outcome) => self.ended(seat, None, *outcome),
+            Polled::Waits if part_of(&mut self.parts, self.attempts.delivery(seat)).is_none() => {
+                self.attempts.leave(seat);
+                self.permits.give();
+            }
+            Polled::Waits => {
+                let lane = self.attempts.lane(seat).expect("an attempt that went elsewhere has a lane");
+                let deadline_ms = self.attempts.deadline(seat);
+                if deadline_ms <= self.now_ms {
+                    return self.time_out(seat);
+                }
+                self.attempts.waits(seat, lane, deadline_ms);
+                if woken {
+                    self.woken.push_back(seat);
+                }
+            }
+        }
+    }
+}
+
+impl<F> Shard<F> {
+    /// The attempt waited for a thread, and meanwhile its partition started nothing more: its message is the head of its
+    /// lane again, or the next owner's.
+    fn not_begun(&mut self, seat: u32) {
+        let (delivery, lane, _) = self.attempts.leave(seat);
+        self.permits.give();
+        let Some(part) = part_of(&mut self.parts, &delivery) else {
+            return;
+        };
+        part.running -= 1;
+        let (partition, size) = (delivery.partition(), delivery.size());
+        let lane = lane.expect("an attempt that went elsewhere has a lane");
+        if !self.engine.not_begun(lane, delivery, self.now_ms)
+            && let Some(part) = self.parts[partition as usize].as_mut()
+        {
+            part.forget(&mut self.load, size);
+        }
+    }
+}
+
+/// The part a delivery belongs to, if it is still owned under the delivery's epoch.
+#[inline]
+pub(super) fn part_of<'a>(parts: &'a mut [Option<Part>], delivery: &Delivery) -> Option<&'a mut Part> {
+    parts[delivery.partition() as usize].as_mut().filter(|part| part.epoch == delivery.epoch())
+}
