@@ -57,7 +57,6 @@ impl Client {
         }
         let token = args.token.as_deref().filter(|token| !token.trim().is_empty());
         let authorization = token.map(bearer).transpose()?;
-        keylane::provide_cryptography();
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .redirect(redirect::Policy::none())
