@@ -6,6 +6,7 @@
 //! (`keylane_core::owner`); the group only says who should try.
 
 mod admin;
+mod alter;
 mod clients;
 mod clock;
 mod context;
