@@ -110,10 +110,12 @@ fn a_group_that_commits_while_it_is_forgotten_stops_no_journal() {
     assert_eq!(rig.run(anew.append("anew".into(), Some(0))), Ok(0));
 }
 
+type Produced = BoxFuture<'static, Vec<Result<u64, ProduceError>>>;
+
 /// A caller that produces again as soon as it hears what became of the last time, on the thread that tells it.
 struct ComesBack {
     broker: Arc<Embedded>,
-    calls: Mutex<Vec<BoxFuture<'static, Vec<Result<u64, ProduceError>>>>>,
+    calls: Mutex<Vec<Produced>>,
 }
 
 impl ComesBack {

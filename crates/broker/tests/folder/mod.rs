@@ -80,7 +80,7 @@ pub async fn fill(broker: &Embedded, rounds: u64, bytes: usize) -> Vec<Vec<(u64,
     for round in 0..rounds {
         for partition in 0..PARTITIONS {
             let id = format!("{round}-{partition}");
-            let position = produce(&broker, partition, &id, bytes).await;
+            let position = produce(broker, partition, &id, bytes).await;
             sent[partition as usize].push((position, id));
         }
     }
