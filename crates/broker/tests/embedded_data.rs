@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use folder::*;
-use keylane_broker::embedded::OpenError;
-use keylane_broker::embedded::data::{check, repair, restore};
+use keylane_broker::embedded::data::{RestoreError, check, repair, restore};
+use keylane_broker::embedded::{Embedded, OpenError};
 use keylane_broker::{Broker, BrokerError, Commit, LogKind, TopicSpec};
+use keylane_core::{Draft, Frames};
 
 /// BRK-1: a folder that is whole is called so, with what lies in it; somebody else's files are named and left alone.
 #[tokio::test]
@@ -84,6 +85,21 @@ async fn each_damaged_batch_is_named_with_its_positions_and_can_be_skipped() {
     }
 }
 
+/// What happens to a folder with so many segments of the topic.
+type Harm = fn(&Path, u64);
+
+/// Each with whether something is lost by it, if the log was closed before.
+const HARMS: [(&str, Harm, bool); 8] = [
+    ("missing in the middle", |dir, _| std::fs::remove_file(segment(dir, "topics/orders", 2)).unwrap(), true),
+    ("missing at the end", |dir, n| std::fs::remove_file(segment(dir, "topics/orders", n)).unwrap(), true),
+    ("no header at the end", |dir, n| flip(&segment(dir, "topics/orders", n), 20), true),
+    ("no header", |dir, _| flip(&segment(dir, "topics/orders", 2), 20), true),
+    ("cut in the middle", |dir, _| cut(&segment(dir, "topics/orders", 2), 10_000), true),
+    ("cut at the end", |dir, n| cut(&segment(dir, "topics/orders", n), 300), true),
+    ("cut behind the end", |dir, n| cut(&segment(dir, "topics/orders", n), 60_000), false),
+    ("no end", |dir, _| std::fs::remove_file(dir.join("topics/orders/end")).unwrap(), false),
+];
+
 /// BRK-1: what is missing as a whole, or cut, is told, and can be skipped.
 #[tokio::test]
 async fn missing_cut_and_headless_segments_are_told_and_can_be_skipped() {
@@ -92,25 +108,7 @@ async fn missing_cut_and_headless_segments_are_told_and_can_be_skipped() {
     let count =
         found(whole.path()).logs.iter().find(|log| log.name == "topics/orders").unwrap().segments.len();
     assert!(count >= 4, "{count}");
-    type Harm = fn(&Path, u64);
-    let harms: [(&str, Harm, bool); 7] = [
-        (
-            "missing in the middle",
-            |dir, _| std::fs::remove_file(segment(dir, "topics/orders", 2)).unwrap(),
-            true,
-        ),
-        (
-            "missing at the end",
-            |dir, n| std::fs::remove_file(segment(dir, "topics/orders", n)).unwrap(),
-            true,
-        ),
-        ("no header", |dir, _| flip(&segment(dir, "topics/orders", 2), 20), true),
-        ("cut in the middle", |dir, _| cut(&segment(dir, "topics/orders", 2), 10_000), true),
-        ("cut at the end", |dir, n| cut(&segment(dir, "topics/orders", n), 300), true),
-        ("cut behind the end", |dir, n| cut(&segment(dir, "topics/orders", n), 60_000), false),
-        ("no end", |dir, _| std::fs::remove_file(dir.join("topics/orders/end")).unwrap(), false),
-    ];
-    for (what, harm, loses) in harms {
+    for (what, harm, loses) in HARMS {
         let dir = tempfile::tempdir().unwrap();
         copy_folder(whole.path(), dir.path());
         harm(dir.path(), count as u64);
@@ -134,6 +132,169 @@ async fn missing_cut_and_headless_segments_are_told_and_can_be_skipped() {
             assert!(produce(&broker, partition, "next", 40).await >= 150, "{what}");
         }
     }
+}
+
+/// P1, P10, BRK-1: after a kill nobody knows how far the log reached. Where its end is missing, cut, or without a header,
+/// all that may have been there is called lost, and no position is given out twice.
+#[tokio::test]
+async fn after_a_kill_whatever_had_room_at_a_lost_end_is_in_doubt_and_no_position_comes_twice() {
+    let whole = tempfile::tempdir().unwrap();
+    let sent = filled_and_killed(whole.path(), 150, 400).await;
+    let report = found(whole.path());
+    let segments = &report.logs.iter().find(|log| log.name == "topics/orders").unwrap().segments;
+    let (count, last) = (segments.len(), segments.last().unwrap());
+    assert!(report.is_whole() && count >= 4, "{report:?}");
+    assert!(last.batches > 20 && last.used_bytes < 60_000, "{last:?}");
+    for (what, harm, loses) in HARMS {
+        let dir = tempfile::tempdir().unwrap();
+        copy_folder(whole.path(), dir.path());
+        harm(dir.path(), count as u64);
+        let damages: Vec<_> = found(dir.path()).damages().cloned().collect();
+        assert!(open(dir.path()).topic("orders").await.is_err(), "{what}");
+        let in_doubt = what.contains("the end");
+        assert_eq!(damages.iter().any(|damage| !damage.lost.is_empty()), loses || in_doubt, "{what}");
+        // One after the other, each as if the operator had stopped there to look.
+        for damage in &damages {
+            let done = repair(dir.path(), &options(), std::slice::from_ref(&damage.word)).unwrap();
+            assert_eq!(done[0].lost, damage.lost, "{what}");
+        }
+        assert!(found(dir.path()).is_whole(), "{what}");
+        let broker = open(dir.path());
+        for (partition, sent) in (0..).zip(&sent) {
+            let of = format!("partition {partition}");
+            let lost = damages.iter().flat_map(|damage| &damage.lost).filter(|lost| lost.of == of);
+            let lost: Vec<_> = lost.collect();
+            assert_eq!(lost.iter().any(|lost| lost.at_most), in_doubt, "{what}: {lost:?}");
+            let mut want = sent.clone();
+            want.retain(|(position, _)| !lost.iter().any(|lost| (lost.from..lost.to).contains(position)));
+            assert_eq!(read(&broker, partition).await.unwrap(), want, "{what}");
+            assert!(produce(&broker, partition, "next", 40).await >= sent.len() as u64, "{what}");
+        }
+    }
+}
+
+/// P1, P10, BRK-1: the segments before a lost end may lack their own ends, and nobody sees it any more; whatever is
+/// skipped first, no position comes twice.
+#[tokio::test]
+async fn damage_before_a_lost_end_makes_the_doubt_no_smaller() {
+    let whole = tempfile::tempdir().unwrap();
+    let sent = filled_and_killed(whole.path(), 150, 400).await;
+    let report = found(whole.path());
+    let count = report.logs.iter().find(|log| log.name == "topics/orders").unwrap().segments.len() as u64;
+    for order in [[0, 1], [1, 0]] {
+        let dir = tempfile::tempdir().unwrap();
+        copy_folder(whole.path(), dir.path());
+        // Of the segment before the last all but the first batches, and the last one as a whole.
+        let path = segment(dir.path(), "topics/orders", count - 1);
+        let starts = batches(&std::fs::read(&path).unwrap());
+        cut(&path, starts[3] as u64 + 100);
+        std::fs::remove_file(segment(dir.path(), "topics/orders", count)).unwrap();
+        let damages: Vec<_> = found(dir.path()).damages().cloned().collect();
+        assert_eq!(damages.len(), 2, "{damages:?}");
+        for word in order.map(|index| &damages[index].word) {
+            // Once there is a last segment again, nobody misses what was cut behind the end of the one before.
+            if found(dir.path()).damages().any(|damage| damage.word == *word) {
+                repair(dir.path(), &options(), std::slice::from_ref(word)).unwrap();
+            }
+        }
+        assert!(found(dir.path()).is_whole(), "{order:?}");
+        let broker = open(dir.path());
+        for (partition, sent) in (0..).zip(&sent) {
+            assert!(produce(&broker, partition, "next", 40).await >= sent.len() as u64, "{order:?}");
+        }
+    }
+}
+
+/// P1, BRK-1: several places are damaged where nothing behind them says what they held. Whichever is skipped first, and
+/// if the file was cut as well, no position comes twice.
+#[tokio::test]
+async fn several_damaged_places_at_the_end_are_skipped_in_any_order() {
+    const LARGE: u64 = 200;
+    let (running, whole) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let broker = open(running.path());
+    fill(&broker, 2, 40).await;
+    let mut many = Frames::default();
+    for _ in 0..LARGE {
+        many.push(0, &Draft { id: "i", ..Draft::default() }).unwrap();
+    }
+    assert!(broker.produce("orders", many).await.iter().all(Result::is_ok));
+    for partition in [1, 0, 1] {
+        produce(&broker, partition, "i", 40).await;
+    }
+    copy_folder(running.path(), whole.path());
+    let starts = batches(&std::fs::read(segment(whole.path(), "topics/orders", 1)).unwrap());
+    let count = starts.len();
+    for is_cut in [false, true] {
+        for order in [[0, 1], [1, 0]] {
+            let dir = tempfile::tempdir().unwrap();
+            copy_folder(whole.path(), dir.path());
+            let path = segment(dir.path(), "topics/orders", 1);
+            // Both are of partition 0, of which nothing lies behind the second.
+            for start in [starts[count - 4], starts[count - 2]] {
+                flip(&path, start + 20);
+            }
+            if is_cut {
+                cut(&path, starts[count - 1] as u64 + 100);
+            }
+            let damages: Vec<_> = found(dir.path()).damages().cloned().collect();
+            assert_eq!(damages.len(), 2, "{damages:?}");
+            let words = order.map(|index| damages[index].word.clone());
+            skip_all(dir.path(), &words);
+            let broker = open(dir.path());
+            for (partition, sent) in [(0, 2 + LARGE + 1), (1, 4)] {
+                let next = produce(&broker, partition, "next", 40).await;
+                assert!(next >= sent, "{is_cut} {order:?}: {next} of {partition}");
+            }
+        }
+    }
+}
+
+/// BRK-1, P10: what is small says what is lost of it, and what lies before it says the rest.
+#[tokio::test]
+async fn damaged_batches_of_different_partitions_leave_room_to_say_what_each_lost() {
+    let whole = tempfile::tempdir().unwrap();
+    filled(whole.path(), 5, 400).await;
+    let broker = open(whole.path());
+    for partition in [1, 2, 0, 1, 2] {
+        produce(&broker, partition, "i", 0).await;
+    }
+    drop(broker);
+    let path = segment(whole.path(), "topics/orders", 1);
+    let starts = batches(&std::fs::read(&path).unwrap());
+    // Partition 0's last large one, and partition 2's small one: behind both lies one of each.
+    for start in [starts[12], starts[16]] {
+        flip(&path, start + 20);
+    }
+    let damages: Vec<_> = found(whole.path()).damages().cloned().collect();
+    let lost: Vec<Vec<_>> =
+        damages.iter().map(|damage| damage.lost.iter().map(|lost| &lost.of).collect()).collect();
+    assert_eq!(lost, [["partition 0"], ["partition 2"]]);
+    let words: Vec<_> = damages.iter().map(|damage| damage.word.clone()).collect();
+    skip_all(whole.path(), &words);
+    assert_eq!(open(whole.path()).troubles().await, []);
+}
+
+/// BRK-1: a start wants to find the place that the log is known to have reached, also once damage around it was skipped.
+#[tokio::test]
+async fn damage_on_both_sides_of_the_recorded_end_can_be_skipped() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path(), 2, 40).await;
+    let copy = tempfile::tempdir().unwrap();
+    let broker = open(dir.path());
+    for _ in 0..3 {
+        produce(&broker, 0, "behind the recorded end", 40).await;
+    }
+    copy_folder(dir.path(), copy.path());
+    let path = segment(copy.path(), "topics/orders", 1);
+    let starts = batches(&std::fs::read(&path).unwrap());
+    for start in [starts[5], starts[6]] {
+        flip(&path, start + 20);
+    }
+    let words: Vec<_> = found(copy.path()).damages().map(|damage| damage.word.clone()).collect();
+    skip_all(copy.path(), &words);
+    let broker = open(copy.path());
+    assert_eq!(broker.troubles().await, []);
+    assert!(produce(&broker, 0, "next", 40).await >= 5);
 }
 
 /// BRK-6, P10: damage in the journals' log is told by group; skipped, only the journal that lost a record stays unread,
@@ -393,6 +554,68 @@ async fn a_restore_that_fails_leaves_an_empty_folder_and_one_that_was_cut_off_ca
     std::fs::write(target.join("journals/0000000000000001.seg"), "half a file").unwrap();
     restore(&backup, &target).unwrap();
     assert!(found(&target).is_whole());
+}
+
+/// P1, BRK-1: a folder into which a restore writes, or wrote until it was cut off, is opened and mended by nobody.
+#[tokio::test]
+async fn a_folder_whose_restore_is_not_finished_is_neither_opened_nor_mended() {
+    let folder = tempfile::tempdir().unwrap();
+    let [data, backup, target] = ["data", "backup", "target"].map(|name| folder.path().join(name));
+    let sent = filled(&data, 300, 900).await;
+    open(&data).backup(&backup).await.unwrap();
+    std::fs::create_dir(&target).unwrap();
+    let restoring = std::thread::spawn({
+        let (backup, target) = (backup.clone(), target.clone());
+        move || restore(&backup, &target)
+    });
+    while !target.join("restoring").exists() && !restoring.is_finished() {
+        std::hint::spin_loop();
+    }
+    // As often as a hasty supervisor starts it.
+    let broker = loop {
+        match Embedded::open(&target, options()) {
+            Ok(broker) => break broker,
+            Err(OpenError::Locked(_) | OpenError::Restoring(_)) => {}
+            Err(other) => panic!("{other}"),
+        }
+    };
+    restoring.join().unwrap().unwrap();
+    for (partition, sent) in (0..).zip(sent) {
+        assert_eq!(read(&broker, partition).await.unwrap(), sent);
+    }
+    drop(broker);
+
+    std::fs::write(target.join("restoring"), "").unwrap();
+    let refused = Embedded::open(&target, options()).err().unwrap();
+    assert!(refused.to_string().contains("keylane data restore"), "{refused}");
+    let word = ["topics/orders:1:64".to_owned()];
+    assert!(matches!(repair(&target, &options(), &word), Err(OpenError::Restoring(_))));
+    assert!(matches!(check(&target, &options()), Err(OpenError::Restoring(_))));
+}
+
+/// P1, BRK-1: a restore that is repeated removes nothing of a folder that somebody uses, whatever lies in it.
+#[tokio::test]
+async fn a_restore_leaves_a_folder_alone_that_is_in_use() {
+    use keylane_broker::embedded::disk::{Disk, RealDisk};
+    let folder = tempfile::tempdir().unwrap();
+    let [data, backup, new] = ["data", "backup", "new"].map(|name| folder.path().join(name));
+    filled(&data, 3, 40).await;
+    open(&data).backup(&backup).await.unwrap();
+    let beside = folder.path().join("new.restoring");
+    for (target, used) in [(&data, &data), (&new, &beside)] {
+        if !used.exists() {
+            std::fs::create_dir(used).unwrap();
+            std::fs::write(used.join("broker"), "half of it").unwrap();
+        }
+        std::fs::write(used.join("restoring"), "").unwrap();
+        let in_use = RealDisk.lock(&used.join("lock")).unwrap();
+        let refused = restore(&backup, target).unwrap_err();
+        assert!(matches!(&refused, RestoreError::InUse(folder) if folder == used), "{refused}");
+        assert!(used.join("broker").exists() && used.join("restoring").exists());
+        drop(in_use);
+        restore(&backup, target).unwrap();
+        assert!(found(target).is_whole());
+    }
 }
 
 /// BRK-1: what lies in a backup and in a folder that was made of it is the owner's alone, as in the data folder.

@@ -6,10 +6,14 @@
 mod rig;
 
 use std::path::Path;
-use std::sync::Arc;
-use std::task::Poll;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use keylane_broker::embedded::Embedded;
+use keylane_broker::embedded::data::check;
 use keylane_broker::embedded::disk::Fault;
 use keylane_broker::{Broker, BrokerError, Commit, Journal, JournalName, LogKind, ProduceError};
 use rig::{Rig, frames, poll};
@@ -104,6 +108,85 @@ fn a_group_that_commits_while_it_is_forgotten_stops_no_journal() {
     }
     let anew = journal(&rig, LogKind::Journal, 0);
     assert_eq!(rig.run(anew.append("anew".into(), Some(0))), Ok(0));
+}
+
+type Produced = BoxFuture<'static, Vec<Result<u64, ProduceError>>>;
+
+/// A caller that produces again as soon as it hears what became of the last time, on the thread that tells it.
+struct ComesBack {
+    broker: Arc<Embedded>,
+    calls: Mutex<Vec<Produced>>,
+}
+
+impl ComesBack {
+    fn call(self: &Arc<Self>) {
+        let broker = Arc::clone(&self.broker);
+        let mut call = async move { broker.produce("orders", frames(&[(0, "again", 10)])).await }.boxed();
+        let waker = Waker::from(Arc::clone(self));
+        assert!(call.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        self.calls.lock().expect("no panic").push(call);
+    }
+
+    fn count(&self) -> usize {
+        self.calls.lock().expect("no panic").len()
+    }
+}
+
+impl Wake for ComesBack {
+    fn wake(self: Arc<Self>) {
+        // Without an end it would never come back from here.
+        if self.count() < 1000 {
+            self.call();
+        }
+    }
+}
+
+/// P2, P10: what was under way when a group failed is refused, and not who comes back at once when it hears of it.
+#[test]
+fn who_comes_back_at_once_after_a_refusal_is_written_once_there_is_room() {
+    let mut rig = Rig::new(6);
+    rig.open().expect("an empty disk");
+    rig.create("orders", &rig::spec(1));
+    let calls = Mutex::default();
+    let caller = Arc::new(ComesBack { broker: Arc::clone(rig.broker()), calls });
+    caller.call();
+    rig.disk.fail(Fault::RefusedWrite, 1);
+    rig.broker().commit_once();
+    assert_eq!(caller.count(), 2, "the first was refused, and the second waits");
+    rig.broker().commit_once();
+    let mut calls = std::mem::take(&mut *caller.calls.lock().expect("no panic"));
+    let told: Vec<_> = calls.iter_mut().map(|call| poll(call.as_mut())).collect();
+    assert!(matches!(&told[0], Poll::Ready(told) if told[0].is_err()), "{told:?}");
+    assert!(matches!(&told[1], Poll::Ready(told) if told[0].is_ok()), "{told:?}");
+}
+
+/// P1, P10: a log that was closed and is opened on a full disk no longer says that it is closed: more may follow.
+#[test]
+fn a_log_that_is_opened_on_a_full_disk_no_longer_counts_as_closed() {
+    for crash in [Rig::kill as fn(&mut Rig), Rig::cut_power] {
+        let mut rig = Rig::new(7);
+        rig.open().expect("an empty disk");
+        rig.create("orders", &rig::spec(1));
+        produce(&rig, "old", 10).expect("room");
+        rig.close();
+        let newest = rig.segments("topics/orders").remove(0);
+        let cut = |rig: &Rig| {
+            let whole = rig.disk.contents(&newest).expect("a segment");
+            rig.disk.set_contents(&newest, whole[..whole.len() - 8].to_vec());
+            let report = check(Path::new("data"), &rig.options).expect("nobody has it");
+            rig.disk.set_contents(&newest, whole);
+            report.damages().flat_map(|damage| damage.lost.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(cut(&rig), [], "it is known where it ended");
+        rig.disk.fail(Fault::Create, 3);
+        rig.open().expect("a full disk is no damage");
+        produce(&rig, "new", 10).expect("room");
+        crash(&mut rig);
+        let lost = cut(&rig);
+        assert!(lost.len() == 1 && lost[0].from == 2 && lost[0].at_most, "{lost:?}");
+        rig.open().expect("no damage");
+        assert_eq!(rig.read("orders", 0).expect("no damage").len(), 2);
+    }
 }
 
 /// P10, BRK-6: a disk that is full of what is dead has room.

@@ -61,6 +61,19 @@ async fn limits_are_changed_and_an_operators_own_settings_stay() {
     produce(&broker, "own", 0, &["a", "b"]).await;
 }
 
+/// MSG-4: a broker that has not heard yet of a change which the cluster accepted is not believed.
+#[tokio::test]
+async fn what_was_just_changed_is_what_is_described() {
+    let broker = open(&Cluster::shared());
+    let mut spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
+    broker.create_topic("changed", &spec).await.expect("it is made");
+    for day in 1..60 {
+        spec.retention_ms = Some(day * 86_400_000);
+        assert_eq!(broker.create_topic("changed", &spec).await.expect("it is changed").spec, spec);
+        assert_eq!(broker.create_topic("changed", &spec).await.expect("it is there").spec, spec);
+    }
+}
+
 /// BRK-9: what weakens a promise is told by the broker, and nothing of a topic that is well kept but for its one copy.
 #[tokio::test]
 async fn weak_settings_are_told() {

@@ -23,6 +23,8 @@ pub(crate) trait Gather: Default {
 pub(crate) struct Entrance<G: Gather> {
     group: G,
     group_kib: usize,
+    /// The first call in the group.
+    group_from: Option<u64>,
     kib_max: usize,
     /// Of all that was admitted and not yet written.
     held_kib: usize,
@@ -50,6 +52,7 @@ impl<G: Gather> Entrance<G> {
         Entrance {
             group: G::default(),
             group_kib: 0,
+            group_from: None,
             kib_max,
             held_kib: 0,
             outside: VecDeque::new(),
@@ -64,7 +67,7 @@ impl<G: Gather> Entrance<G> {
         self.last_id += 1;
         let ticket = Ticket { id: self.last_id, kib };
         if (self.outside.is_empty() || overtake) && self.held_kib + kib <= self.kib_max {
-            self.admit(kib, call);
+            self.admit(ticket.id, kib, call);
         } else {
             self.outside.push_back(Outside { id: ticket.id, kib, call });
         }
@@ -85,7 +88,18 @@ impl<G: Gather> Entrance<G> {
 
     /// Takes the group that has gathered, and what [`Entrance::written`] is to be told of it.
     pub fn take(&mut self) -> (G, usize) {
+        self.group_from = None;
         (std::mem::take(&mut self.group), std::mem::take(&mut self.group_kib))
+    }
+
+    /// The same, if any of it was entered by when [`Entrance::last`] said `last`.
+    pub fn take_up_to(&mut self, last: u64) -> Option<(G, usize)> {
+        self.group_from.is_some_and(|first| first <= last).then(|| self.take())
+    }
+
+    /// The call that was entered last.
+    pub fn last(&self) -> u64 {
+        self.last_id
     }
 
     /// A group was written, or refused. True if others were admitted.
@@ -97,21 +111,23 @@ impl<G: Gather> Entrance<G> {
     /// Drops all that waits: nobody will write it.
     pub fn clear(&mut self) {
         self.group = G::default();
+        self.group_from = None;
         self.outside.clear();
     }
 
     fn admit_all(&mut self) -> bool {
         let before = self.group_kib;
         while self.outside.front().is_some_and(|next| self.held_kib + next.kib <= self.kib_max) {
-            let Some(Outside { kib, call, .. }) = self.outside.pop_front() else {
+            let Some(Outside { id, kib, call }) = self.outside.pop_front() else {
                 break;
             };
-            self.admit(kib, call);
+            self.admit(id, kib, call);
         }
         self.group_kib > before
     }
 
-    fn admit(&mut self, kib: usize, call: G::Call) {
+    fn admit(&mut self, id: u64, kib: usize, call: G::Call) {
+        self.group_from.get_or_insert(id);
         self.held_kib += kib;
         self.group_kib += kib;
         self.group.admit(call);
@@ -177,5 +193,22 @@ mod tests {
         assert_eq!((group, room), (vec![2], 10));
         assert!(entrance.written(room));
         assert_eq!(entrance.take().0, [3]);
+    }
+
+    /// P2: what waited is told from what came since, also while some of it waits outside.
+    #[test]
+    fn what_was_entered_up_to_a_call_is_taken_and_no_more_than_its_groups() {
+        let mut entrance: Entrance<Vec<u32>> = Entrance::new(10);
+        entrance.enter(kib(8), 1, false);
+        entrance.enter(kib(5), 2, false);
+        let last = entrance.last();
+        for want in [[1], [2]] {
+            let (group, room) = entrance.take_up_to(last).expect("it waits");
+            assert_eq!(group, want);
+            entrance.written(room);
+        }
+        entrance.enter(kib(1), 3, false);
+        assert_eq!(entrance.take_up_to(last), None);
+        assert_eq!(entrance.take(), (vec![3], 1));
     }
 }

@@ -20,6 +20,12 @@ pub enum OpenError {
         .0.display()
     )]
     Locked(PathBuf),
+    /// A restore is writing to it, or was cut off.
+    #[error(
+        "a restore into the folder {} is not finished; wait for it, or run the same `keylane data restore` again, which begins anew",
+        .0.display()
+    )]
+    Restoring(PathBuf),
     /// The file system refuses.
     #[error("cannot {action} {}: {error}", path.display())]
     Io {

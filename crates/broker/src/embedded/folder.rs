@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 
 use tokio::sync::watch;
 
-use super::data::Captured;
+use super::data::{Captured, refuse_restoring};
 use super::failure::{Action, Failure, OpenError};
 use super::groups::{Groups, Standing};
 use super::journals::{JournalLog, Role, latest, parse_commit, parse_name};
@@ -47,8 +47,9 @@ pub(crate) struct Folder {
     pub members: Arc<Members>,
     /// Held while a topic is made or changed: both take long, and must not happen twice.
     making: Mutex<()>,
-    /// Held while a backup is made.
-    pub backing_up: Mutex<()>,
+    /// Held to write while a backup is made, and to read while a group is forgotten, in two logs one after the other: a
+    /// backup in between would have one half of it.
+    pub backing_up: tokio::sync::RwLock<()>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     pub closed: watch::Sender<bool>,
     pub scrub: Arc<Scrub>,
@@ -70,13 +71,14 @@ impl Folder {
         let host = options.host.clone();
         let topics_dir = root.join("topics");
         make_dir(&host, root)?;
-        make_dir(&host, &topics_dir)?;
         let folder_lock = host.disk.lock(&root.join("lock")).map_err(|error| {
             match error.kind() == std::io::ErrorKind::WouldBlock {
                 true => OpenError::Locked(root.to_owned()),
                 false => Failure::io(Action::Lock, root)(error).into(),
             }
         })?;
+        refuse_restoring(&host, root)?;
+        make_dir(&host, &topics_dir)?;
         let groups = Arc::new(Groups::default());
         make_private(&host, root);
         let (journals, holds) = match open_journals(root, &options) {
@@ -101,7 +103,7 @@ impl Folder {
             holds,
             members: Arc::default(),
             making: Mutex::default(),
-            backing_up: Mutex::default(),
+            backing_up: tokio::sync::RwLock::default(),
             threads: Mutex::default(),
             closed: watch::Sender::new(false),
             scrub: Arc::default(),

@@ -304,6 +304,11 @@ impl Broker for Embedded {
 
     async fn forget_group(&self, group: &str, topic: &str) -> Result<bool, BrokerError> {
         let (journals, holds) = (self.folder.journals()?, self.folder.holds()?);
+        // Asked before the first step: a backup that came between two would refuse the second.
+        let Ok(_no_backup) = self.folder.backing_up.try_read() else {
+            let wait = "a backup is being made, and no group is forgotten before it is done";
+            return Err(BrokerError::Unavailable(wait.to_owned()));
+        };
         // Nobody joins while its journals go.
         let _member = self.folder.members.keep_out(group, topic)?;
         let of = |log: &JournalLog| streams_of(log, group, topic);

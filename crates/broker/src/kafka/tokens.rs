@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "gives tokens to librdkafka; see above")]
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fmt;
 use std::ptr;
 use std::sync::{Arc, Mutex, Weak};
@@ -49,6 +49,9 @@ const AGAIN_MAX: Duration = Duration::from_secs(30);
 const ANSWER_BYTES_MAX: usize = 256 << 10;
 /// Of a token's life, the part after which the next one is fetched.
 const RENEW_AT: f64 = 0.6;
+/// No token is used for longer, whatever it says: one without a foreseeable end would never be renewed, and the client
+/// counts in microseconds.
+const LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// How long a token without an end of its own is used.
 const LIFE: Duration = Duration::from_secs(300);
 
@@ -189,7 +192,7 @@ pub(crate) struct Tokens {
 struct State {
     clients: Vec<Weak<dyn Bearer>>,
     token: Option<Token>,
-    /// Why the last fetch failed.
+    /// Why the last fetch failed, or no client takes what was fetched.
     failed: Option<String>,
 }
 
@@ -222,9 +225,10 @@ impl Tokens {
         let mut again = AGAIN;
         loop {
             self.threads.may_be_struck(SERVING);
-            let wait = match self.fetch(client).await {
-                Ok((token, life)) => {
-                    self.give(token);
+            let fetched = self.fetch(client).await;
+            let given = fetched.and_then(|(token, life)| self.give(token).map(|()| life));
+            let wait = match given {
+                Ok(life) => {
                     again = AGAIN;
                     life.mul_f64(RENEW_AT)
                 }
@@ -281,19 +285,24 @@ impl Tokens {
     }
 
     /// All clients get the token; those that are gone are forgotten.
-    fn give(&self, token: Token) {
+    fn give(&self, token: Token) -> Result<(), String> {
         let mut state = lock(&self.state);
         state.clients.retain(|client| client.strong_count() > 0);
         let clients: Vec<Arc<dyn Bearer>> = state.clients.iter().filter_map(Weak::upgrade).collect();
         // Held all the while: who serves a new client must not give it an older one behind this.
-        clients.iter().for_each(|client| self.set(&**client, &token));
+        let mut set: Vec<_> = clients.iter().map(|client| self.set(&**client, &token)).collect();
+        // One that nobody takes changes nothing: the last one is used for as long as it lives.
+        if set.iter().all(Result::is_err) {
+            set.pop().unwrap_or(Ok(()))?;
+        }
         state.token = Some(token);
         state.failed = None;
         drop(state);
+        Ok(())
     }
 
-    /// Waits for nobody. The caller holds the state.
-    fn set(&self, client: &dyn Bearer, token: &Token) {
+    /// Waits for nobody. The caller holds the state. The error says why the client does not take it.
+    fn set(&self, client: &dyn Bearer, token: &Token) -> Result<(), String> {
         let text = |text: &str| CString::new(text).unwrap_or_default();
         let extensions: Vec<CString> =
             self.endpoint.extensions.iter().flat_map(|(name, value)| [text(name), text(value)]).collect();
@@ -312,9 +321,16 @@ impl Tokens {
                 error.len(),
             )
         };
-        if set != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
-            tracing::warn!(?set, "kafka: a client does not take the token that was fetched");
+        if set == RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR {
+            return Ok(());
         }
+        // SAFETY: the client ends it with a zero, within the room that it was given.
+        let why = unsafe { CStr::from_ptr(error.as_ptr()) }.to_string_lossy();
+        // Behind it is what is wrong, which may be the token (SEC-5).
+        let why = why.split(": ").next().unwrap_or_default();
+        tracing::warn!(?set, why, "kafka: a client does not take the token that was fetched");
+        let url = self.endpoint.shown();
+        Err(format!("{url} answers with a token that no client takes with {EXTENSIONS}: {why}"))
     }
 }
 
@@ -332,7 +348,8 @@ impl TokenKeeper {
         state.clients.push(Arc::downgrade(client));
         // With the state held: a newer one may come any moment, and must not be replaced by this.
         if let Some(token) = &state.token {
-            self.0.set(&**client, token);
+            // What is wrong is logged, and told once no client takes the next one either.
+            let _taken = self.0.set(&**client, token);
         }
     }
 
@@ -373,7 +390,8 @@ fn token(answer: &Answer, now_ms: i64) -> Result<(Token, Duration), &'static str
     let told = answer.expires_in.map(|seconds| now_ms.saturating_add_unsigned(seconds.saturating_mul(1_000)));
     let ends_ms = claims.exp.map(|seconds| (seconds * 1_000.0) as i64).or(told);
     let ends_ms = ends_ms.unwrap_or(now_ms + LIFE.as_millis() as i64);
-    let life = u64::try_from(ends_ms - now_ms).map_err(|_| "has ended already")?;
+    let ends_ms = ends_ms.min(now_ms + LIFE_MAX.as_millis() as i64);
+    let life = u64::try_from(ends_ms.saturating_sub(now_ms)).map_err(|_| "has ended already")?;
     let c_text = |text: &str| CString::new(text).map_err(|_| "has a zero byte");
     let principal = claims.sub.as_deref().unwrap_or("keylane");
     let token = Token { value: c_text(&answer.access_token)?, principal: c_text(principal)?, ends_ms };
@@ -509,26 +527,51 @@ mod tests {
         }
     }
 
+    /// A client like ours.
+    fn consumer() -> BaseConsumer<Context> {
+        let mut config = rdkafka::ClientConfig::new();
+        config.set("bootstrap.servers", "127.0.0.1:1").set("security.protocol", "SASL_PLAINTEXT");
+        config.set("sasl.mechanism", "OAUTHBEARER").create_with_context(Context::default()).expect("one")
+    }
+
+    fn keeper() -> TokenKeeper {
+        let endpoint = Endpoint::of(&settings(&FULL)).expect("it is well formed").expect("it is set");
+        let (state, ended, threads) = (Mutex::default(), Notify::new(), Threads::default());
+        TokenKeeper(Arc::new(Tokens { endpoint, state, ended, threads }))
+    }
+
+    fn made(value: &str) -> Token {
+        let answer = Answer { access_token: value.to_owned(), expires_in: Some(60) };
+        token(&answer, now_ms()).expect("a token").0
+    }
+
+    /// BRK-8, SEC-5: a token that no client takes is no token, and `/readyz` says why; it is not shown.
+    #[test]
+    fn a_token_that_is_not_taken_is_told() {
+        let keeper = keeper();
+        let client: Arc<dyn Bearer> = Arc::new(consumer());
+        keeper.serve(&client);
+        let why = keeper.0.give(made("not\u{1}good")).expect_err("it is none");
+        keeper.0.failed(why);
+        let trouble = keeper.trouble().expect("there is no other");
+        assert!(trouble.contains("no client takes") && !trouble.contains("good"), "{trouble}");
+        keeper.0.give(made("good")).expect("it is taken");
+        assert_eq!(keeper.trouble(), None);
+        let why = keeper.0.give(made("not\u{1}good")).expect_err("it is none");
+        keeper.0.failed(why);
+        assert_eq!(keeper.trouble(), None, "the last one lives");
+    }
+
     /// BRK-2, BRK-8: two who give tokens to one client do it one behind the other, so that no older one replaces a newer.
     #[test]
     fn no_older_token_replaces_a_newer_one() {
-        let endpoint = Endpoint::of(&settings(&FULL)).expect("it is well formed").expect("it is set");
-        let (state, ended, threads) = (Mutex::default(), Notify::new(), Threads::default());
-        let keeper = TokenKeeper(Arc::new(Tokens { endpoint, state, ended, threads }));
-        let mut config = rdkafka::ClientConfig::new();
-        config.set("bootstrap.servers", "127.0.0.1:1").set("security.protocol", "SASL_PLAINTEXT");
-        let consumer =
-            config.set("sasl.mechanism", "OAUTHBEARER").create_with_context(Context::default()).expect("one");
+        let keeper = keeper();
         let tokens = Arc::downgrade(&keeper.0);
-        let watched = Arc::new(Watched { consumer, tokens, held: Mutex::default() });
+        let watched = Arc::new(Watched { consumer: consumer(), tokens, held: Mutex::default() });
         let client: Arc<dyn Bearer> = watched.clone();
-        let made = |value: &str| {
-            let answer = Answer { access_token: value.to_owned(), expires_in: Some(60) };
-            token(&answer, now_ms()).expect("a token").0
-        };
-        keeper.0.give(made("first"));
+        keeper.0.give(made("first")).expect("nobody has to take it");
         keeper.serve(&client);
-        keeper.0.give(made("second"));
+        keeper.0.give(made("second")).expect("it is taken");
         assert_eq!(*lock(&watched.held), [true, true]);
     }
 
@@ -544,5 +587,10 @@ mod tests {
         let (opaque, life) = token(&answer("opaque", Some(60)), 1_000_000).expect("a token");
         assert_eq!((opaque.ends_ms, life), (1_060_000, Duration::from_secs(60)));
         assert!(token(&answer(jwt, None), 3_000_000).is_err(), "it has ended");
+        let (endless, life) = token(&answer("opaque", Some(u64::MAX)), 1_000_000).expect("a token");
+        assert_eq!((endless.ends_ms, life), (1_000_000 + LIFE_MAX.as_millis() as i64, LIFE_MAX));
+        // {"exp":-1e300}
+        let long_ago = "e30.eyJleHAiOi0xZTMwMH0.c2ln";
+        assert!(token(&answer(long_ago, None), 1_000_000).is_err(), "it has ended");
     }
 }

@@ -58,7 +58,20 @@ pub fn name_of(group: &str, kind: LogKind) -> JournalName {
 
 /// A topic with `rounds` batches in each partition, one at a time, and two groups with journals.
 pub async fn filled(dir: &Path, rounds: u64, bytes: usize) -> Vec<Vec<(u64, String)>> {
-    let broker = open(dir);
+    fill(&open(dir), rounds, bytes).await
+}
+
+/// The same, as a kill leaves it: nobody has closed it.
+pub async fn filled_and_killed(dir: &Path, rounds: u64, bytes: usize) -> Vec<Vec<(u64, String)>> {
+    let running = tempfile::tempdir().unwrap();
+    let broker = open(running.path());
+    let sent = fill(&broker, rounds, bytes).await;
+    copy_folder(running.path(), dir);
+    sent
+}
+
+/// Makes the topic and the groups, and fills them.
+pub async fn fill(broker: &Embedded, rounds: u64, bytes: usize) -> Vec<Vec<(u64, String)>> {
     broker
         .create_topic("orders", &TopicSpec { partitions: PARTITIONS, ..TopicSpec::default() })
         .await
@@ -67,7 +80,7 @@ pub async fn filled(dir: &Path, rounds: u64, bytes: usize) -> Vec<Vec<(u64, Stri
     for round in 0..rounds {
         for partition in 0..PARTITIONS {
             let id = format!("{round}-{partition}");
-            let position = produce(&broker, partition, &id, bytes).await;
+            let position = produce(broker, partition, &id, bytes).await;
             sent[partition as usize].push((position, id));
         }
     }

@@ -13,7 +13,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, TryLockError};
+use std::sync::Arc;
 
 use super::super::failure::{Action, Failure};
 use super::super::folder::Folder;
@@ -32,12 +32,9 @@ pub(in crate::embedded) struct Captured {
 
 /// Copies `folder` to `target`, which is not there yet or empty.
 pub(in crate::embedded) fn back_up(folder: &Folder, target: &Path) -> Result<Backup, BrokerError> {
-    let _one_at_a_time = match folder.backing_up.try_lock() {
-        Err(TryLockError::WouldBlock) => {
-            let what = "another backup of the data folder is being made; wait until it is done";
-            return Err(BrokerError::Backup(what.to_owned()));
-        }
-        locked => locked,
+    let Ok(_one_at_a_time) = folder.backing_up.try_write() else {
+        let what = "another backup of the data folder is being made, or a group is being forgotten; wait until that is done";
+        return Err(BrokerError::Backup(what.to_owned()));
     };
     let made = prepare(folder.root(), target)?;
     copy_to(folder, target, made)
@@ -244,7 +241,11 @@ pub(super) fn sync(dir: &Path) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::*;
+    use crate::contract::{Broker, JournalName, LogKind, TopicSpec};
+    use crate::embedded::Embedded;
     use crate::embedded::options::Options;
 
     fn files(dir: &Path) -> u64 {
@@ -284,11 +285,53 @@ mod tests {
     fn one_backup_is_made_at_a_time() {
         let dir = tempfile::tempdir().expect("a folder");
         let folder = Folder::open(&dir.path().join("data"), Options::default()).expect("a new folder");
-        let first = folder.backing_up.try_lock().expect("nobody has it");
+        let first = folder.backing_up.try_write().expect("nobody has it");
         let second = back_up(&folder, &dir.path().join("backup"));
         assert!(matches!(&second, Err(BrokerError::Backup(said)) if said.contains("another")), "{second:?}");
         assert!(!dir.path().join("backup").exists());
         drop(first);
         back_up(&folder, &dir.path().join("backup")).expect("the first is done");
+    }
+
+    /// BRK-6, P1: a group is forgotten as a whole or not at all, whatever backup is asked for meanwhile; and a backup has it
+    /// as a whole or not at all.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_group_is_not_forgotten_while_a_backup_is_made_nor_the_other_way_round() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let data = dir.path().join("data");
+        let broker = Embedded::open(&data, Options::default()).expect("a new folder");
+        let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
+        broker.create_topic("orders", &spec).await.expect("a new topic");
+        let record = |kind| {
+            let name = JournalName { group: "group".into(), topic: "orders".into(), partition: 0, kind };
+            let broker = &broker;
+            async move { broker.journal(&name).await.expect("a journal").append("record".into(), None).await }
+        };
+        for kind in [LogKind::Journal, LogKind::Hold] {
+            assert_eq!(record(kind).await, Ok(0));
+        }
+        {
+            let _backup = broker.folder.backing_up.try_write().expect("nobody has it");
+            let refused = broker.forget_group("group", "orders").await;
+            assert!(
+                matches!(&refused, Err(BrokerError::Unavailable(why)) if why.contains("backup")),
+                "{refused:?}"
+            );
+        }
+        for kind in [LogKind::Journal, LogKind::Hold] {
+            assert_eq!(record(kind).await, Ok(1), "nothing of it was forgotten");
+        }
+        let target = dir.path().join("backup");
+        {
+            let mut forgotten = broker.forget_group("group", "orders");
+            assert!((&mut forgotten).now_or_never().is_none(), "the holds are being forgotten");
+            let refused = back_up(&broker.folder, &target);
+            assert!(
+                matches!(&refused, Err(BrokerError::Backup(why)) if why.contains("group")),
+                "{refused:?}"
+            );
+            assert_eq!(forgotten.await, Ok(true));
+        }
+        back_up(&broker.folder, &target).expect("it is done");
     }
 }

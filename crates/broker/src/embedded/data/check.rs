@@ -8,14 +8,15 @@ use super::super::failure::{Action, Failure, OpenError};
 use super::super::meta;
 use super::super::options::{Host, Options};
 use super::report::{Damage, LogReport, Lost, Report};
+use super::restore::{MARK, refuse_restoring};
 use super::walk::{LostRange, Mend, Region, Walked, ends_of, walk};
 use crate::embedded::journals::{Role, parse_name};
 use crate::embedded::segment::make::SPARE;
 use crate::embedded::segment::{end, segment_number, segment_path};
 
 /// What may lie in a data folder beside the logs: other parts of Keylane have folders of their own there.
-const ROOT_NAMES: [&str; 9] =
-    ["lock", "broker", "broker.new", "topics", "journals", "holds", "spill", "emergency", REPAIRED];
+const ROOT_NAMES: [&str; 10] =
+    ["lock", "broker", "broker.new", "topics", "journals", "holds", "spill", "emergency", REPAIRED, MARK];
 /// Where `repair` keeps what it wrote over.
 pub(super) const REPAIRED: &str = "repaired";
 /// The file there with a line for each repair.
@@ -53,7 +54,8 @@ pub(super) fn lock(
     // Whoever only reads can do so where nobody can write.
     let locked = if writes { host.disk.lock(&path) } else { host.disk.lock_to_read(&path) };
     match locked {
-        Ok(locked) => Ok(Some(locked)),
+        // Under the lock: a restore that is under way has it, and one that ended takes the mark away before.
+        Ok(locked) => refuse_restoring(host, root).map(|()| Some(locked)),
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
             Err(OpenError::Locked(root.to_owned()))
         }
@@ -161,12 +163,18 @@ fn range(stream: u32, from: u64, to: u64) -> LostRange {
 }
 
 fn damage(dir: &Path, name: &str, region: &Region, walked: &Walked, journals: bool) -> Damage {
+    let what = match region.behind {
+        0 => region.what.clone(),
+        _ => {
+            format!("{}; the log was not closed before, so that more may have been written here", region.what)
+        }
+    };
     Damage {
         word: format!("{name}:{}:{}", region.segment, region.from),
         file: segment_path(dir, region.segment),
         offset: region.from,
         bytes: region.to - region.from,
-        what: region.what.clone(),
+        what,
         lost: all_lost(walked, name, region, journals),
         can_be_skipped: !matches!(region.mend, Mend::Nothing),
     }

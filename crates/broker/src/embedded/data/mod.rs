@@ -8,6 +8,7 @@
 
 mod backup;
 mod check;
+mod doubt;
 mod gaps;
 mod manifest;
 mod repair;
@@ -20,4 +21,5 @@ pub(super) use backup::{Captured, back_up};
 pub use check::check;
 pub use repair::{Repaired, repair};
 pub use report::{Damage, LogReport, Lost, Report, SegmentReport};
+pub(super) use restore::refuse_restoring;
 pub use restore::{RestoreError, restore};

@@ -17,7 +17,7 @@ use crate::embedded::disk::Patient;
 use crate::embedded::segment::end::End;
 use crate::embedded::segment::make::{make_dir, sync_dir};
 use crate::embedded::segment::{
-    BATCH_HEADER, BatchHeader, Kind, ReadHeader, Segment, SegmentHeader, segment_path, stored_bytes,
+    BATCH_HEADER, BatchHeader, Kind, Segment, SegmentHeader, segment_path, stored_bytes,
 };
 
 /// A place that was repaired.
@@ -74,13 +74,23 @@ impl Repair<'_> {
     fn skip(&self, word: &str, region: &Region) -> Result<Repaired, Failure> {
         let path = segment_path(self.dir, region.segment);
         let kept = self.keep(&path, region)?;
-        // First what is said at the end of the log: once the place itself is whole, nobody sees that it was not.
+        // In the newest segment all that is in doubt is said at once: it is said behind the other places there, which
+        // afterwards would seem to hold nothing that nobody knows of.
+        let others = self.walked.regions.iter().filter(|other| {
+            other.segment == region.segment
+                && other.from != region.from
+                && !matches!(other.mend, Mend::Nothing)
+        });
+        let doubtful = others.flat_map(|other| &other.lost).filter(|range| range.at_most);
+        let told = Region { lost: region.lost.iter().chain(doubtful).copied().collect(), ..region.clone() };
+        let doubtful = told.lost.iter().filter(|range| range.at_most).chain(&told.gaps);
+        // First what is said at the end of the log: once the place itself is whole, nobody sees that it was not. For the
+        // same reason a file that was cut gets its length last.
         match &region.mend {
             Mend::Fill => {
                 self.part_from_copies(&path)?;
                 self.lengthen(&path, region.to)?;
-                let doubtful = region.lost.iter().filter(|range| range.at_most);
-                self.say_at_the_end(doubtful.chain(&region.gaps))?;
+                self.say_at_the_end(doubtful)?;
                 let batches = Batch::of(region);
                 let exactly = Some(region.to - region.from);
                 let bytes = lay_out(batches, region.generation, region.group, region.from, exactly);
@@ -88,10 +98,12 @@ impl Repair<'_> {
                     return Err(self.cannot(&path, region.from));
                 }
                 self.write(&path, &bytes, region.from)?;
+                self.lengthen(&path, region.made.unwrap_or(0))?;
             }
             Mend::Extend => {
                 self.part_from_copies(&path)?;
-                self.lengthen(&path, u64::MAX)?;
+                self.say_at_the_end(doubtful)?;
+                self.lengthen(&path, region.made.unwrap_or(0))?;
             }
             Mend::Anew(anew) => self.make_anew(&path, region, anew)?,
             Mend::MoveAway => {
@@ -103,7 +115,7 @@ impl Repair<'_> {
             Mend::Nothing => return Err(self.cannot(&path, region.from)),
         }
         let journals = !self.name.contains("topics/");
-        let lost = all_lost(self.walked, self.name, region, journals);
+        let lost = all_lost(self.walked, self.name, &told, journals);
         self.note(Repaired { word: word.to_owned(), lost, kept })
     }
 
@@ -173,19 +185,13 @@ impl Repair<'_> {
         sync_dir(self.host, self.dir)
     }
 
-    /// A file that was cut before `needed` becomes as long as it was made.
+    /// A file that is shorter than `needed` gets zeros up to there.
     fn lengthen(&self, path: &Path, needed: u64) -> Result<(), Failure> {
         let failed = || Failure::io(Action::Write, path);
         let file = self.host.disk.open(path).map_err(failed())?;
         let length = file.len().map_err(failed())?;
-        let made = match SegmentHeader::read(&*file).map_err(failed())? {
-            ReadHeader::Good(header, _) if header.capacity > 0 => header.capacity,
-            // An older version made it, which did not write down how long it is.
-            _ if needed < u64::MAX => needed,
-            _ => length,
-        };
-        if length < needed.min(made) {
-            file.write_at(&vec![0; (made - length) as usize], length).map_err(failed())?;
+        if length < needed {
+            file.write_at(&vec![0; (needed - length) as usize], length).map_err(failed())?;
             file.sync_data().map_err(Failure::io(Action::Sync, path))?;
         }
         Ok(())
@@ -206,8 +212,11 @@ impl Repair<'_> {
             return self.say_in_another(newest, batches);
         }
         self.part_from_copies(&newest.path)?;
-        self.lengthen(&newest.path, u64::MAX)?;
-        let bytes = lay_out(batches, newest.generation, self.walked.group, self.walked.end, None);
+        let behind = self.walked.end + (batches.len() * BATCH_HEADER) as u64;
+        self.lengthen(&newest.path, behind)?;
+        // A group of its own: what is left of one that was cut off may lie right behind.
+        let group = self.walked.group + 1;
+        let bytes = lay_out(batches, newest.generation, group, self.walked.end, None);
         self.write(&newest.path, &bytes, self.walked.end)
     }
 

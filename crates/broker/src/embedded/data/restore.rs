@@ -3,20 +3,28 @@
 //!
 //! A folder that is not there gets its name last, so that it is there whole or not at all. One that is there, and may be a
 //! mount point or a link to another disk, cannot: it gets its files one by one, the one that makes it a broker's last. In
-//! both a file says meanwhile that a restore is under way, so that only what a restore made is ever removed.
+//! both a file says meanwhile that a restore is under way, so that only what a restore made is ever removed. The folder's
+//! lock is held from before that file is made until it is gone: no server starts on half a restore, and no other restore
+//! removes what a server uses.
 
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use super::super::disk::{Disk, RealDisk};
+use super::super::failure::{Action, Failure, OpenError};
+use super::super::options::Host;
 use super::backup::{new_file, sync};
 use super::manifest::{self, Entry, Manifest};
 use crate::contract::Backup;
 
 /// The file that says that a restore is under way.
-const MARK: &str = "restoring";
+pub(super) const MARK: &str = "restoring";
+/// The file that is locked by whoever uses a folder.
+const LOCK: &str = "lock";
 /// What a file system has at its root.
 const LOST_AND_FOUND: &str = "lost+found";
 
@@ -27,6 +35,9 @@ pub enum RestoreError {
     /// The folder is in use for something.
     #[error("{} exists and is not empty; name a folder that is, or that is not there yet", .0.display())]
     NotEmpty(PathBuf),
+    /// A server uses the folder, or another restore writes to it.
+    #[error("{} is in use by another process: a server, a repair or a restore; wait for it, or stop it", .0.display())]
+    InUse(PathBuf),
     /// The backup is not whole.
     #[error("{}: {what}; the backup is not what was made, and nothing was restored", path.display())]
     Tampered {
@@ -50,14 +61,18 @@ fn io_at(path: &Path) -> impl FnOnce(io::Error) -> RestoreError {
     move |error| RestoreError::Io { path: path.to_owned(), error }
 }
 
+/// An error if a restore into the folder is not finished.
+pub(in crate::embedded) fn refuse_restoring(host: &Host, root: &Path) -> Result<(), OpenError> {
+    let names = host.disk.list(root).map_err(Failure::io(Action::List, root))?;
+    match is_ours(&names) {
+        true => Err(OpenError::Restoring(root.to_owned())),
+        false => Ok(()),
+    }
+}
+
 /// Verifies the backup and copies it to `folder`.
 pub fn restore(backup: &Path, folder: &Path) -> Result<Backup, RestoreError> {
-    let is_there = match names(folder) {
-        Ok(names) if names.iter().all(|name| name == LOST_AND_FOUND) || is_ours(&names) => true,
-        Ok(_) => return Err(RestoreError::NotEmpty(folder.to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-        Err(error) => return Err(io_at(folder)(error)),
-    };
+    let is_there = is_free(folder)?;
     let path = backup.join(manifest::NAME);
     let tampered =
         |path: &Path, what: &str| RestoreError::Tampered { path: path.to_owned(), what: what.to_owned() };
@@ -72,25 +87,35 @@ pub fn restore(backup: &Path, folder: &Path) -> Result<Backup, RestoreError> {
         verify(&backup.join(&entry.path), entry)?;
     }
     if is_there {
-        return copy(backup, folder, &manifest);
+        let locked = lock(folder)?;
+        // Once more: a server may have begun in it before it was locked.
+        is_free(folder)?;
+        let copied = copy(backup, folder, &manifest);
+        return end(folder, locked, copied);
     }
     // Beside it, so that it gets its name in one step.
     let name = folder.file_name().map_or_else(|| "data".into(), |name| name.to_string_lossy().into_owned());
     let making = folder.with_file_name(format!("{name}.restoring"));
-    match names(&making) {
-        Ok(names) if names.is_empty() || is_ours(&names) => {}
-        Ok(_) => {
+    let in_the_way = |error| match error {
+        RestoreError::NotEmpty(making) => {
             let what = "this is in the way, and no restore made it; move it away";
-            return Err(io_at(&making)(io::Error::new(io::ErrorKind::AlreadyExists, what)));
+            io_at(&making)(io::Error::new(io::ErrorKind::AlreadyExists, what))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => make_dir(&making)?,
-        Err(error) => return Err(io_at(&making)(error)),
+        other => other,
+    };
+    if !is_free(&making).map_err(in_the_way)? {
+        make_dir(&making)?;
     }
+    let locked = lock(&making)?;
+    is_free(&making).map_err(in_the_way)?;
     let made = copy(backup, &making, &manifest).and_then(|done| {
-        fs::rename(&making, folder).map_err(io_at(folder))?;
-        Ok(done)
+        // Where something is by now, such as a server's new folder, this is not done, and what was made goes.
+        let named = fs::rename(&making, folder).map_err(io_at(folder));
+        named.inspect_err(|_| drop(fs::remove_dir_all(&making))).map(|()| done)
     });
-    if made.is_err() {
+    let is_made = made.is_ok();
+    let made = end(if is_made { folder } else { &making }, locked, made);
+    if !is_made {
         let _has_something_else_in_it = fs::remove_dir(&making);
     }
     let done = made?;
@@ -98,6 +123,39 @@ pub fn restore(backup: &Path, folder: &Path) -> Result<Backup, RestoreError> {
         synced(above)?;
     }
     Ok(done)
+}
+
+/// True if a folder is there, and nothing lies in it but what an earlier restore left; false if it is not there.
+fn is_free(folder: &Path) -> Result<bool, RestoreError> {
+    let is_nothing = |name: &String| name == LOST_AND_FOUND || name == LOCK;
+    match names(folder) {
+        Ok(names) if names.iter().all(is_nothing) || is_ours(&names) => Ok(true),
+        Ok(_) => Err(RestoreError::NotEmpty(folder.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(io_at(folder)(error)),
+    }
+}
+
+/// Keeps servers and other restores out of a folder.
+fn lock(folder: &Path) -> Result<Box<dyn Any + Send + Sync>, RestoreError> {
+    RealDisk.lock(&folder.join(LOCK)).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => RestoreError::InUse(folder.to_owned()),
+        _ => io_at(folder)(error),
+    })
+}
+
+/// Lets a folder go. One into which nothing was restored is left without the lock's file, too, unless it has the mark.
+fn end<T>(
+    folder: &Path,
+    locked: Box<dyn Any + Send + Sync>,
+    done: Result<T, RestoreError>,
+) -> Result<T, RestoreError> {
+    if done.is_err() && !folder.join(MARK).exists() {
+        // While it is still locked, by the folder itself.
+        let _stays = fs::remove_file(folder.join(LOCK));
+    }
+    drop(locked);
+    done
 }
 
 fn names(dir: &Path) -> io::Result<Vec<String>> {
@@ -117,10 +175,10 @@ fn synced(dir: &Path) -> Result<(), RestoreError> {
     sync(dir).map_err(|failure| io_at(dir)(io::Error::other(failure)))
 }
 
-/// Removes all that lies in a folder that has the mark; the mark goes last.
+/// Removes all that lies in a folder that has the mark, but for the lock, which is held; the mark goes last.
 fn clear(dir: &Path) -> io::Result<()> {
     let mut names = names(dir)?;
-    names.retain(|name| name != LOST_AND_FOUND && name != MARK);
+    names.retain(|name| ![LOST_AND_FOUND, LOCK, MARK].contains(&name.as_str()));
     for path in names.iter().map(|name| dir.join(name)) {
         match fs::symlink_metadata(&path)?.is_dir() {
             true => fs::remove_dir_all(&path)?,

@@ -19,26 +19,34 @@ pub(super) struct Head {
     pub file_bytes: u64,
 }
 
+/// A segment without one.
+pub(super) struct NoHead {
+    pub what: String,
+    /// 0: there is no file.
+    pub file_bytes: u64,
+}
+
 impl Head {
     /// The inner error says what is wrong with the segment.
-    pub fn read(host: &Host, dir: &Path, number: u64, log: u128) -> Result<Result<Head, String>, Failure> {
+    pub fn read(host: &Host, dir: &Path, number: u64, log: u128) -> Result<Result<Head, NoHead>, Failure> {
         let path = segment_path(dir, number);
         let file = match host.disk.open_to_read(&path) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Err("the segment is missing".to_owned()));
+                return Ok(Err(NoHead::missing()));
             }
             Err(error) => return Err(Failure::io(Action::Open, &path)(error)),
         };
         let failed = || Failure::io(Action::Read, &path);
         let file_bytes = file.len().map_err(failed())?;
+        let none = |what: &str| Ok(Err(NoHead { what: what.to_owned(), file_bytes }));
         let (header, first) = match SegmentHeader::read(&Patient(&*file)).map_err(failed())? {
             ReadHeader::Good(header, first) => (header, first as u64),
             ReadHeader::Newer => return Err(Failure::newer(&path, "the segment's format is not known here")),
-            ReadHeader::Bad => return Ok(Err("the segment's header is damaged".to_owned())),
+            ReadHeader::Bad => return none("the segment's header is damaged"),
         };
         if header.number != number || header.log != log {
-            return Ok(Err("the segment belongs to another log, or to another place in this one".to_owned()));
+            return none("the segment belongs to another log, or to another place in this one");
         }
         let segment = Segment {
             number,
@@ -59,6 +67,12 @@ impl Head {
         let mut bytes = vec![0; self.file_bytes as usize];
         Patient(&*file).read_at(&mut bytes, 0).map_err(Failure::io(Action::Read, path))?;
         Ok(bytes)
+    }
+}
+
+impl NoHead {
+    pub fn missing() -> NoHead {
+        NoHead { what: "the segment is missing".to_owned(), file_bytes: 0 }
     }
 }
 
@@ -89,6 +103,12 @@ pub(super) fn proven(bytes: &[u8], bad: u64, segment: &Segment, group: u64) -> b
         header_at(bytes, at, segment)
             .is_some_and(|header| header.group > group && u64::from(header.group_start) > bad)
     })
+}
+
+/// The highest sync group of any batch from `from` on, also of those that were cut off: no later one may have it.
+pub(super) fn highest_group(bytes: &[u8], from: u64, segment: &Segment) -> u64 {
+    let batches = (from..bytes.len() as u64).step_by(ALIGN).filter_map(|at| header_at(bytes, at, segment));
+    batches.map(|header| header.group).max().unwrap_or(0)
 }
 
 /// An error if a newer version wrote a batch at a bad place or behind it: that is neither damage nor a tail, and writing

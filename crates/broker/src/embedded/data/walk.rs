@@ -4,12 +4,14 @@
 //! they were written, each with the positions that lay there. What a region held is told by its own header where only
 //! the payload is damaged; else by the batches behind it, since positions of a stream follow each other without a gap,
 //! and by the table at the beginning of the next segment. Only where the end of the log itself is damaged nobody can
-//! say; then every stream that has no batch behind the region is in doubt, up to as many positions as had room.
+//! say; then every stream that has no batch behind the region is in doubt, up to as many positions as had room. The file
+//! `end` does not help there: unless the log was closed, what it says is a lower bound, and a newest segment that is
+//! missing, cut, or without its header may have been full.
 //!
 //! The same rules as in `scan` tell damage from a torn tail; they must be the same, or a repair would cut what a
 //! start would have read.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -17,16 +19,13 @@ use super::super::failure::{Action, Failure};
 use super::super::options::Host;
 use super::gaps::attribute;
 use super::report::SegmentReport;
-use super::segments::{Head, good_at, header_at, no_newer, proven};
+use super::segments::{Head, NoHead, good_at, header_at, highest_group, no_newer, proven};
 use crate::embedded::journals::Streams;
 use crate::embedded::segment::end::End;
 use crate::embedded::segment::{
     ALIGN, BATCH_HEADER, BatchHeader, Kind, Segment, SegmentHeader, StreamEnds, Table, Visitor, apply, end,
     segment_number,
 };
-
-/// No record is shorter: so many positions at most lay in damaged bytes.
-const RECORD_BYTES_MIN: u64 = 4;
 
 /// What a log holds.
 pub(super) struct Walked {
@@ -67,6 +66,10 @@ pub(super) struct Region {
     pub copied: Option<LostRange>,
     /// What else was lost with it, of journals (`gaps`): said at the end of the log, since there may be no room here.
     pub gaps: Vec<LostRange>,
+    /// Bytes behind it that may have been written as well, and that are not there any more.
+    pub behind: u64,
+    /// The file ends too early: it was made with so many bytes.
+    pub made: Option<u64>,
     pub mend: Mend,
 }
 
@@ -75,7 +78,7 @@ pub(super) struct Region {
 pub(super) enum Mend {
     /// Batches over the damaged bytes that say what is lost.
     Fill,
-    /// The file is made as long as it was; nothing is lost.
+    /// The file is made as long as it was.
     Extend,
     /// The segment is made anew: it is missing, or its header is damaged.
     Anew(Anew),
@@ -128,7 +131,11 @@ pub(super) fn walk(host: &Host, dir: &Path, log: u128, holes: bool) -> Result<Wa
     });
     for (number, head) in &found[..at] {
         let first = found[at].1.as_ref().ok().filter(|_| !holes);
-        walker.lost_before(*number, head.as_ref().err(), first.map(|first| &first.header.table));
+        walker.lost_before(
+            *number,
+            head.as_ref().err().map(|head| &head.what),
+            first.map(|first| &first.header.table),
+        );
     }
     let mut heads = found.into_iter().skip(at).peekable();
     while let Some((number, head)) = heads.next() {
@@ -137,7 +144,7 @@ pub(super) fn walk(host: &Host, dir: &Path, log: u128, holes: bool) -> Result<Wa
         let next = next.filter(|next| next.number == number + 1);
         match head {
             Ok(head) => walker.segment(&head, &head.bytes(host)?, next)?,
-            Err(what) => walker.anew(number, what, next),
+            Err(head) => walker.anew(number, head, next),
         }
     }
     if holes {
@@ -146,14 +153,18 @@ pub(super) fn walk(host: &Host, dir: &Path, log: u128, holes: bool) -> Result<Wa
     Ok(walker.walked)
 }
 
-struct Walker {
+/// Under way through a log.
+pub(super) struct Walker {
     known: Option<End>,
     /// The last segment's number.
     newest: u64,
-    walked: Walked,
-    /// Of the segment being read: regions whose content is not known yet, and streams that have a batch behind the last.
-    unknown: Vec<usize>,
-    behind: BTreeSet<u32>,
+    pub walked: Walked,
+    /// Of the segment being read: regions whose content is not known yet, and for each stream how many of them lie before
+    /// its last batch.
+    pub unknown: Vec<usize>,
+    pub seen: BTreeMap<u32, usize>,
+    /// Bytes of the segments before this one of which no next one says where they ended.
+    unsealed: u64,
     /// The last segment that was read; 0: none.
     before: u64,
 }
@@ -173,7 +184,8 @@ impl Walker {
             unknown: Vec::new(),
             missing: Vec::new(),
         };
-        Walker { known, newest, walked, unknown: Vec::new(), behind: BTreeSet::new(), before: 0 }
+        let (unknown, seen) = (Vec::new(), BTreeMap::new());
+        Walker { known, newest, walked, unknown, seen, unsealed: 0, before: 0 }
     }
 
     /// A segment that cannot be read, before the first that can. What lay in it is told by nobody: of a topic, at most
@@ -199,27 +211,30 @@ impl Walker {
         }
         for missing in self.before + 1..number {
             let next = next.filter(|_| missing + 1 == number);
-            self.anew(missing, "the segment is missing".to_owned(), next);
+            self.anew(missing, NoHead::missing(), next);
         }
     }
 
     /// A segment that has to be made anew: all that lay in it is lost.
-    fn anew(&mut self, number: u64, what: String, next: Option<&SegmentHeader>) {
+    fn anew(&mut self, number: u64, head: NoHead, next: Option<&SegmentHeader>) {
         let table = self.walked.table.clone();
         let first = SegmentHeader::encoded_bytes(&table) as u64;
         let known = self.known.filter(|known| known.segment == number);
-        let to = match (next, known) {
-            (Some(next), _) => next.previous_end.max(first),
-            (None, Some(known)) => known.end.max(first),
-            (None, None) => first,
-        };
-        let capacity = known.map_or(to, |known| known.capacity.max(to));
-        let mut region = Region::new(number, first, to, what, self.walked.group, 0);
+        let written = known.map_or(first, |known| known.end.max(first));
+        let to = next.map_or(written, |next| next.previous_end.max(first));
+        let capacity = known.map_or(0, |known| known.capacity).max(head.file_bytes).max(to);
+        let mut region = Region::new(number, first, to, head.what, self.walked.group, 0);
         region.mend = Mend::Anew(Anew { previous_end: self.walked.end, capacity, table });
+        if next.is_none() {
+            // Segments between, of journals, were emptied; their records were given positions all the same.
+            let between = (number - self.before).saturating_sub(1) * capacity;
+            let open = if known.is_some_and(|known| known.closed) { 0 } else { capacity - to };
+            region.behind = open + between + self.unsealed;
+        }
         self.walked.segments.push(SegmentReport { number, ..SegmentReport::default() });
         self.open_region(region);
         self.walked.end = to;
-        self.close_segment(number, next);
+        self.close_segment(number, capacity, next);
     }
 
     /// Reads one segment.
@@ -231,8 +246,9 @@ impl Walker {
         if self.before == 0 || self.before + 1 != header.number {
             self.walked.table = header.table.clone();
         }
+        self.unsealed = 0;
         Visitor::segment(&mut self.walked.streams, segment, &header.table);
-        let known = self.known.filter(|known| known.segment == header.number).map(|known| known.end);
+        let known = self.known.filter(|known| known.segment == header.number);
         let sealed = next.map(|next| next.previous_end);
         let report = SegmentReport {
             number: header.number,
@@ -240,23 +256,51 @@ impl Walker {
             ..SegmentReport::default()
         };
         self.walked.segments.push(report);
-        let end = self.scan(segment, bytes, sealed, known)?;
-        let length = bytes.len() as u64;
-        if sealed.is_none() && length < header.capacity && end <= length {
-            // Nothing that was written is missing, but the file cannot be written further.
-            let what = format!("the file was cut, and was made with {} bytes", header.capacity);
-            let mut region =
-                Region::new(header.number, end, end, what, self.walked.group, segment.generation);
-            region.mend = Mend::Extend;
-            self.walked.regions.push(region);
+        let end = self.scan(segment, bytes, sealed, known.map(|known| known.end))?;
+        let made = match header.capacity {
+            // An older version made it, and the file `end` may know.
+            0 => known.map_or(0, |known| known.capacity),
+            capacity => capacity,
+        };
+        if sealed.is_none() && (bytes.len() as u64) < made {
+            let is_all = known.is_some_and(|known| known.closed);
+            self.was_cut(segment, made, if is_all { 0 } else { made.saturating_sub(end) });
         }
         self.walked.newest = Some(Arc::clone(segment));
         self.walked.end = end;
         if let Some(report) = self.walked.segments.last_mut() {
             report.used_bytes = end;
         }
-        self.close_segment(header.number, next);
+        self.close_segment(header.number, segment.capacity, next);
         Ok(())
+    }
+
+    /// The file of the segment at the end is shorter than it was made: it cannot be written further, and `behind` bytes
+    /// that may have been written are not there.
+    fn was_cut(&mut self, segment: &Segment, made: u64, behind: u64) {
+        let what = format!("the file was cut, and was made with {made} bytes");
+        let last = self.walked.regions.len().wrapping_sub(1);
+        let last = match self.walked.regions.get_mut(last).filter(|last| last.segment == segment.number) {
+            Some(region) => {
+                region.what = format!("{}; {what}", region.what);
+                last
+            }
+            None => {
+                // Named by a place that stays the same whatever is said at the end of the log.
+                let at = segment.first;
+                let mut region =
+                    Region::new(segment.number, at, at, what, self.walked.group, segment.generation);
+                region.mend = Mend::Extend;
+                self.walked.regions.push(region);
+                self.walked.regions.len() - 1
+            }
+        };
+        let region = &mut self.walked.regions[last];
+        (region.made, region.behind) = (Some(made), behind);
+        if behind > 0 {
+            self.unknown.push(last);
+            self.walked.unknown.push(last);
+        }
     }
 
     fn scan(
@@ -274,7 +318,7 @@ impl Walker {
                 && self.fits(&header, payload)
             {
                 self.walked.streams.note(segment, &header, at, payload);
-                self.behind.insert(header.stream);
+                self.seen.insert(header.stream, self.unknown.len());
                 self.walked.segments.last_mut().expect("this one's").batches += 1;
                 group = header.group;
                 at += header.stored_bytes() as u64;
@@ -287,10 +331,12 @@ impl Walker {
             if at >= must && !proven(bytes, at, segment, group) {
                 break;
             }
+            // A start wants to find a batch that ends where the log is known to have ended once.
+            let limit = known.filter(|known| at < *known).map_or(limit, |known| known.min(limit));
             let to = self.region(segment, bytes, at, group, limit, must);
             at = to;
         }
-        self.walked.group = self.walked.group.max(group);
+        self.walked.group = self.walked.group.max(group).max(highest_group(bytes, at, segment));
         Ok(at)
     }
 
@@ -313,7 +359,7 @@ impl Walker {
             if counts && *next == from {
                 *next = to;
                 region.lost.push(range);
-                self.behind.insert(stream);
+                self.seen.insert(stream, self.unknown.len());
                 self.walked.regions.push(region);
                 return behind;
             }
@@ -328,6 +374,10 @@ impl Walker {
         let next = later.into_iter().find(|at| {
             good_at(bytes, *at, segment, group, limit).is_some_and(|(header, _)| self.may_follow(&header))
         });
+        // Where none is good, and the log need not have reached further, one whose payload is bad showed that this is damage.
+        let shows = |at: &u64| header_at(bytes, *at, segment).is_some_and(|header| header.group > group);
+        let later = (at + ALIGN as u64..limit).step_by(ALIGN);
+        let next = next.or_else(|| later.filter(|later| *later >= must).find(shows));
         region.to = next.unwrap_or(must.max(at + ALIGN as u64)).min(limit);
         let to = region.to;
         self.open_region(region);
@@ -337,7 +387,6 @@ impl Walker {
     fn open_region(&mut self, region: Region) {
         self.unknown.push(self.walked.regions.len());
         self.walked.unknown.push(self.walked.regions.len());
-        self.behind.clear();
         self.walked.regions.push(region);
     }
 
@@ -353,88 +402,53 @@ impl Walker {
     fn fits(&mut self, header: &BatchHeader, payload: &[u8]) -> bool {
         let counts = matches!(header.kind, Kind::Messages | Kind::Records | Kind::Latest | Kind::Lost);
         let ends = self.walked.table.get(&header.stream).map(|ends| ends.next);
-        if let (true, Some(next), Some(region)) = (counts, ends, self.unknown.last())
+        if let (true, Some(next)) = (counts, ends)
             && next < header.base
+            && let Some(region) = self.explaining(header.stream, BATCH_HEADER)
         {
             let lost = LostRange { stream: header.stream, from: next, to: header.base, at_most: false };
-            self.walked.regions[*region].lost.push(lost);
+            self.walked.regions[region].lost.push(lost);
             self.walked.table.get_mut(&header.stream).expect("just found").next = header.base;
         }
         apply(&mut self.walked.table, header, payload).is_ok()
     }
 
     /// What the next segment, or its absence, says about what lay in regions of this one.
-    fn close_segment(&mut self, number: u64, next: Option<&SegmentHeader>) {
-        let unknown = self.unknown.last().copied();
+    fn close_segment(&mut self, number: u64, capacity: u64, next: Option<&SegmentHeader>) {
         match next {
-            Some(next) => self.compare(number, &next.table, unknown),
-            None if number == self.newest => self.doubt(unknown),
-            None => {}
-        }
-        if let Some(next) = next {
-            self.walked.table = next.table.clone();
+            Some(next) => {
+                self.compare(number, &next.table);
+                self.walked.table = next.table.clone();
+            }
+            None if number == self.newest => self.doubt(),
+            None => self.unsealed += capacity,
         }
         self.unknown.clear();
-        self.behind.clear();
+        self.seen.clear();
         self.before = number;
-    }
-
-    fn compare(&mut self, number: u64, theirs: &Table, unknown: Option<usize>) {
-        let mut found =
-            Region::new(number, self.walked.end, self.walked.end, String::new(), self.walked.group, 0);
-        for (stream, ends) in theirs {
-            let from = self.walked.table.get(stream).map_or(0, |mine| mine.next);
-            if !self.walked.table.contains_key(stream) {
-                found.named.push((*stream, ends.name.clone()));
-            }
-            if from != ends.next {
-                found.lost.push(LostRange { stream: *stream, from, to: ends.next.max(from), at_most: false });
-            }
-        }
-        found.gone.extend(self.walked.table.keys().filter(|stream| !theirs.contains_key(stream)));
-        if found.lost.is_empty() && found.named.is_empty() && found.gone.is_empty() {
-            return;
-        }
-        match unknown {
-            Some(index) => {
-                let region = &mut self.walked.regions[index];
-                region.lost.extend(found.lost);
-                region.named.extend(found.named);
-                region.gone.extend(found.gone);
-            }
-            None => {
-                found.mend = Mend::Nothing;
-                found.what =
-                    "the next segment begins with other positions than this one ends with".to_owned();
-                self.walked.regions.push(found);
-            }
-        }
-    }
-
-    /// The end of the log is damaged: whatever had room there, beside what is known, may have been any stream's.
-    fn doubt(&mut self, unknown: Option<usize>) {
-        let Some(index) = unknown else { return };
-        let regions = self.unknown.iter().map(|index| &self.walked.regions[*index]);
-        let room = |region: &Region| {
-            (region.to - region.from).saturating_sub((region.lost.len() * BATCH_HEADER) as u64)
-        };
-        let most =
-            regions.map(room).filter(|room| *room >= BATCH_HEADER as u64).sum::<u64>() / RECORD_BYTES_MIN;
-        for (stream, ends) in self.walked.table.iter_mut().filter(|_| most > 0) {
-            if !self.behind.contains(stream) {
-                let (from, to) = (ends.next, ends.next + most);
-                self.walked.regions[index].lost.push(LostRange { stream: *stream, from, to, at_most: true });
-                ends.next = to;
-            }
-        }
     }
 }
 
 impl Region {
-    fn new(segment: u64, from: u64, to: u64, what: String, group: u64, generation: u64) -> Region {
+    pub fn new(segment: u64, from: u64, to: u64, what: String, group: u64, generation: u64) -> Region {
         let (lost, named, gone, gaps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (copied, mend) = (None, Mend::Fill);
-        Region { segment, from, to, what, group, generation, lost, named, gone, copied, gaps, mend }
+        let (copied, mend, behind, made) = (None, Mend::Fill, 0, None);
+        Region {
+            segment,
+            from,
+            to,
+            what,
+            group,
+            generation,
+            lost,
+            named,
+            gone,
+            copied,
+            gaps,
+            behind,
+            made,
+            mend,
+        }
     }
 }
 

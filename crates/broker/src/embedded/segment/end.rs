@@ -9,15 +9,19 @@
 //! group 912          the last sync group given out
 //! closed no          yes: nothing was under way when this was written
 //! crc 1a2b3c4d
+//!                    an empty line here: closed no, whatever it says above
 //! ```
 //!
 //! A log cannot tell by itself that its end is missing: what is left ends somewhere, too. So the end is written down
-//! apart from it. What the file says is a lower bound, never an exact place, and each step keeps it one:
+//! apart from it. What the file says is a lower bound, and each step keeps it one; an exact place only if the log was closed:
 //!
 //! - It is written after what it speaks of is durable: at the open once the tail was synced, at a roll once the new
 //!   segment has its name, at a close behind the last group. A crash before it leaves the older, lower bound.
 //! - At a roll it is durable before any batch of the new segment is acknowledged. A new segment of which the file does
 //!   not know yet holds nothing that anybody was promised.
+//! - `closed yes` is taken back before anything else is written, since whoever mends a log believes it: then the end is
+//!   exact, and nothing lay behind it. On a full disk one byte behind the file says so, for which there is room in its
+//!   block; a disk that does not take that one takes no message either.
 //! - It replaces its predecessor by a rename, so it is there whole. It is prepared (`end.new`) before the new segment
 //!   gets its name, so that afterwards only a rename can fail; then the log stops, since it could neither go back to the
 //!   old segment nor go on in the new one.
@@ -85,11 +89,25 @@ impl End {
         publish(host, dir, handle)
     }
 
+    /// Takes `closed yes` back in the file that is there, for a disk on which there is no room for another: by one byte
+    /// behind its last line, which is there or not, whenever the power goes.
+    pub fn reopen(host: &Host, dir: &Path) -> Result<(), Failure> {
+        let path = dir.join(NAME);
+        let file = host.disk.open(&path).map_err(Failure::io(Action::Open, &path))?;
+        let length = file.len().map_err(Failure::io(Action::Read, &path))?;
+        file.write_at(b"\n", length).map_err(Failure::io(Action::Write, &path))?;
+        file.sync_data().map_err(Failure::io(Action::Sync, &path))
+    }
+
     /// Reads the file of a log; `None` if there is none.
     pub fn read(host: &Host, dir: &Path, log: u128) -> Result<Option<End>, Failure> {
         let Some(text) = meta::read(host, dir, NAME, FIRST_LINE)? else {
             return Ok(None);
         };
+        let path = dir.join(NAME);
+        let file = host.disk.open_to_read(&path).map_err(Failure::io(Action::Open, &path))?;
+        let length = file.len().map_err(Failure::io(Action::Read, &path))?;
+        let is_reopened = length > meta::checksummed(&text).len() as u64;
         let number = |key| meta::field(&text, key)?.parse::<u64>().ok();
         let parse = || {
             Some(End {
@@ -98,10 +116,9 @@ impl End {
                 capacity: number("capacity")?,
                 end: number("end")?,
                 group: number("group")?,
-                closed: meta::field(&text, "closed")? == "yes",
+                closed: meta::field(&text, "closed")? == "yes" && !is_reopened,
             })
         };
-        let path = dir.join(NAME);
         match parse() {
             None => Err(Failure::damaged(&path, 0, "a field is missing or wrong")),
             Some(end) if end.log != log => Err(Failure::damaged(&path, 0, "the file belongs to another log")),

@@ -72,7 +72,7 @@ pub(crate) fn recover(
         group,
         closed: false,
     };
-    let recorded = record(host, dir, &*handle, &reached, known.is_none())? || known.is_some();
+    let recorded = record(host, dir, &*handle, &reached, known.as_ref())? || known.is_some();
     let (spares, spare_number) = open_spares(host, dir, sizes, &names)?;
     last.segment.keep_open(&last.file);
     Ok(Appender {
@@ -201,17 +201,22 @@ fn record(
     dir: &Path,
     handle: &dyn DiskDir,
     reached: &End,
-    is_first: bool,
+    known: Option<&End>,
 ) -> Result<bool, Failure> {
     match reached.write(host, dir, handle) {
-        Ok(()) if is_first => tracing::info!(
+        Ok(()) if known.is_none() => tracing::info!(
             dir = %dir.display(),
             "the log is from a version that did not record where it ends; from now on it is recorded"
         ),
         Ok(()) => {}
         Err(failure) if failure.is_harmless() && failure.is_full() => {
             tracing::warn!(%failure, "the end of the log was not recorded; an older record stays");
-            return Ok(false);
+            // Unless it says that the log is closed: from here on more may be written than it knows of.
+            let reopened = known.filter(|known| known.closed).map_or(Ok(()), |_| End::reopen(host, dir));
+            return match reopened {
+                Err(failure) if !failure.is_full() => Err(failure),
+                _ => Ok(false),
+            };
         }
         Err(failure) => return Err(failure),
     }

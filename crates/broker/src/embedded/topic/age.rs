@@ -11,6 +11,9 @@
 const EVEN_MS: u64 = 10 * 60 * 1000;
 /// … or for this part of the topic's retention, where that is less: it would not matter otherwise.
 const EVEN_PART: u64 = 8;
+/// A segment is in use for at least so long, however short its topic's retention: each costs a file of its own. The
+/// spill's logs delete what is settled within a millisecond.
+const SEGMENT_MS_MIN: u64 = 60 * 1000;
 /// A clock that is ahead by less than this was only set right a little.
 const JUMP_MS: u64 = 60 * 1000;
 
@@ -52,7 +55,7 @@ impl AgeClock {
 /// deleted, when their newest message is old enough: one that takes years to fill would keep all of them for years. And
 /// if its messages come from the future, the clock was set back, and the next ones belong elsewhere.
 pub(crate) fn is_aged(oldest_ms: u64, newest_ms: u64, now_ms: u64, retention_ms: u64) -> bool {
-    let begun = oldest_ms.saturating_add((retention_ms / EVEN_PART).max(1));
+    let begun = oldest_ms.saturating_add((retention_ms / EVEN_PART).max(SEGMENT_MS_MIN));
     begun <= now_ms || newest_ms > now_ms.saturating_add(JUMP_MS)
 }
 
@@ -60,7 +63,8 @@ pub(crate) fn is_aged(oldest_ms: u64, newest_ms: u64, now_ms: u64, retention_ms:
 mod tests {
     use super::*;
 
-    const DAY: u64 = 24 * 3600 * 1000;
+    const HOUR: u64 = 3600 * 1000;
+    const DAY: u64 = 24 * HOUR;
 
     /// BRK-1: a clock that is a year ahead for a moment, at the start or later, is not believed.
     #[test]
@@ -86,9 +90,16 @@ mod tests {
     /// BRK-1.
     #[test]
     fn a_segment_ages_by_its_oldest_message_and_by_one_from_the_future() {
-        assert!(!is_aged(1000, 1000, 1999, 8000));
-        assert!(is_aged(1000, 1500, 2000, 8000));
+        assert!(!is_aged(1000, 1000, HOUR + 999, 8 * HOUR));
+        assert!(is_aged(1000, 1500, HOUR + 1000, 8 * HOUR));
         assert!(!is_aged(1000, 1000 + JUMP_MS, 1000, DAY));
         assert!(is_aged(1000, DAY, 1000, DAY));
+    }
+
+    /// BRK-1.
+    #[test]
+    fn a_short_retention_costs_no_segment_for_each_message() {
+        assert!(!is_aged(1000, 1000, 1000 + SEGMENT_MS_MIN - 1, 1));
+        assert!(is_aged(1000, 1000, 1000 + SEGMENT_MS_MIN, 1));
     }
 }

@@ -27,10 +27,14 @@ impl TopicLog {
         let callers = std::mem::take(&mut waiting.callers);
         let end = Arc::new(self.write(writer, waiting));
         // Before callers are told: one that comes back at once finds room.
-        self.queue.change(|entrance| entrance.written(kib));
+        let mut last = 0;
+        self.queue.change(|entrance| {
+            last = entrance.last();
+            entrance.written(kib)
+        });
         callers.into_iter().for_each(|caller| caller.tell(&end));
         if let Some(ProduceError::Unavailable(_)) = &end.failure {
-            self.refuse_waiting(&end);
+            self.refuse_waiting(&end, last);
         }
         if self.host.flaw(|flaws| flaws.acknowledge_before_sync)
             && let Err(failure) = writer.appender.sync()
@@ -41,12 +45,16 @@ impl TopicLog {
 
     /// Refuses all that was under way when a group failed: a part of that may be on the disk, and nothing that came later
     /// may be acknowledged before its producer has heard of it, or it would be sent again behind its successors (P2).
-    fn refuse_waiting(&self, failed: &GroupEnd) {
+    /// That is what was entered up to `last`. Who comes later has heard of it, or was not under way; and since producers
+    /// come back at once, to refuse those as well would have no end.
+    fn refuse_waiting(&self, failed: &GroupEnd, last: u64) {
         loop {
-            let (waiting, kib) = self.queue.take(Entrance::take);
-            if waiting.is_empty() {
-                return;
-            }
+            let mut taken = None;
+            self.queue.change(|entrance| {
+                taken = entrance.take_up_to(last);
+                false
+            });
+            let Some((waiting, kib)) = taken else { return };
             let placed = vec![(0, 0); self.topic.partitions as usize];
             let end = Arc::new(GroupEnd { placed, failure: failed.failure.clone() });
             self.queue.change(|entrance| entrance.written(kib));

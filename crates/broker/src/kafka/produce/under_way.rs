@@ -447,7 +447,8 @@ fn judge(
 ) -> Result<ProduceError, usize> {
     let error = produce_error(&open.topic, code);
     if open.frames.is_none() {
-        return Ok(error);
+        // What the client's numbering got wrong says nothing about the record: it may be there or not.
+        return Ok(if is_of_sequence(code) { ProduceError::Unavailable(code.to_string()) } else { error });
     }
     let suspects = match &error {
         ProduceError::Denied(_) => return Ok(error),
@@ -566,6 +567,34 @@ mod tests {
         for ended in [first, last] {
             let results = ended.blocking_recv().expect("all of it has ended");
             assert!(results.iter().all(Result::is_err), "{results:?}");
+        }
+    }
+
+    /// BRK-6, P10: an error of a producer's numbering says nothing about a journal's record: whoever appended it looks
+    /// whether it is there. Taken for a refusal, it would stop its partition for good.
+    #[test]
+    fn a_journals_record_that_met_an_error_of_the_sequence_is_of_unknown_fate() {
+        use RDKafkaErrorCode::{
+            DuplicateSequenceNumber, GaplessGuarantee, InvalidProducerEpoch, InvalidRecord,
+            OutOfOrderSequenceNumber, UnknownProducerId,
+        };
+        for (code, is_unknown) in [
+            (OutOfOrderSequenceNumber, true),
+            (DuplicateSequenceNumber, true),
+            (UnknownProducerId, true),
+            (InvalidProducerEpoch, true),
+            (GaplessGuarantee, true),
+            (InvalidRecord, false),
+        ] {
+            let mut under_way = UnderWay::default();
+            let (done, answer) = oneshot::channel();
+            under_way.begin(1, Open::new("journal".into(), None, 1, done));
+            let mut answers = Vec::new();
+            under_way.report(&[ended(number(1, 0), code)], &mut answers);
+            answers.into_iter().for_each(Answer::give);
+            let results = answer.blocking_recv().expect("it has ended");
+            let told = matches!(results[0], Err(ProduceError::Unavailable(_)));
+            assert_eq!(told, is_unknown, "{code}: {results:?}");
         }
     }
 

@@ -231,7 +231,10 @@ impl Admin {
     }
 
     /// Topics of what was described, remembered.
-    async fn know(&self, described: impl Iterator<Item = Settings>) -> Result<Vec<Topic>, BrokerError> {
+    pub(super) async fn know(
+        &self,
+        described: impl Iterator<Item = Settings>,
+    ) -> Result<Vec<Topic>, BrokerError> {
         let mut topics = Vec::new();
         for (topic, config) in described {
             let config = config?;
@@ -344,32 +347,12 @@ impl Admin {
             let topic = name.to_owned();
             return Err(BrokerError::Partitions { topic, there: there.partitions, asked: spec.partitions });
         }
-        match self.alter(name, &changes(&there.spec, spec)).await? {
-            true => self.settled(name).await,
-            false => Ok(there),
-        }
-    }
-
-    /// Gives a topic these settings; false if it has them. All others stay as they are.
-    pub(crate) async fn alter(&self, name: &str, settings: &[(String, String)]) -> Result<bool, BrokerError> {
-        let there = self.with_settings(vec![name.to_owned()]).await?.pop();
-        let (_, config) = there.ok_or_else(|| BrokerError::UnknownTopic(name.to_owned()))?;
-        let config = config?;
-        let mut changes = settings.to_vec();
-        changes.retain(|(setting, wanted)| value(&config, setting).as_ref() != Some(wanted));
+        let changes = changes(&there.spec, spec);
         if changes.is_empty() {
-            return Ok(false);
+            return Ok(there);
         }
-        for (setting, wanted) in &changes {
-            let before = value(&config, setting);
-            tracing::warn!(topic = name, setting, before, wanted, "kafka: a topic gets the config's setting");
-        }
-        let topic = name.to_owned();
-        let changed = self.natively(move |client| native::alter(client, &topic, &changes, ASK)).await?;
-        match changed {
-            Ok(()) => Ok(true),
-            Err(refusal) => Err(lacking(refused(name, refusal), "ALTER_CONFIGS on the topic")),
-        }
+        self.alter(name, &changes).await?;
+        self.altered(name, &changes).await
     }
 
     /// Makes a topic with these settings. One that is there is left as it is.
@@ -402,7 +385,7 @@ impl Admin {
     }
 
     /// The answer to a question that the Rust wrapper does not ask.
-    async fn natively<T: Send + 'static>(
+    pub(super) async fn natively<T: Send + 'static>(
         &self,
         ask: impl FnOnce(&Native) -> Result<T, BrokerError> + Send + 'static,
     ) -> Result<T, BrokerError> {
@@ -458,7 +441,7 @@ impl Admin {
 }
 
 /// What the cluster said, in its own words where it has a rule of its own.
-fn refused(topic: &str, Refusal { code, why }: Refusal) -> BrokerError {
+pub(super) fn refused(topic: &str, Refusal { code, why }: Refusal) -> BrokerError {
     match code {
         RDKafkaErrorCode::PolicyViolation | RDKafkaErrorCode::InvalidConfig => {
             BrokerError::Refused { topic: topic.to_owned(), why }

@@ -237,18 +237,22 @@ impl Journals {
             ("max.message.bytes".to_owned(), (bytes + AROUND).to_string()),
         ];
         match self.admin.alter(name, &settings).await {
-            Ok(_) => tracing::info!(topic = name, copies, bytes, "a journal follows its topic's limits"),
+            Ok(true) => {
+                self.admin.altered(name, &settings).await?;
+                tracing::info!(topic = name, copies, bytes, "a journal follows its topic's limits");
+                Ok(())
+            }
+            Ok(false) => self.admin.topic(name).await.map(drop),
             // What it has served until now; whoever may not change it is not stopped by that.
             Err(
                 error @ (BrokerError::Denied { .. } | BrokerError::Refused { .. } | BrokerError::Invalid(_)),
             ) => {
                 tracing::warn!(topic = name, %error, "a journal does not follow its topic's limits");
                 lock(&self.refused).insert(name.clone(), wanted);
-                return Ok(());
+                Ok(())
             }
-            Err(error) => return Err(error),
+            Err(error) => Err(error),
         }
-        self.admin.topic(name).await.map(drop)
     }
 }
 

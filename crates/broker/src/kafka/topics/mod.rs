@@ -4,6 +4,7 @@
 //! [`Journals`] names and makes the topics that keep Keylane's own state.
 
 mod admin;
+mod alter;
 mod journals;
 mod native;
 mod spec;

@@ -20,19 +20,44 @@ const BYTES_MAX: u64 = 1 << 30;
 
 /// A log with small segments, and a clock that goes on by a second whenever it is read.
 fn log(folder: &Path) -> Arc<dyn Broker> {
+    log_of(folder, 4 << 10, 1_000)
+}
+
+/// A log with segments of that size, and a clock that goes on by so much whenever it is read.
+fn log_of(folder: &Path, segment_bytes: u64, step_ms: u64) -> Arc<dyn Broker> {
     let now_ms = AtomicU64::new(1_700_000_000_000);
-    let clock = Arc::new(move || now_ms.fetch_add(1_000, Ordering::Relaxed));
+    let clock = Arc::new(move || now_ms.fetch_add(step_ms, Ordering::Relaxed));
     let mut options = Options::on_disk(Arc::new(RealDisk), clock, 1);
-    (options.segment_bytes, options.tail_bytes) = (4 << 10, 1 << 10);
+    (options.segment_bytes, options.tail_bytes) = (segment_bytes, 1 << 10);
     Arc::new(Embedded::open(folder, options).expect("the folder is free"))
 }
 
 async fn append(store: &Store, place: &Place, id: &str) {
+    append_bytes(store, place, id, 1_000).await;
+}
+
+async fn append_bytes(store: &Store, place: &Place, id: &str, bytes: usize) {
     let mut frames = Frames::default();
-    let draft = Draft { id, key: Some(b"k"), payload: Some(&[b'x'; 1_000]), ..Draft::default() };
+    let payload = vec![b'x'; bytes];
+    let draft = Draft { id, key: Some(b"k"), payload: Some(&payload), ..Draft::default() };
     frames.push(0, &draft).expect("it is small");
     let results = store.append(Kind::Waiting, &place.topic, place.partitions, frames).await;
     assert!(results.iter().all(Result::is_ok), "{id}: {results:?}");
+}
+
+/// PRD-3: what is drained is freed at once, and what waits costs no file for each message all the same.
+#[tokio::test]
+async fn a_thousand_messages_that_come_one_by_one_do_not_take_a_segment_each() {
+    let folder = tempfile::tempdir().expect("a folder is made");
+    let (store, _) = Store::open(log_of(folder.path(), 512 << 10, 5), BYTES_MAX).await.expect("it opens");
+    let place = Place { topic: "orders".into(), partition: 0, partitions: 1 };
+    for number in 0..1_000 {
+        append_bytes(&store, &place, &number.to_string(), 100).await;
+    }
+    let files = std::fs::read_dir(folder.path().join("topics/w1.orders")).expect("it was made");
+    let files = files.map(|file| file.expect("an entry").path());
+    let segments = files.filter(|path| path.extension().is_some_and(|of| of == "seg")).count();
+    assert!(segments < 3, "{segments} segments");
 }
 
 /// PRD-3, P1: a process may end after it made a log of the spill and before the commit that protects it. What the next
