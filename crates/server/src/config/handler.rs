@@ -5,7 +5,7 @@ use std::path::Path;
 use keylane::handlers::{HttpHandler, HttpSettings};
 
 use super::error::ConfigProblem;
-use super::reader::{Reader, Section};
+use super::fields::{Reader, Section};
 use super::{HandlerConfig, file};
 
 /// How a URL is written.

@@ -1,19 +1,19 @@
 //! One YAML file, with the environment in it and over it (ADM-9).
 //!
-//! `tree` reads YAML and keeps lines and columns; `expand` puts in what comes from outside; `table` says which
-//! settings there are; `reader` and `read` make a [`Config`] of it all, or say everything that is wrong. The JSON
-//! schema and `deploy/keylane.reference.yaml` are written from the same table.
+//! `tree` reads YAML and keeps lines and columns; `expand` puts in what comes from outside; `settings` says which
+//! there are, in the words of `schema`; `fields` and `read` make a [`Config`] of it all, or say everything that is wrong. The JSON
+//! schema and `deploy/keylane.reference.yaml` are written from the same list.
 
 mod environment;
 mod error;
 mod expand;
+mod fields;
 mod file;
 mod handler;
 mod print;
 mod read;
-mod reader;
-mod shape;
-mod table;
+mod schema;
+mod settings;
 mod topics;
 mod tree;
 mod units;
@@ -30,12 +30,12 @@ use keylane::{KafkaOptions, Settings, SpillOptions, TopicSpec};
 pub use environment::Environment;
 pub(crate) use error::nearest;
 pub use error::{ConfigError, ConfigProblem, Place};
-pub(crate) use shape::NAME_BYTES_MAX;
-pub use shape::{Profile, is_name};
+pub(crate) use schema::NAME_BYTES_MAX;
+pub use schema::{Profile, is_name};
 pub use topics::TopicConfig;
 pub(crate) use units::duration;
 
-use crate::access::Role;
+use crate::http::Role;
 use tree::Node;
 
 /// Bytes of a config: thousands of pipelines.

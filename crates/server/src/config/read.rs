@@ -8,14 +8,14 @@ use keylane::outbox::OutboxOptions;
 use keylane::{KafkaOptions, Order, Settings, SpillOptions};
 
 use super::error::{ConfigProblem, Place};
+use super::fields::{Reader, Section};
 use super::handler::handler;
-use super::reader::{Reader, Section};
-use super::shape::Profile;
-use super::table::ROOT;
+use super::schema::Profile;
+use super::settings::ROOT;
 use super::topics::{TopicConfig, kafka_names, topics};
 use super::tree::Node;
 use super::{BrokerConfig, Config, HandlerConfig, IngestConfig, PipelineConfig, ServerConfig, TokenConfig};
-use crate::access::Role;
+use crate::http::Role;
 
 /// How much longer than the handler's own call an attempt may take: the call's error says more than a time-out.
 const ATTEMPT_MARGIN: Duration = Duration::from_secs(1);

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use keylane::{Compression, Ids, KafkaOptions, TopicSpec};
 
 use super::error::{ConfigProblem, Place};
-use super::reader::{Reader, Section};
-use super::shape::NAME_BYTES_MAX;
-use super::table::TOPIC;
+use super::fields::{Reader, Section};
+use super::schema::NAME_BYTES_MAX;
+use super::settings::TOPIC;
 use super::{BrokerConfig, PipelineConfig};
 
 /// A topic that the config declares.

@@ -3,11 +3,11 @@
 use std::io::Write;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::http::{Response, StatusCode};
 use keylane::error::produce_code;
 use keylane::{ProduceError, Receipt};
 
-use crate::problem::{Problem, Rejected, produce_status};
+use crate::http::{Problem, Rejected, json, produce_status};
 
 /// Bytes an accepted message takes in an answer, about: a UUID, a partition, a position and the names.
 const ACCEPTED_BYTES: usize = 96;
@@ -91,14 +91,6 @@ pub(super) fn answer(
     }
     body.push(b'}');
     Ok(json(StatusCode::ACCEPTED, body))
-}
-
-/// A JSON answer.
-pub(crate) fn json(status: StatusCode, body: Vec<u8>) -> Response<Body> {
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
 }
 
 fn none_accepted(alone: bool, worst: Option<ProduceError>, mut refused: Refused) -> Problem {

@@ -12,7 +12,7 @@ use keylane::clock::Clock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use crate::problem::Problem;
+use crate::http::Problem;
 
 /// All bodies in memory at once, in KiB: eight of the largest. A body turns into frames and an answer several times
 /// its size, so this bounds far more memory than it says.

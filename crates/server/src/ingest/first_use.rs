@@ -13,11 +13,11 @@ use tokio::sync::Mutex;
 
 use super::items::Items;
 use super::{Form, PARSED_AT_ONCE, with_draft};
-use crate::app::App;
-use crate::problem::Problem;
+use crate::http::Problem;
+use crate::serve::App;
 
 /// Topics at most when one more is made by its first use. Whoever needs more of them has a list, and can declare it.
-pub(crate) const TOPICS_MAX: usize = 1_000;
+pub(super) const TOPICS_MAX: usize = 1_000;
 
 /// As long as an id that is made here.
 const MADE_ID: &str = "00000000-0000-0000-0000-000000000000";

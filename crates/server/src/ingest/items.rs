@@ -8,9 +8,9 @@ use serde_json::Deserializer;
 use serde_json::value::RawValue;
 
 use super::explain::what_is_not_json;
-use super::line::Line;
+use super::message_json::Line;
 use super::{Form, malformed};
-use crate::problem::Problem;
+use crate::http::Problem;
 
 /// Messages of one request (SEC-2). Each costs far more than its bytes: an id, a frame, a line of the answer.
 pub(crate) const MESSAGES_MAX: usize = 100_000;

@@ -4,13 +4,14 @@
 //! Messages go from the body straight into the producer's arena: nothing is built between. A body that cannot be read
 //! to its end leaves nothing behind.
 
+mod admission;
 mod answer;
 mod body;
 mod explain;
 mod first_use;
 mod ids;
 mod items;
-mod line;
+mod message_json;
 mod timing;
 
 use std::sync::Arc;
@@ -22,18 +23,17 @@ use axum::response::IntoResponse;
 use keylane::handlers::{CONTENT_TYPE, OCTET_STREAM, is_content_type};
 use keylane::{Call, Draft, Error, ProduceError};
 
-use crate::app::App;
 use crate::config::{NAME_BYTES_MAX, is_name, nearest};
-use crate::problem::Problem;
-use crate::segment::Segment;
+use crate::http::{Problem, Segment};
+use crate::serve::App;
+pub(crate) use admission::Admission;
 use answer::Refused;
-pub(crate) use answer::json;
 pub(crate) use body::Bodies;
 pub(crate) use first_use::FirstUse;
 use first_use::fits_a_new_topic;
 use ids::Ids;
 use items::Items;
-use line::Line;
+use message_json::Line;
 
 /// Messages parsed before other tasks of this thread get their turn: well under a millisecond's worth.
 const PARSED_AT_ONCE: usize = 1024;
@@ -60,12 +60,12 @@ async fn produce_all(app: &App, topic: &str, request: Request) -> Result<Respons
             format!("a topic is called by letters, digits, `.`, `_` and `-`, at most {NAME_BYTES_MAX}"),
         ));
     }
-    app.takes_messages()?;
-    app.has_topics().await?;
+    admission::takes_messages(app)?;
+    admission::has_topics(app).await?;
     let (parts, body) = request.into_parts();
     let body = app.bodies.read(&parts.headers, body).await?;
     // Only now: a body may take its time, and must not keep others from their turn meanwhile.
-    let _place = app.admit()?;
+    let _place = admission::admit(app)?;
     let goal = match app.first_use.admit(app, topic, form, &body.bytes).await? {
         true => Goal::Topic(app.producer.call(topic).await.map_err(|error| no_call(app, topic, error))?),
         false => Goal::Nowhere { topic: topic.to_owned(), refused: Vec::new() },
