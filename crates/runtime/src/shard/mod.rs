@@ -9,6 +9,7 @@ mod batch_times;
 mod blocking;
 mod commands;
 mod handover;
+mod lane_view;
 mod mailbox;
 mod partition;
 mod partitions;
