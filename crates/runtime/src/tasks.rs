@@ -53,7 +53,7 @@ pub enum TaskKind {
     /// Who follows a group's assignment. It joins the group anew.
     Group,
     /// Who lets partitions that were added be read. It begins anew.
-    Gates,
+    ReadLimits,
     /// The thread that finds handlers that block theirs. It begins anew.
     Watchdog,
     /// Who writes the spill. It begins anew.
@@ -77,7 +77,7 @@ impl TaskKind {
         TaskKind::Owner,
         TaskKind::Reader,
         TaskKind::Group,
-        TaskKind::Gates,
+        TaskKind::ReadLimits,
         TaskKind::Watchdog,
         TaskKind::SpillWriter,
         TaskKind::SpillDrain,
@@ -94,7 +94,7 @@ impl TaskKind {
             TaskKind::Owner => "owner",
             TaskKind::Reader => "reader",
             TaskKind::Group => "group",
-            TaskKind::Gates => "gates",
+            TaskKind::ReadLimits => "gates",
             TaskKind::Watchdog => "watchdog",
             TaskKind::SpillWriter => "spill_writer",
             TaskKind::SpillDrain => "spill_drain",

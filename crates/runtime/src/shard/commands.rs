@@ -2,37 +2,37 @@
 
 use keylane_core::{Delivery, Load};
 
-use super::mailbox::{Command, Start};
+use super::mailbox::{ShardCommand, Start};
 use super::partition::{Part, PartState};
 use super::pass::{SWEEP_MAX, Shard};
 use super::wake::LIST_KEPT;
 
 impl<F> Shard<F> {
-    pub(crate) fn obey(&mut self, command: Command) {
+    pub(crate) fn carry_out(&mut self, command: ShardCommand) {
         match command {
-            Command::Start(start) => self.start(*start),
-            Command::Counted { partition, epoch, dead } => self.counted(partition, epoch, &dead),
-            Command::Verified { partition, epoch, pauses } => {
+            ShardCommand::Start(start) => self.start(*start),
+            ShardCommand::Counted { partition, epoch, dead } => self.counted(partition, epoch, &dead),
+            ShardCommand::Verified { partition, epoch, pauses } => {
                 let sure = pauses == self.pauses.count();
                 if self.part(partition, epoch).is_some_and(|part| part.state == PartState::Verifying) && sure
                 {
                     self.enter(partition, PartState::Running);
                 }
             }
-            Command::Suspend { partition, epoch } => {
+            ShardCommand::Suspend { partition, epoch } => {
                 if self.part(partition, epoch).is_some_and(|part| part.state == PartState::Running) {
                     self.enter(partition, PartState::Verifying);
                 }
             }
-            Command::Drain { partition, epoch } => self.drain(partition, epoch),
-            Command::Drop { partition, epoch } => {
+            ShardCommand::Drain { partition, epoch } => self.drain(partition, epoch),
+            ShardCommand::Drop { partition, epoch } => {
                 if self.part(partition, epoch).is_some() {
                     self.drop_part(partition);
                 }
             }
-            Command::Forget { partition } => self.drop_part(partition),
-            Command::End => self.ended = true,
-            Command::Lanes { sort, limit, reply } => {
+            ShardCommand::Forget { partition } => self.drop_part(partition),
+            ShardCommand::End => self.ended = true,
+            ShardCommand::Lanes { sort, limit, reply } => {
                 let _ = reply.send(self.lanes(sort, limit));
             }
         }

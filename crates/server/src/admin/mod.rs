@@ -15,7 +15,7 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 
-use crate::http::{Problem, Segment, json, listed};
+use crate::http::{PathPart, Problem, json, listed};
 use crate::serve::App;
 pub(crate) use lanes::lanes;
 pub(crate) use spill::{drain_spill, spill};
@@ -39,7 +39,7 @@ pub(crate) async fn topics(State(app): State<Arc<App>>) -> Result<Response<Body>
 /// `POST /admin/topics/{topic}/accept`
 pub(crate) async fn accept(
     State(app): State<Arc<App>>,
-    Segment(topic): Segment,
+    PathPart(topic): PathPart,
 ) -> Result<Response<Body>, Problem> {
     match app.keylane.accept(&topic, "admin API").await {
         Ok(accepted) => Ok(listed("accepted", accepted)),
@@ -57,7 +57,7 @@ pub(crate) struct GroupQuery {
 /// `POST /admin/topics/{topic}/forget-group`
 pub(crate) async fn forget_group(
     State(app): State<Arc<App>>,
-    Segment(topic): Segment,
+    PathPart(topic): PathPart,
     query: Result<Query<GroupQuery>, QueryRejection>,
 ) -> Result<Response<Body>, Problem> {
     let Query(query) = query.map_err(|error| Problem::of_query(&error))?;
@@ -95,7 +95,7 @@ struct BackupMade {
 /// `POST /admin/topics/{topic}/upgrade`
 pub(crate) async fn upgrade(
     State(app): State<Arc<App>>,
-    Segment(topic): Segment,
+    PathPart(topic): PathPart,
 ) -> Result<Response<Body>, Problem> {
     Ok(listed("upgraded", app.keylane.upgrade(&topic, "admin API").await?))
 }
@@ -119,7 +119,7 @@ pub(crate) struct MessagesQuery {
 /// `GET /admin/topics/{topic}/messages`
 pub(crate) async fn messages(
     State(app): State<Arc<App>>,
-    Segment(topic): Segment,
+    PathPart(topic): PathPart,
     query: Result<Query<MessagesQuery>, QueryRejection>,
 ) -> Result<Response<Body>, Problem> {
     let Query(query) = query.map_err(|error| Problem::of_query(&error))?;

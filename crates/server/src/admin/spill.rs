@@ -27,7 +27,7 @@ pub(crate) struct SpillQuery {
 }
 
 #[derive(Debug, Serialize)]
-struct Shown {
+struct ShownSpill {
     #[serde(flatten)]
     status: SpillStatus,
     entries: Vec<SpillEntry>,
@@ -55,6 +55,6 @@ async fn answer(
     limit: usize,
 ) -> Result<Response<Body>, Problem> {
     let entries = app.keylane.spill_entries(state, limit).await?;
-    let shown = Shown { status: app.keylane.spill(), entries };
+    let shown = ShownSpill { status: app.keylane.spill(), entries };
     Ok(json(status, serde_json::to_vec(&shown).expect("text and numbers always serialize")))
 }

@@ -24,7 +24,7 @@ const STEP: usize = 16;
 /// An answer ends after about this many bytes even if more was asked for.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// How often the end of a topic is looked at while nothing comes: soon enough for eyes.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const END_EVERY: Duration = Duration::from_millis(100);
 
 /// Where to begin.
 #[derive(Debug, Clone, Copy)]
@@ -127,7 +127,7 @@ impl Tail {
                 if quiet >= blank_every {
                     return Ok(Some((Bytes::from_static(b"\n"), (tail, phase, left))));
                 }
-                let pause = LOOK_EVERY.min(blank_every);
+                let pause = END_EVERY.min(blank_every);
                 let draining = phase.wait_for(|phase| *phase >= Phase::Draining);
                 let _ = tokio::time::timeout(pause, draining).await;
                 quiet += pause;
@@ -151,18 +151,18 @@ impl Tail {
     }
 
     fn put(&self, body: &mut Vec<u8>, delivery: &Delivery) {
-        let shown = Shown { topic: &self.topic, delivery };
+        let shown = ShownMessage { topic: &self.topic, delivery };
         serde_json::to_writer(body, &shown).expect("text and numbers go to memory without failing");
     }
 }
 
 /// A message as the admin API shows it.
-struct Shown<'a> {
+struct ShownMessage<'a> {
     topic: &'a str,
     delivery: &'a Delivery,
 }
 
-impl Serialize for Shown<'_> {
+impl Serialize for ShownMessage<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let delivery = self.delivery;
         let mut map = serializer.serialize_map(None)?;

@@ -64,8 +64,8 @@ fn reasons(app: &App) -> Reasons {
     // What a broker on another machine does not take is kept here meanwhile, until there is no room.
     let kept = matches!(app.keylane.spill().state, SpillState::Healthy | SpillState::Spilling);
     let of_broker = if kept { &mut reasons.besides } else { &mut reasons.not_ready };
-    of_broker.extend(app.seen.trouble());
-    reasons.besides.extend(app.seen.besides());
+    of_broker.extend(app.broker_health.trouble());
+    reasons.besides.extend(app.broker_health.besides());
     for pipeline in app.keylane.pipelines_seen() {
         pipeline_reasons(&pipeline, &mut reasons.besides);
     }

@@ -87,7 +87,7 @@ impl Metrics {
         let pipelines = app.keylane.pipelines_seen();
         let mut scrape = Scrape::default();
         producer(&mut scrape, app);
-        let up = app.seen.trouble().is_none();
+        let up = app.broker_health.trouble().is_none();
         scrape.gauge(
             "keylane_broker_up",
             "1 if the broker takes and gives messages, else 0",

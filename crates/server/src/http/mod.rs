@@ -19,6 +19,6 @@ pub use access::{Role, hash_token, is_token, new_token};
 pub(crate) use health::alive;
 pub(crate) use json::{json, listed};
 pub(crate) use metrics::Metrics;
-pub(crate) use path::Segment;
+pub(crate) use path::PathPart;
 pub(crate) use problem::{Problem, Rejected, produce_status};
 pub(crate) use routes::{label, router};

@@ -7,14 +7,14 @@ use axum::http::request::Parts;
 use super::problem::Problem;
 
 /// The one part of a path that a client chooses.
-pub(crate) struct Segment(pub(crate) String);
+pub(crate) struct PathPart(pub(crate) String);
 
-impl<S: Send + Sync> FromRequestParts<S> for Segment {
+impl<S: Send + Sync> FromRequestParts<S> for PathPart {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Segment, Problem> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<PathPart, Problem> {
         match Path::<String>::from_request_parts(parts, state).await {
-            Ok(Path(text)) => Ok(Segment(text)),
+            Ok(Path(text)) => Ok(PathPart(text)),
             Err(_) => Err(Problem::new(
                 StatusCode::NOT_FOUND,
                 "KL-1213",

@@ -10,7 +10,7 @@ use axum::response::IntoResponse;
 use axum::routing::{get, post};
 
 use super::json::json;
-use super::path::Segment;
+use super::path::PathPart;
 use super::problem::Problem;
 use super::{error_pages, health, openapi, page};
 use crate::serve::App;
@@ -96,7 +96,7 @@ async fn openapi_json() -> Response<Body> {
     json(StatusCode::OK, openapi::document().to_string().into_bytes())
 }
 
-async fn error_page(Segment(code): Segment) -> Response<Body> {
+async fn error_page(PathPart(code): PathPart) -> Response<Body> {
     match error_pages::page(&code) {
         Some(text) => {
             let kind = HeaderValue::from_static("text/markdown; charset=utf-8");

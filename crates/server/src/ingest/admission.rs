@@ -11,8 +11,8 @@ use crate::http::Problem;
 use crate::serve::{App, Phase};
 
 /// How long, and how many times, a message waits for the topics of a server that starts: half a minute in all.
-const TOPICS_LOOK: Duration = Duration::from_millis(200);
-const TOPICS_LOOKS: u32 = 150;
+const TOPICS_WAIT: Duration = Duration::from_millis(200);
+const TOPICS_WAITS: u32 = 150;
 
 /// Places of requests that produce.
 pub(crate) struct Admission {
@@ -43,11 +43,11 @@ pub(super) fn takes_messages(app: &App) -> Result<(), Problem> {
 /// same: they are kept here.
 pub(super) async fn has_topics(app: &App) -> Result<(), Problem> {
     let mut phase = app.phase.subscribe();
-    for _ in 0..TOPICS_LOOKS {
+    for _ in 0..TOPICS_WAITS {
         if app.phase() != Phase::Opening || app.keylane.health().await.is_err() {
             return Ok(());
         }
-        let _made = tokio::time::timeout(TOPICS_LOOK, phase.wait_for(|phase| *phase > Phase::Opening)).await;
+        let _made = tokio::time::timeout(TOPICS_WAIT, phase.wait_for(|phase| *phase > Phase::Opening)).await;
     }
     Err(Problem::new(
         StatusCode::SERVICE_UNAVAILABLE,

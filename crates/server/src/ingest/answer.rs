@@ -17,12 +17,12 @@ const LISTED_MAX: usize = 1_000;
 
 /// Messages that were not taken, by index, in rising order.
 #[derive(Debug, Default)]
-pub(super) struct Refused {
+pub(super) struct Refusals {
     listed: Vec<Rejected>,
     indexes: Vec<u32>,
 }
 
-impl Refused {
+impl Refusals {
     /// Adds one.
     pub(super) fn push(&mut self, index: usize, error: String) {
         if self.indexes.len() < LISTED_MAX {
@@ -40,13 +40,13 @@ impl Refused {
 /// sender should know though all went well.
 pub(super) fn answer(
     results: Vec<Result<Receipt, ProduceError>>,
-    before: Refused,
+    before: Refusals,
     warning: Option<String>,
 ) -> Result<Response<Body>, Problem> {
     let alone = results.len() + before.count() == 1;
     let mut body = Vec::with_capacity(32 + ACCEPTED_BYTES * results.len());
     body.extend_from_slice(b"{\"accepted\":[");
-    let mut refused = Refused::default();
+    let mut refused = Refusals::default();
     let mut worst: Option<ProduceError> = None;
     let mut accepted = 0usize;
     let mut listed = before.listed.into_iter();
@@ -93,7 +93,7 @@ pub(super) fn answer(
     Ok(json(StatusCode::ACCEPTED, body))
 }
 
-fn none_accepted(alone: bool, worst: Option<ProduceError>, mut refused: Refused) -> Problem {
+fn none_accepted(alone: bool, worst: Option<ProduceError>, mut refused: Refusals) -> Problem {
     let problem = match worst {
         Some(error) if alone || is_passing(&error) => {
             let (status, title) = produce_status(&error);
@@ -156,8 +156,8 @@ fn put_text(body: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
 
-    fn refused(indexes: &[usize]) -> Refused {
-        let mut refused = Refused::default();
+    fn refused(indexes: &[usize]) -> Refusals {
+        let mut refused = Refusals::default();
         indexes.iter().for_each(|index| refused.push(*index, format!("bad {index}")));
         refused
     }

@@ -21,7 +21,7 @@ const FIELDS: [&str; 9] =
 
 /// A message as it came.
 #[derive(Debug)]
-pub(super) struct Line<'a> {
+pub(super) struct MessageJson<'a> {
     pub(super) key: Option<Cow<'a, str>>,
     pub(super) id: Option<Cow<'a, str>>,
     pub(super) payload: Payload<'a>,
@@ -53,20 +53,20 @@ impl Payload<'_> {
     }
 }
 
-impl<'a> Line<'a> {
+impl<'a> MessageJson<'a> {
     /// Reads one message.
-    pub(super) fn parse(text: &'a [u8]) -> Result<Line<'a>, String> {
+    pub(super) fn parse(text: &'a [u8]) -> Result<MessageJson<'a>, String> {
         serde_json::from_slice(text).map_err(|error| explain(text, &error))
     }
 
     /// The same from text that is known to be JSON.
-    pub(super) fn of_raw(raw: &'a RawValue) -> Result<Line<'a>, String> {
+    pub(super) fn of_raw(raw: &'a RawValue) -> Result<MessageJson<'a>, String> {
         serde_json::from_str(raw.get()).map_err(|error| explain(raw.get().as_bytes(), &error))
     }
 }
 
-impl<'de> Deserialize<'de> for Line<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Line<'de>, D::Error> {
+impl<'de> Deserialize<'de> for MessageJson<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<MessageJson<'de>, D::Error> {
         deserializer.deserialize_map(LineVisitor)
     }
 }
@@ -87,13 +87,13 @@ struct Found<'a> {
 }
 
 impl<'de> Visitor<'de> for LineVisitor {
-    type Value = Line<'de>;
+    type Value = MessageJson<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a message: an object with `payload`")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Line<'de>, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<MessageJson<'de>, A::Error> {
         let mut found = Found::default();
         while let Some(Text(name)) = map.next_key()? {
             match &*name {
@@ -121,7 +121,7 @@ impl<'de> Visitor<'de> for LineVisitor {
                 return Err(A::Error::custom("`payload` and `payload_base64` are both given; one is taken"));
             }
         };
-        Ok(Line {
+        Ok(MessageJson {
             key: found.key.flatten().map(|Text(text)| text),
             id: found.id.flatten().map(|Text(text)| text),
             payload,
@@ -253,7 +253,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn error(text: &str) -> String {
-        Line::parse(text.as_bytes()).expect_err("not a message")
+        MessageJson::parse(text.as_bytes()).expect_err("not a message")
     }
 
     /// MSG-1, MSG-3.
@@ -261,7 +261,7 @@ mod tests {
     fn every_field_is_read_and_the_payload_is_kept_as_it_came() {
         let text = br#" {"key":"a\u00e9","payload": {"n" : 1.0e+2 , "x":[ ]} ,"id":"m","version":7,"headers":{"b":"1","a":"2"},
             "deliver_at":"1970-01-01T00:00:01Z","priority":9,"ttl":"2s"} "#;
-        let line = Line::parse(text).expect("a message");
+        let line = MessageJson::parse(text).expect("a message");
         assert_eq!(line.key.as_deref(), Some("aé"));
         assert_eq!(line.id.as_deref(), Some("m"));
         assert_eq!(line.version, Some(7));
@@ -273,9 +273,9 @@ mod tests {
 
     #[test]
     fn null_is_json_and_an_absent_key_is_not_an_empty_one() {
-        let line = Line::parse(br#"{"payload":null,"key":""}"#).expect("a message");
+        let line = MessageJson::parse(br#"{"payload":null,"key":""}"#).expect("a message");
         assert_eq!((line.payload.bytes(), line.key.as_deref()), (&b"null"[..], Some("")));
-        let line = Line::parse(br#"{"payload_base64":"AP8=","key":null}"#).expect("a message");
+        let line = MessageJson::parse(br#"{"payload_base64":"AP8=","key":null}"#).expect("a message");
         assert_eq!((line.payload.bytes(), line.key), (&[0, 255][..], None));
     }
 
@@ -326,7 +326,7 @@ mod tests {
         }
         let long = error(&format!(r#"{{"payload":1,"version":"{}"}}"#, "é".repeat(1_000_000)));
         assert!(long.chars().count() < 300 && long.ends_with("it is text"), "{long}");
-        let unpaired = Line::parse(b"{\"payload\":\"\xff\"}").expect_err("not UTF-8");
+        let unpaired = MessageJson::parse(b"{\"payload\":\"\xff\"}").expect_err("not UTF-8");
         assert!(!unpaired.is_empty());
     }
 
@@ -334,11 +334,11 @@ mod tests {
     #[test]
     fn depth_is_bounded_and_brackets_in_text_do_not_count() {
         let nested = |levels: usize| format!("{{\"payload\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
-        assert!(Line::parse(nested(DEPTH_MAX).as_bytes()).is_ok());
+        assert!(MessageJson::parse(nested(DEPTH_MAX).as_bytes()).is_ok());
         assert!(error(&nested(DEPTH_MAX + 1)).contains("deeper than 128"));
         assert!(error(&nested(1_000_000)).contains("deeper than 128"));
         let text = format!("{{\"payload\":[\"{}\\\"[\",[1],[2]]}}", "[{".repeat(500));
-        assert!(Line::parse(text.as_bytes()).is_ok());
+        assert!(MessageJson::parse(text.as_bytes()).is_ok());
     }
 
     proptest! {
@@ -349,13 +349,13 @@ mod tests {
             let payload = inner.replace(',', &format!(",{spaces}"));
             // A comma within text may have changed; it is JSON still.
             let line = format!("{{\"payload\":{spaces}{payload}{spaces}}}");
-            let parsed = Line::parse(line.as_bytes()).expect("a message");
+            let parsed = MessageJson::parse(line.as_bytes()).expect("a message");
             prop_assert_eq!(parsed.payload.bytes(), payload.as_bytes());
         }
 
         #[test]
         fn whatever_the_bytes_are_there_is_an_answer(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Line::parse(&bytes);
+            let _ = MessageJson::parse(&bytes);
         }
 
         #[test]
@@ -363,9 +363,9 @@ mod tests {
             let mut text = br#"{"key":"k","payload":{"a":["\u00e9",1]},"id":"m","version":7,"headers":{"b":"1"}}"#.to_vec();
             let at = at % text.len();
             text[at] = byte;
-            let _ = Line::parse(&text);
+            let _ = MessageJson::parse(&text);
             text.truncate(at);
-            prop_assert!(Line::parse(&text).is_err());
+            prop_assert!(MessageJson::parse(&text).is_err());
         }
     }
 }

@@ -24,16 +24,16 @@ use keylane::handlers::{CONTENT_TYPE, OCTET_STREAM, is_content_type};
 use keylane::{Call, Draft, Error, ProduceError};
 
 use crate::config::{NAME_BYTES_MAX, is_name, nearest};
-use crate::http::{Problem, Segment};
+use crate::http::{PathPart, Problem};
 use crate::serve::App;
 pub(crate) use admission::Admission;
-use answer::Refused;
+use answer::Refusals;
 pub(crate) use body::Bodies;
 pub(crate) use first_use::FirstUse;
 use first_use::fits_a_new_topic;
 use ids::Ids;
 use items::Items;
-use message_json::Line;
+use message_json::MessageJson;
 
 /// Messages parsed before other tasks of this thread get their turn: well under a millisecond's worth.
 const PARSED_AT_ONCE: usize = 1024;
@@ -41,7 +41,7 @@ const PARSED_AT_ONCE: usize = 1024;
 /// The route.
 pub(crate) async fn produce(
     State(app): State<Arc<App>>,
-    Segment(topic): Segment,
+    PathPart(topic): PathPart,
     request: Request,
 ) -> Response<Body> {
     match produce_all(&app, &topic, request).await {
@@ -74,7 +74,7 @@ async fn produce_all(app: &App, topic: &str, request: Request) -> Result<Respons
         goal,
         ids: Ids::new(app.producer.wall_ms()),
         now_ms: app.producer.wall_ms(),
-        refused: Refused::default(),
+        refused: Refusals::default(),
         count: 0,
     };
     intake.take_all(Items::new(form, &body.bytes)?).await?;
@@ -146,7 +146,7 @@ struct Intake {
     goal: Goal,
     ids: Ids,
     now_ms: u64,
-    refused: Refused,
+    refused: Refusals,
     count: usize,
 }
 
@@ -175,7 +175,7 @@ impl Intake {
         Ok(())
     }
 
-    fn push(&mut self, line: &Line<'_>) {
+    fn push(&mut self, line: &MessageJson<'_>) {
         let mut space = [0; Ids::LENGTH];
         let (id, id_is_callers) = match &line.id {
             Some(id) => (&**id, true),
@@ -193,7 +193,7 @@ impl Intake {
 }
 
 /// Gives `then` the message as a producer takes it.
-fn with_draft<T>(line: &Line<'_>, id: &str, now_ms: u64, then: impl FnOnce(&Draft<'_>) -> T) -> T {
+fn with_draft<T>(line: &MessageJson<'_>, id: &str, now_ms: u64, then: impl FnOnce(&Draft<'_>) -> T) -> T {
     let mut headers: Vec<(&str, &[u8])> =
         line.headers.iter().map(|(name, value)| (&**name, value.as_bytes())).collect();
     // Bytes may happen to read as JSON; whoever gets them is told that they are not meant so.

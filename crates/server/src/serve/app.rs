@@ -7,7 +7,7 @@ use keylane::clock::Clock;
 use keylane::{Keylane, Producer, TopicSpec, WhenFull};
 use tokio::sync::watch;
 
-use super::broker_health::Seen;
+use super::broker_health::BrokerHealth;
 use super::outboxes::Outboxes;
 use crate::config::Config;
 use crate::http::{Access, Metrics};
@@ -47,7 +47,7 @@ pub(crate) struct App {
     pub(crate) metrics: Metrics,
     pub(crate) outboxes: Outboxes,
     /// How the broker was when it was last looked at.
-    pub(crate) seen: Seen,
+    pub(crate) broker_health: BrokerHealth,
     pub(crate) clock: Clock,
     pub(crate) phase: watch::Sender<Phase>,
     /// What a server that comes up waits for.
@@ -70,7 +70,7 @@ impl App {
             first_use: FirstUse::default(),
             metrics: Metrics::new(),
             outboxes: Outboxes::default(),
-            seen: Seen::default(),
+            broker_health: BrokerHealth::default(),
             clock: Clock::system(),
             phase: watch::Sender::new(Phase::Opening),
             waiting: watch::Sender::default(),

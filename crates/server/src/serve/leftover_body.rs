@@ -10,7 +10,7 @@ use http_body_util::StreamBody;
 use hyper::body::Incoming;
 
 /// A body as it comes in.
-pub(super) struct Rest(Arc<Mutex<Coming>>);
+pub(super) struct LeftoverBody(Arc<Mutex<Coming>>);
 
 struct Coming {
     body: Incoming,
@@ -18,9 +18,9 @@ struct Coming {
     ended: bool,
 }
 
-impl Rest {
-    pub(crate) fn new(body: Incoming) -> Rest {
-        Rest(Arc::new(Mutex::new(Coming { body, ended: false })))
+impl LeftoverBody {
+    pub(crate) fn new(body: Incoming) -> LeftoverBody {
+        LeftoverBody(Arc::new(Mutex::new(Coming { body, ended: false })))
     }
 
     /// What is left of it; all such read the same one.

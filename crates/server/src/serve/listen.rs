@@ -25,12 +25,12 @@ use tower_service::Service;
 
 use super::app::{App, Phase};
 use super::file_limit::KEPT_BACK;
-use super::leftover_body::Rest;
+use super::leftover_body::LeftoverBody;
 use super::linger::Linger;
-use super::raw_stream::{Edge, HEAD_BYTES_MAX, Head};
+use super::raw_stream::{HEAD_BYTES_MAX, RawStream, SentHead};
 use super::request_head;
 use super::tasks::Tasks;
-use super::write_timeout::Patient;
+use super::write_timeout::WriteTimeout;
 use crate::config::ServerConfig;
 use crate::http::{Problem, label, router};
 
@@ -99,7 +99,8 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, config: ServerC
         match Arc::clone(&places).try_acquire_owned() {
             Ok(place) => {
                 let (asked, linger) = (Asked::by(peer, &app, &router), Linger::default());
-                let stream = Edge::new(Patient::new(stream, config.idle_timeout), asked.head.clone());
+                let stream =
+                    RawStream::new(WriteTimeout::new(stream, config.idle_timeout), asked.head.clone());
                 let left = linger.clone();
                 let service = service_fn(move |request| asked.clone().answer(left.clone(), request));
                 let connection = http.serve_connection(TokioIo::new(stream), service);
@@ -162,12 +163,12 @@ struct Asked {
     app: Arc<App>,
     router: Router,
     peer: SocketAddr,
-    head: Head,
+    head: SentHead,
 }
 
 impl Asked {
     fn by(peer: SocketAddr, app: &Arc<App>, router: &Router) -> Asked {
-        Asked { app: Arc::clone(app), router: router.clone(), peer, head: Head::default() }
+        Asked { app: Arc::clone(app), router: router.clone(), peer, head: SentHead::default() }
     }
 
     /// One request: who asks, what is answered, how long it took.
@@ -185,7 +186,7 @@ impl Asked {
         let allowed = request_head::check(&parts, &self.head)
             .and_then(|()| app.access.check(&parts.method, &parts.uri, &parts.headers, self.peer));
         let is_last = request_head::is_last(&parts, &self.head);
-        let rest = Rest::new(body);
+        let rest = LeftoverBody::new(body);
         let mut response = match allowed {
             Ok(()) => self.router.call(Request::from_parts(parts, rest.body())).await?,
             Err(problem) => problem.into_response(),
@@ -214,7 +215,7 @@ impl Asked {
 async fn brief(stream: TcpStream, asked: Asked, connections_max: usize, gone: oneshot::Receiver<()>) {
     let linger = Linger::default();
     let left = linger.clone();
-    let stream = Edge::new(stream, asked.head.clone());
+    let stream = RawStream::new(stream, asked.head.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         let (asked, left) = (asked.clone(), left.clone());
         async move {

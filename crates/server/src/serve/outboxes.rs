@@ -23,7 +23,7 @@ struct Running {
 
 /// An outbox as it is shown.
 #[derive(Debug, Serialize)]
-pub(crate) struct Shown {
+pub(crate) struct ShownOutbox {
     pub(crate) name: String,
     #[serde(flatten)]
     pub(crate) status: OutboxStatus,
@@ -52,8 +52,8 @@ impl Outboxes {
     }
 
     /// How each is.
-    pub(crate) fn shown(&self) -> Vec<Shown> {
-        let shown = |(name, running): (&String, &Running)| Shown {
+    pub(crate) fn shown(&self) -> Vec<ShownOutbox> {
+        let shown = |(name, running): (&String, &Running)| ShownOutbox {
             name: name.clone(),
             status: running.status.borrow().clone(),
         };

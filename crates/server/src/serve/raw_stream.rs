@@ -27,7 +27,7 @@ const LINGER_MAX: Duration = Duration::from_secs(1);
 
 /// The head of the request that is being answered, as it was sent.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Head(Arc<Mutex<Sent>>);
+pub(super) struct SentHead(Arc<Mutex<Sent>>);
 
 #[derive(Debug, Default)]
 struct Sent {
@@ -47,7 +47,7 @@ pub(super) enum Lengths {
     Unknown,
 }
 
-impl Head {
+impl SentHead {
     /// How a request with a `Transfer-Encoding` was sent.
     pub(super) fn lengths(&self, head: &Parts) -> Lengths {
         let sent = self.0.lock().expect("no holder panics");
@@ -94,22 +94,22 @@ impl Head {
 const END: &[u8] = b"\r\n\r\n";
 
 /// A stream whose heads and bare refusals are looked at.
-pub(super) struct Edge<S> {
+pub(super) struct RawStream<S> {
     stream: S,
-    head: Head,
+    head: SentHead,
     /// What is written instead of hyper's answer, or is left of it.
     instead: Bytes,
     /// A head was refused: from then on what comes is read away, for so long.
     refused: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Edge<S> {
-    pub(crate) fn new(stream: S, head: Head) -> Edge<S> {
-        Edge { stream, head, instead: Bytes::new(), refused: None }
+impl<S> RawStream<S> {
+    pub(crate) fn new(stream: S, head: SentHead) -> RawStream<S> {
+        RawStream { stream, head, instead: Bytes::new(), refused: None }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Edge<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for RawStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -122,7 +122,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Edge<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Edge<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for RawStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.instead.is_empty() {
             match refusal(bytes) {
@@ -131,7 +131,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Edge<S> {
             }
             self.refused = Some(Box::pin(sleep(LINGER_MAX)));
         }
-        let Edge { stream, instead, .. } = &mut *self;
+        let RawStream { stream, instead, .. } = &mut *self;
         while !instead.is_empty() {
             let written = ready!(Pin::new(&mut *stream).poll_write(cx, instead))?;
             if written == 0 {
@@ -163,7 +163,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Edge<S> {
 
     /// Bytes that nobody has read would make the kernel reset the connection, and the refusal would be lost with it.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Edge { stream, refused, .. } = &mut *self;
+        let RawStream { stream, refused, .. } = &mut *self;
         ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
         let Some(longest) = refused else {
             return Poll::Ready(Ok(()));
@@ -220,7 +220,7 @@ mod tests {
     use axum::http::Request;
 
     fn lengths(reads: &[&str]) -> Lengths {
-        let head = Head::default();
+        let head = SentHead::default();
         reads.iter().for_each(|bytes| head.came(bytes.as_bytes()));
         let request = Request::builder().method("POST").uri("/a").body(()).expect("a request");
         head.lengths(&request.into_parts().0)

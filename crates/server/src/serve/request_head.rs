@@ -4,11 +4,11 @@ use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{StatusCode, Version, header};
 
-use super::raw_stream::{Head, Lengths};
+use super::raw_stream::{Lengths, SentHead};
 use crate::http::Problem;
 
 /// An error if servers and proxies could disagree about whom the request is for, or where it ends.
-pub(crate) fn check(head: &Parts, sent: &Head) -> Result<(), Problem> {
+pub(crate) fn check(head: &Parts, sent: &SentHead) -> Result<(), Problem> {
     let hosts: Vec<_> = head.headers.get_all(header::HOST).iter().collect();
     match hosts[..] {
         [] if head.version < Version::HTTP_11 => {}
@@ -35,7 +35,7 @@ pub(crate) fn check(head: &Parts, sent: &Head) -> Result<(), Problem> {
 }
 
 /// Whether nothing may be read behind this request: somebody in front may have read its end elsewhere.
-pub(super) fn is_last(head: &Parts, sent: &Head) -> bool {
+pub(super) fn is_last(head: &Parts, sent: &SentHead) -> bool {
     head.headers.contains_key(header::TRANSFER_ENCODING) && sent.lengths(head) != Lengths::One
 }
 
@@ -63,7 +63,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let (head, ()) = request.body(()).expect("a request").into_parts();
-        check(&head, &Head::default()).err().map(|problem| problem.detail)
+        check(&head, &SentHead::default()).err().map(|problem| problem.detail)
     }
 
     /// SEC-2.

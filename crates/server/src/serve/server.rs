@@ -163,7 +163,7 @@ impl Server {
         let mut coming =
             Coming { config, app: Arc::clone(&app), pipelines: Arc::clone(&pipelines), left, no_room };
         let coming_up = tokio::sync::Mutex::default();
-        let looking = tasks::spawn(broker_health::on(Arc::clone(&app)));
+        let looking = tasks::spawn(broker_health::watch(Arc::clone(&app)));
         let server = Server { address, app, pipelines, accepting, looking, coming: coming_up, drain };
         tracing::info!(address = %server.address, "listening");
         match coming.step().await {

@@ -12,15 +12,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
 /// Gives up a write that stands still for longer than a while.
-pub(super) struct Patient<S> {
+pub(super) struct WriteTimeout<S> {
     stream: S,
     max: Duration,
     standing: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S> Patient<S> {
-    pub(crate) fn new(stream: S, max: Duration) -> Patient<S> {
-        Patient { stream, max, standing: None }
+impl<S> WriteTimeout<S> {
+    pub(crate) fn new(stream: S, max: Duration) -> WriteTimeout<S> {
+        WriteTimeout { stream, max, standing: None }
     }
 
     fn unless_it_stands<T>(
@@ -37,7 +37,7 @@ impl<S> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -47,7 +47,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.unless_it_stands(cx, written)
@@ -87,7 +87,7 @@ mod tests {
     async fn a_write_that_stands_still_is_given_up_and_one_that_crawls_is_not() {
         let second = Duration::from_secs(1);
         let (near, mut far) = duplex(16);
-        let mut near = Patient::new(near, second);
+        let mut near = WriteTimeout::new(near, second);
         let reads = async {
             let mut buffer = [0; 4];
             for _ in 0..25 {

@@ -4,19 +4,19 @@ use std::time::Duration;
 
 /// A SplitMix64 generator.
 #[derive(Debug, Clone)]
-pub struct Dice {
+pub struct Random {
     state: u64,
 }
 
-impl Dice {
-    /// Dice for this seed.
-    pub fn new(seed: u64) -> Dice {
-        Dice { state: seed }
+impl Random {
+    /// A generator of this seed.
+    pub fn new(seed: u64) -> Random {
+        Random { state: seed }
     }
 
-    /// Dice of their own for one part of a simulation: what is drawn there changes nothing elsewhere.
-    pub fn split(&mut self) -> Dice {
-        Dice::new(self.number())
+    /// Numbers of its own for one part of a simulation: what is drawn there changes nothing elsewhere.
+    pub fn split(&mut self) -> Random {
+        Random::new(self.number())
     }
 
     /// Any number.
