@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use keylane_core::ErrorCode;
 use tokio::task::JoinHandle;
 
 #[cfg(feature = "testing")]
@@ -193,7 +194,12 @@ impl Tasks {
 
     fn note(&self, kind: TaskKind, panic: &(dyn Any + Send)) -> String {
         self.ended[kind as usize].fetch_add(1, Ordering::Relaxed);
-        let why = format!("KL-1321: its {} ended unexpectedly: {}", kind.name(), panic_said(panic));
+        let why = format!(
+            "{}: its {} ended unexpectedly: {}",
+            ErrorCode::TaskEnded,
+            kind.name(),
+            panic_said(panic)
+        );
         tracing::error!(task = kind.name(), why, "something ended that should not; it is begun anew");
         why
     }

@@ -196,7 +196,7 @@ fn simulate(run: impl Future<Output = ()>) {
 fn refused(answer: Result<Vec<keylane::Upgraded>, Error>) -> String {
     match answer {
         Err(error @ Error::Upgrade(..)) => {
-            assert_eq!(error.code(), "KL-1313");
+            assert_eq!(error.code().as_str(), "KL-1313");
             error.to_string()
         }
         other => panic!("it is not refused: {other:?}"),

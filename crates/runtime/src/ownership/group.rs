@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylane_broker::{BrokerError, Change, Ends, Membership, Topic};
+use keylane_core::ErrorCode;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
@@ -460,7 +461,7 @@ fn said(error: &BrokerError) -> String {
     match *error {
         BrokerError::Partitions { there, asked, .. } => {
             let why = keylane_core::Stop::OtherPartitions { recorded: asked, found: there };
-            format!("{}: {why}", why.code().unwrap_or_default())
+            format!("{}: {why}", ErrorCode::OtherPartitionCount)
         }
         _ => format!("{}: {error}", crate::error::broker_code(error)),
     }

@@ -10,7 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures_util::stream::{self, Stream};
-use keylane::{Delivery, Error, Keylane};
+use keylane::{Delivery, Error, ErrorCode, Keylane};
 use serde::Serialize;
 use serde::ser::SerializeMap;
 use serde_json::value::RawValue;
@@ -55,7 +55,7 @@ impl Tail {
         let found = keylane.topic(topic).await?.ok_or_else(|| {
             Problem::new(
                 StatusCode::NOT_FOUND,
-                "KL-1201",
+                ErrorCode::UnknownTopic,
                 "there is no such topic",
                 format!("there is no topic {topic}; `keylane topics` lists those there are"),
             )

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use keylane::ErrorCode;
+
 use super::error::{ConfigProblem, Place, nearest};
 use super::schema::{self, Absent, Field, Kind, Profile, Shape};
 use super::tree::{Key, Node, Value};
@@ -174,7 +176,7 @@ impl Reader {
                     .to_owned();
         } else if let Some(token) = crate::http::known_to_everybody(&hash) {
             self.problems.push(ConfigProblem {
-                code: "KL-1005",
+                code: ErrorCode::WrongValue,
                 place: section.place_of(name),
                 what: format!("{} is the hash of {token}, which anybody can guess", section.at(name)),
                 help: "make a token with `keylane token new`".to_owned(),
@@ -328,7 +330,7 @@ impl Reader {
             self.expected(node, &path, expected, &example);
         } else if let Absent::Required(example) = field.absent {
             self.problems.push(ConfigProblem {
-                code: "KL-1006",
+                code: ErrorCode::MissingSetting,
                 place: section.place.clone(),
                 what: format!("{path} is missing"),
                 help: format!("add it, for example `{name}: {example}`"),
@@ -347,7 +349,7 @@ impl Reader {
 
     fn expected(&mut self, node: &Node, path: &str, expected: &str, example: &str) {
         self.problems.push(ConfigProblem {
-            code: "KL-1005",
+            code: ErrorCode::WrongValue,
             place: node.place.clone(),
             what: format!("{path} must be {expected}; it is {}", node.shown()),
             help: format!("write it like this: `{example}`"),
@@ -375,7 +377,7 @@ impl Reader {
             None => format!("remove it; known here: {all}"),
         };
         self.problems.push(ConfigProblem {
-            code: "KL-1003",
+            code: ErrorCode::UnknownSetting,
             place: key.place.clone(),
             what: format!("unknown setting `{}`{within}", key.name.escape_debug()),
             help,
@@ -384,7 +386,7 @@ impl Reader {
 
     fn not_yet(&mut self, what: &str, place: &Place, help: &str) {
         self.problems.push(ConfigProblem {
-            code: "KL-1004",
+            code: ErrorCode::SettingNotYet,
             place: place.clone(),
             what: format!("{what} is not in this version"),
             help: help.to_owned(),
@@ -393,7 +395,7 @@ impl Reader {
 
     fn not_a_name(&mut self, name: &str, place: &Place, path: &str) {
         self.problems.push(ConfigProblem {
-            code: "KL-1005",
+            code: ErrorCode::WrongValue,
             place: place.clone(),
             what: format!("`{}` in {path} cannot be a name", name.escape_debug()),
             help: format!("it must be {}", name_rule()),

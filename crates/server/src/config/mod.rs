@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use keylane::handlers::HttpSettings;
 use keylane::outbox::OutboxOptions;
-use keylane::{KafkaOptions, Settings, SpillOptions, TopicSpec};
+use keylane::{ErrorCode, KafkaOptions, Settings, SpillOptions, TopicSpec};
 
 pub use environment::Environment;
 pub(crate) use error::nearest;
@@ -162,7 +162,7 @@ impl Config {
             ConfigError::one(
                 &name,
                 ConfigProblem {
-                    code: "KL-1001",
+                    code: ErrorCode::ConfigUnreadable,
                     place: Place::Whole,
                     what: format!("the config cannot be read: {why}"),
                     help: "check the path given with -c, and that this user may read the file".to_owned(),

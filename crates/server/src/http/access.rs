@@ -7,6 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
+use keylane::ErrorCode;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -112,7 +113,7 @@ impl Access {
         if !reads(method) && is_from_another_page(headers) {
             return Err(Problem::new(
                 StatusCode::FORBIDDEN,
-                "KL-1505",
+                ErrorCode::OtherSite,
                 "a web page of another site asked for this",
                 "a browser sent this for a page that does not come from this server (Origin or Sec-Fetch-Site says so); \
                  send it from a program, or from a page of this server",
@@ -128,7 +129,7 @@ impl Access {
         if role < needed {
             return Err(Problem::new(
                 StatusCode::FORBIDDEN,
-                "KL-1502",
+                ErrorCode::RoleNeeded,
                 "this needs another role",
                 format!("this needs the role `{}`; the token has `{}`", needed.name(), role.name()),
             ));
@@ -197,7 +198,7 @@ fn only_this_machine(uri: &Uri, headers: &HeaderMap, peer: SocketAddr) -> Result
     let refused = |why: String| {
         Err(Problem::new(
             StatusCode::FORBIDDEN,
-            "KL-1503",
+            ErrorCode::ThisMachineOnly,
             "only this machine may do this",
             format!("{why}; make a token with `keylane token new` and put it under server.tokens"),
         ))
@@ -229,7 +230,7 @@ fn is_local_name(host: &str) -> bool {
 fn unauthorized(detail: &str) -> Problem {
     Problem::new(
         StatusCode::UNAUTHORIZED,
-        "KL-1501",
+        ErrorCode::TokenNeeded,
         "a token is needed",
         format!("{detail}; send it as `Authorization: Bearer …` or `X-Admin-Token: …`"),
     )
@@ -365,7 +366,7 @@ mod tests {
                 &headers,
                 "127.0.0.1:1".parse().expect("an address"),
             );
-            asked.map_or_else(|problem| problem.code, |()| "taken")
+            asked.map_or_else(|problem| problem.code.as_str(), |()| "taken")
         };
         let host = ("host", "127.0.0.1:7400");
         assert_eq!(post(&[host]), "taken");

@@ -6,6 +6,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use axum::response::IntoResponse;
+use keylane::ErrorCode;
 use keylane::spill::SpillState;
 use keylane::status::{PartitionState, PartitionStatus, PipelineStatus};
 use serde_json::json;
@@ -31,7 +32,7 @@ pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
         return json(StatusCode::OK, ready.to_string().into_bytes());
     }
     let reasons: Vec<String> = not_ready.into_iter().chain(besides).collect();
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "KL-1218", "not ready", reasons.join("; "))
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, ErrorCode::NotReady, "not ready", reasons.join("; "))
         .with("reasons", reasons)
         .into_response()
 }

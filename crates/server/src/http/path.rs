@@ -3,6 +3,7 @@
 use axum::extract::{FromRequestParts, Path};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
+use keylane::ErrorCode;
 
 use super::problem::Problem;
 
@@ -17,7 +18,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathPart {
             Ok(Path(text)) => Ok(PathPart(text)),
             Err(_) => Err(Problem::new(
                 StatusCode::NOT_FOUND,
-                "KL-1213",
+                ErrorCode::NoSuchPath,
                 "there is no such path",
                 "the path is not UTF-8 once it is decoded, and nothing here is called so",
             )),

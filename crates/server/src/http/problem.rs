@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
-use keylane::{Error, ProduceError};
+use keylane::{Error, ErrorCode, ProduceError};
 use serde::Serialize;
 use serde::ser::SerializeMap;
 use serde_json::value::{RawValue, to_raw_value};
@@ -19,7 +19,7 @@ const RETRY_AFTER: &str = "1";
 #[derive(Debug, Clone)]
 pub(crate) struct Problem {
     pub(crate) status: StatusCode,
-    pub(crate) code: &'static str,
+    pub(crate) code: ErrorCode,
     pub(crate) title: &'static str,
     pub(crate) detail: String,
     /// Further members of the answer, such as the lines that were not taken.
@@ -36,7 +36,7 @@ pub(crate) struct Rejected {
 impl Problem {
     pub(crate) fn new(
         status: StatusCode,
-        code: &'static str,
+        code: ErrorCode,
         title: &'static str,
         detail: impl Into<String>,
     ) -> Problem {
@@ -44,7 +44,7 @@ impl Problem {
     }
 
     pub(crate) fn bad_query(detail: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::BAD_REQUEST, "KL-1504", "the query makes no sense", detail)
+        Problem::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidQuery, "the query makes no sense", detail)
     }
 
     /// What is wrong with a query, without the words of the library that reads it.
@@ -90,10 +90,12 @@ impl From<Error> for Problem {
             Error::Upgrade(..) => (StatusCode::CONFLICT, "the journals cannot be upgraded"),
             Error::UnknownPipeline(_) => (StatusCode::NOT_FOUND, "there is no such pipeline"),
             Error::Broker(_) => match error.code() {
-                "KL-1201" => (StatusCode::NOT_FOUND, "there is no such topic"),
-                "KL-1122" => (StatusCode::CONFLICT, "no backup was made"),
+                ErrorCode::UnknownTopic => (StatusCode::NOT_FOUND, "there is no such topic"),
+                ErrorCode::NoBackup => (StatusCode::CONFLICT, "no backup was made"),
                 // A position or a partition that is not there, or a request that makes no sense.
-                "KL-1106" | "KL-1108" => (StatusCode::BAD_REQUEST, "the broker refuses this"),
+                ErrorCode::NoSuchPosition | ErrorCode::RequestRefused => {
+                    (StatusCode::BAD_REQUEST, "the broker refuses this")
+                }
                 _ => (StatusCode::SERVICE_UNAVAILABLE, "the broker cannot do this now"),
             },
             _ => (StatusCode::SERVICE_UNAVAILABLE, "this cannot be done now"),
@@ -127,7 +129,7 @@ impl Serialize for Problem {
         map.serialize_entry("title", self.title)?;
         map.serialize_entry("status", &self.status.as_u16())?;
         map.serialize_entry("detail", &self.detail)?;
-        map.serialize_entry("code", self.code)?;
+        map.serialize_entry("code", self.code.as_str())?;
         for (name, value) in &self.more {
             map.serialize_entry(name, value)?;
         }

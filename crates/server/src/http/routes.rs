@@ -8,6 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
+use keylane::ErrorCode;
 
 use super::json::json;
 use super::path::PathPart;
@@ -104,7 +105,7 @@ async fn error_page(PathPart(code): PathPart) -> Response<Body> {
         }
         None => Problem::new(
             StatusCode::NOT_FOUND,
-            "KL-1213",
+            ErrorCode::NoSuchPath,
             "there is no such page",
             "there is no error of that code",
         )
@@ -116,7 +117,7 @@ async fn not_found(uri: Uri) -> Problem {
     let path: String = uri.path().chars().take(200).collect();
     Problem::new(
         StatusCode::NOT_FOUND,
-        "KL-1213",
+        ErrorCode::NoSuchPath,
         "there is no such path",
         format!("there is nothing at {path}; /openapi.json lists what there is"),
     )
@@ -126,7 +127,7 @@ async fn not_allowed(method: axum::http::Method, uri: Uri) -> Problem {
     let path: String = uri.path().chars().take(200).collect();
     Problem::new(
         StatusCode::METHOD_NOT_ALLOWED,
-        "KL-1214",
+        ErrorCode::MethodDoesNotFit,
         "the method does not fit",
         format!("{path} does not take {method}; the header Allow says what it takes"),
     )

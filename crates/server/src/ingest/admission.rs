@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use keylane::ErrorCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::http::Problem;
@@ -31,7 +32,7 @@ pub(super) fn takes_messages(app: &App) -> Result<(), Problem> {
     if app.phase() >= Phase::Draining {
         return Err(Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
-            "KL-1212",
+            ErrorCode::ShuttingDown,
             "the server is shutting down",
             "the server is shutting down and takes no more messages; send it again, to another server or later",
         ));
@@ -51,7 +52,7 @@ pub(super) async fn has_topics(app: &App) -> Result<(), Problem> {
     }
     Err(Problem::new(
         StatusCode::SERVICE_UNAVAILABLE,
-        "KL-1221",
+        ErrorCode::Starting,
         "the server is starting",
         "the server is still making sure of its topics; send it again in a moment",
     ))
@@ -64,7 +65,7 @@ pub(super) fn admit(app: &App) -> Result<OwnedSemaphorePermit, Problem> {
     Arc::clone(places).try_acquire_owned().map_err(|_| {
         Problem::new(
             StatusCode::SERVICE_UNAVAILABLE,
-            "KL-1205",
+            ErrorCode::TooMuchInFlight,
             "there is no room now",
             format!(
                 "{places_max} requests are producing already (ingest.in_flight); slow down, or send more messages in each"

@@ -5,7 +5,7 @@ use std::io::Write;
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
 use keylane::error::produce_code;
-use keylane::{ProduceError, Receipt};
+use keylane::{ErrorCode, ProduceError, Receipt};
 
 use crate::http::{Problem, Rejected, json, produce_status};
 
@@ -101,11 +101,16 @@ fn none_accepted(alone: bool, worst: Option<ProduceError>, mut refused: Refusals
         }
         _ if alone => {
             let detail = refused.listed.pop().map_or_else(String::new, |rejected| rejected.error);
-            Problem::new(StatusCode::BAD_REQUEST, "KL-1202", "the message cannot be taken", detail)
+            Problem::new(
+                StatusCode::BAD_REQUEST,
+                ErrorCode::InvalidMessage,
+                "the message cannot be taken",
+                detail,
+            )
         }
         _ => Problem::new(
             StatusCode::BAD_REQUEST,
-            "KL-1208",
+            ErrorCode::NoMessageTaken,
             "no message was taken",
             format!("all {} messages were refused; `rejected` says why", refused.count()),
         ),
@@ -195,7 +200,7 @@ mod tests {
     #[test]
     fn indexes_count_all_messages() {
         let got = problem(vec![Err(too_large()), Err(too_large()), Err(too_large())], &[0, 2, 3, 6]);
-        assert_eq!((got.status.as_u16(), got.code), (400, "KL-1208"));
+        assert_eq!((got.status.as_u16(), got.code.as_str()), (400, "KL-1208"));
         let rejected = rejected(&got);
         let indexes: Vec<_> = rejected.iter().map(|r| r["index"].as_u64().expect("a number")).collect();
         assert_eq!(indexes, [0, 1, 2, 3, 4, 5, 6]);

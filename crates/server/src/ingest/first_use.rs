@@ -8,7 +8,7 @@ use std::sync::RwLock;
 
 use axum::http::StatusCode;
 use bytes::BytesMut;
-use keylane::{Call, Draft, ProduceError, TopicSpec};
+use keylane::{Call, Draft, ErrorCode, ProduceError, TopicSpec};
 use tokio::sync::Mutex;
 
 use super::items::Items;
@@ -108,7 +108,7 @@ pub(super) fn fits_a_new_topic(topic: &str, draft: &Draft<'_>) -> Result<(), Pro
 fn too_many(topic: &str) -> Problem {
     Problem::new(
         StatusCode::FORBIDDEN,
-        "KL-1219",
+        ErrorCode::NoMoreTopics,
         "no more topics are made by first use",
         format!(
             "there are {TOPICS_MAX} topics, and `{topic}` is none of them; declare the topics you need under `topics:` and restart"

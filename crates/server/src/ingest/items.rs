@@ -4,6 +4,7 @@
 //! made: a body of two bytes a message would take hundreds of times its size.
 
 use axum::http::StatusCode;
+use keylane::ErrorCode;
 use serde_json::Deserializer;
 use serde_json::value::RawValue;
 
@@ -103,7 +104,7 @@ impl<'a> Items<'a> {
 fn too_many() -> Problem {
     Problem::new(
         StatusCode::PAYLOAD_TOO_LARGE,
-        "KL-1210",
+        ErrorCode::RequestTooLarge,
         "the request is too large",
         format!("a request has at most {MESSAGES_MAX} messages; nothing was kept; send them in several"),
     )
@@ -116,9 +117,9 @@ mod tests {
 
     /// Payloads of a body, none for each that cannot be taken; or the code of what voids it.
     fn read(form: Form, body: &str) -> Result<Vec<Option<String>>, &'static str> {
-        let mut items = Items::new(form, body.as_bytes()).map_err(|problem| problem.code)?;
+        let mut items = Items::new(form, body.as_bytes()).map_err(|problem| problem.code.as_str())?;
         let mut all = Vec::new();
-        while let Some(line) = items.next().map_err(|problem| problem.code)? {
+        while let Some(line) = items.next().map_err(|problem| problem.code.as_str())? {
             all.push(line.ok().map(|line| String::from_utf8(line.payload.bytes().to_vec()).expect("text")));
         }
         Ok(all)

@@ -21,7 +21,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use keylane::handlers::{CONTENT_TYPE, OCTET_STREAM, is_content_type};
-use keylane::{Call, Draft, Error, ProduceError};
+use keylane::{Call, Draft, Error, ErrorCode, ProduceError};
 
 use crate::config::{NAME_BYTES_MAX, is_name, nearest};
 use crate::http::{PathPart, Problem};
@@ -55,7 +55,7 @@ async fn produce_all(app: &App, topic: &str, request: Request) -> Result<Respons
     if !is_name(topic) {
         return Err(Problem::new(
             StatusCode::BAD_REQUEST,
-            "KL-1215",
+            ErrorCode::InvalidTopicName,
             "this cannot be a topic",
             format!("a topic is called by letters, digits, `.`, `_` and `-`, at most {NAME_BYTES_MAX}"),
         ));
@@ -103,12 +103,17 @@ impl Form {
     /// What the headers say; what this version does not have is refused, never ignored.
     fn of(headers: &HeaderMap) -> Result<Form, Problem> {
         let unsupported = |detail: String| {
-            Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "KL-1209", "this form is not taken", detail)
+            Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                ErrorCode::FormNotTaken,
+                "this form is not taken",
+                detail,
+            )
         };
         if headers.contains_key("idempotency-key") {
             return Err(Problem::new(
                 StatusCode::BAD_REQUEST,
-                "KL-1216",
+                ErrorCode::HeaderNotYet,
                 "not in this version",
                 "`Idempotency-Key` is not in this version; leave it out, and give each message an `id`",
             ));
@@ -215,7 +220,7 @@ fn with_draft<T>(line: &MessageJson<'_>, id: &str, now_ms: u64, then: impl FnOnc
 }
 
 fn malformed(detail: impl Into<String>) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, "KL-1207", "the body cannot be read", detail)
+    Problem::new(StatusCode::BAD_REQUEST, ErrorCode::BodyUnreadable, "the body cannot be read", detail)
 }
 
 /// A topic that is not there says how to declare it; there are topics declared, or it would have been created.

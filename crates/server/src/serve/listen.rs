@@ -19,6 +19,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
+use keylane::ErrorCode;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tower_service::Service;
@@ -224,7 +225,7 @@ async fn brief(stream: TcpStream, asked: Asked, connections_max: usize, gone: on
             }
             let problem = Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "KL-1217",
+                ErrorCode::TooManyConnections,
                 "there is no room now",
                 format!("{connections_max} connections are open already (server.connections)"),
             );

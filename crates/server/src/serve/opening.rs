@@ -18,6 +18,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use keylane::ErrorCode;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -78,7 +79,7 @@ async fn answer(stream: TcpStream, _place: OwnedSemaphorePermit) {
 fn opening() -> Problem {
     Problem::new(
         StatusCode::SERVICE_UNAVAILABLE,
-        "KL-1221",
+        ErrorCode::Starting,
         "the server is starting",
         "the server is opening its broker, which takes a while for a large log; ask again in a moment",
     )

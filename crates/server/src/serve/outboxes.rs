@@ -39,7 +39,7 @@ impl Outboxes {
         let task = tasks::spawn(async move {
             let draining = async { _ = phase.wait_for(|phase| *phase >= Phase::Draining).await };
             if let Err(error) = relay.run_until(draining).await {
-                tracing::error!(outbox = named, code = error.code(), %error, "an outbox cannot be relayed");
+                tracing::error!(outbox = named, code = %error.code(), %error, "an outbox cannot be relayed");
             }
         });
         self.running().insert(name.to_owned(), Running { status, task: Some(task) });

@@ -13,6 +13,7 @@ use std::time::Duration;
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use bytes::{Buf, Bytes};
+use keylane::ErrorCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
@@ -211,7 +212,7 @@ fn problem(status: StatusCode) -> Problem {
               if you speak TLS, this server does not"
             .to_owned(),
     };
-    Problem::new(status, "KL-1223", "the head of the request cannot be read", detail)
+    Problem::new(status, ErrorCode::UnreadableHead, "the head of the request cannot be read", detail)
 }
 
 #[cfg(test)]

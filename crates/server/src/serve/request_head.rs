@@ -3,6 +3,7 @@
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
 use axum::http::{StatusCode, Version, header};
+use keylane::ErrorCode;
 
 use super::raw_stream::{Lengths, SentHead};
 use crate::http::Problem;
@@ -46,7 +47,7 @@ fn is_authority(host: &[u8]) -> bool {
 fn ambiguous(detail: impl Into<String>) -> Problem {
     Problem::new(
         StatusCode::BAD_REQUEST,
-        "KL-1222",
+        ErrorCode::AmbiguousHead,
         "the head of the request can be read in two ways",
         detail,
     )

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use keylane::{Config as OpenConfig, Keylane, Pipeline, Severity};
+use keylane::{Config as OpenConfig, ErrorCode, Keylane, Pipeline, Severity};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -71,14 +71,14 @@ pub enum ServeError {
 
 impl ServeError {
     /// The code under which `docs/errors/` explains it.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            ServeError::AddressInUse(_) => "KL-1401",
-            ServeError::NoTokens(_) => "KL-1009",
-            ServeError::Listen { .. } => "KL-1402",
+            ServeError::AddressInUse(_) => ErrorCode::AddressInUse,
+            ServeError::NoTokens(_) => ErrorCode::OpenToAll,
+            ServeError::Listen { .. } => ErrorCode::CannotListen,
             ServeError::Keylane(error) => error.code(),
-            ServeError::Handler { .. } => "KL-1403",
-            ServeError::Drain(_) => "KL-1404",
+            ServeError::Handler { .. } => ErrorCode::HandlerNotMade,
+            ServeError::Drain(_) => ErrorCode::NotDrained,
         }
     }
 }

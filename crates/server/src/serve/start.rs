@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylane::handlers::{HttpHandler, HttpSettings, LogHandler};
-use keylane::{Error, Keylane, Pipeline};
+use keylane::{Error, ErrorCode, Keylane, Pipeline};
 
 use super::app::{App, Phase};
 use super::server::ServeError;
@@ -53,7 +53,11 @@ impl Coming {
                 Ok(no_room) => self.no_room = no_room,
                 Err(error) => {
                     self.wait_for(vec![reason(&error)]);
-                    return if error.code() == UNREACHABLE { Ok(false) } else { Err(error.into()) };
+                    return if error.code() == ErrorCode::BrokerUnreachable {
+                        Ok(false)
+                    } else {
+                        Err(error.into())
+                    };
                 }
             }
         }
@@ -70,7 +74,7 @@ impl Coming {
             }
             match start_pipeline(&self.app.keylane, &name, &self.config.pipelines[&name]).await {
                 Ok(pipeline) => self.pipelines.lock().expect("no holder panics").push(pipeline),
-                Err(ServeError::Keylane(error)) if [UNREACHABLE, DENIED].contains(&error.code()) => {
+                Err(ServeError::Keylane(error)) if COMES.contains(&error.code()) => {
                     waiting.push(format!("pipeline {name} cannot start: {}", reason(&error)));
                     self.left.push(name);
                 }
@@ -128,7 +132,7 @@ impl Coming {
             // One copy is what a cluster of one broker has, and what its user chose.
             Ok(warnings) => {
                 for warning in warnings.iter().filter(|warning| production || !warning.is_one_copy()) {
-                    tracing::warn!(code = warning.code, "{}; {}", warning.what, warning.remedy);
+                    tracing::warn!(code = %warning.code, "{}; {}", warning.what, warning.remedy);
                 }
             }
             Err(error) => tracing::warn!("settings of the broker were not checked: {}", reason(&error)),
@@ -136,17 +140,13 @@ impl Coming {
     }
 }
 
-/// Waiting helps.
-const UNREACHABLE: &str = "KL-1102";
-/// Waiting does not help.
-const CREDENTIALS: &str = "KL-1109";
-/// Somebody may grant it.
-const DENIED: &str = "KL-1110";
-/// Somebody may make room. What is there already goes on meanwhile, so nobody else waits for it.
-const FULL: &str = "KL-1115";
+/// A pipeline waits for it: the broker may come, and somebody may grant the right.
+const COMES: [ErrorCode; 2] = [ErrorCode::BrokerUnreachable, ErrorCode::RightMissing];
+/// Without it nothing goes on: no broker, or one that does not let us in.
+const AWAY: [ErrorCode; 2] = [ErrorCode::BrokerUnreachable, ErrorCode::CredentialsRefused];
 /// Concerns one topic or one log, which stays closed until somebody has looked at it: it stopped, it is damaged, or a
 /// newer version wrote it.
-const APART: [&str; 3] = ["KL-1104", "KL-1107", "KL-1114"];
+const APART: [ErrorCode; 3] = [ErrorCode::BrokerStopped, ErrorCode::DamagedData, ErrorCode::WrittenByNewer];
 
 fn reason(error: &Error) -> String {
     format!("{}: {error}", error.code())
@@ -182,7 +182,7 @@ async fn ensure_topics(config: &Config, keylane: &Keylane) -> Result<BTreeMap<St
     // With nothing to make, a broker that is away or does not accept us would not be noticed. What else is wrong with
     // it does not keep the rest from its work, and `/readyz` says it.
     match keylane.health().await {
-        Err(error) if [UNREACHABLE, CREDENTIALS].contains(&error.code()) => Err(error),
+        Err(error) if AWAY.contains(&error.code()) => Err(error),
         _ => Ok(no_room),
     }
 }
@@ -194,7 +194,8 @@ fn unless_apart(
 ) -> Result<(), Error> {
     match ensured {
         Err(error) if APART.contains(&error.code()) => Ok(()),
-        Err(error) if error.code() == FULL => {
+        // Somebody may make room. What is there already goes on meanwhile, so nobody else waits for it.
+        Err(error) if error.code() == ErrorCode::DiskFull => {
             no_room.insert(topic.to_owned(), format!("topic {topic} cannot be made: {}", reason(&error)));
             Ok(())
         }

@@ -78,7 +78,7 @@ async fn a_busy_blocked_key_leaves_room_to_others() {
                     taken.push(id);
                 }
                 Err(error) => {
-                    assert_eq!(error.code(), "KL-1220", "{error}");
+                    assert_eq!(error.code().as_str(), "KL-1220", "{error}");
                     assert!(error.to_string().contains("keylane spill drain"), "{error}");
                 }
             }

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use keylane_core::ErrorCode;
 use tokio::runtime::Handle;
 
 use crate::shard::wake::Wakes;
@@ -78,7 +79,7 @@ impl ThreadPool {
         state.short.push((Arc::clone(shard), wants));
         if !std::mem::replace(&mut state.said, true) {
             tracing::warn!(
-                code = "KL-1320",
+                code = %ErrorCode::AllThreadsBlocked,
                 pipeline = &*self.0.pipeline,
                 threads = self.0.threads_max,
                 "handlers block all threads that they may block; other messages wait until one of them returns"
