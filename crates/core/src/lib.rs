@@ -6,6 +6,7 @@
 //!
 //! Two ways lead through it: a message's and a partition's. ARCHITECTURE.md follows both, file by file.
 
+mod error_code;
 pub mod journal;
 pub mod lanes;
 pub mod ledger;
@@ -13,6 +14,7 @@ pub mod message;
 pub mod owner;
 pub mod random;
 
+pub use error_code::ErrorCode;
 pub use journal::{
     Acceptance, Applied, DeadEffect, DeadEntry, DeadReason, Growth, Record, RecordError, Replay, Source,
     State, apply, key_hash,

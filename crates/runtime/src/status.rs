@@ -2,6 +2,7 @@
 //! show these as they are.
 
 use keylane_broker::{Ends, HeldBack, Topic, Warning, Weakness};
+use keylane_core::ErrorCode;
 use serde::Serialize;
 
 use crate::error::warning_code;
@@ -280,7 +281,8 @@ impl TopicStatus {
 #[derive(Debug, Clone, Serialize)]
 pub struct TopicWarning {
     /// The code under which `docs/errors/` explains it.
-    pub code: &'static str,
+    #[serde(serialize_with = "as_text")]
+    pub code: ErrorCode,
     /// The topic.
     #[serde(skip)]
     pub topic: String,
@@ -290,6 +292,10 @@ pub struct TopicWarning {
     pub remedy: String,
     #[serde(skip)]
     weakness: Weakness,
+}
+
+fn as_text<S: serde::Serializer>(code: &ErrorCode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(code.as_str())
 }
 
 impl TopicWarning {

@@ -14,7 +14,7 @@ use keylane_core::{Action, Input};
 
 use super::epoch::Epoch;
 use super::task::{AGAIN_MS, Ended, ended, passes};
-use crate::shard::{Command, Pauses};
+use crate::shard::{Pauses, ShardCommand};
 
 /// Bytes of a journal read at a time: a take-over reads one snapshot and about as much again.
 const PAGE_BYTES: usize = 512 * 1024;
@@ -242,7 +242,7 @@ impl Epoch<'_> {
         let why = if now_ms < listening.unwritten_ms() { UNREAD } else { UNWRITTEN };
         tracing::warn!(partition = self.own.partition, why, "a partition starts nothing for now");
         self.own.view.hold(Some(why));
-        self.tell(|partition, epoch| Command::Suspend { partition, epoch });
+        self.tell(|partition, epoch| ShardCommand::Suspend { partition, epoch });
         Some(self.step(Input::Paused))
     }
 
@@ -263,7 +263,7 @@ impl Epoch<'_> {
         self.listening.suspended = false;
         self.own.view.hold(None);
         let pauses = self.listening.look.pauses;
-        self.tell(|partition, epoch| Command::Verified { partition, epoch, pauses });
+        self.tell(|partition, epoch| ShardCommand::Verified { partition, epoch, pauses });
         None
     }
 

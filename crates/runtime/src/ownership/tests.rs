@@ -9,21 +9,21 @@ use keylane_core::Order;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::assignment::{Teller, news};
+use super::assignment::{AssignmentSender, assignment};
 use super::committer::Committer;
 use super::group::Asks;
 use super::task::{Ended, Own, ended, passes};
 use crate::clock::Clock;
 use crate::pipeline::{CommitCounters, PartitionView, Rejections, Subscription};
 use crate::settings::Settings;
-use crate::shard::{COMMANDS_MAX, Command, Start};
+use crate::shard::{COMMANDS_MAX, ShardCommand, Start};
 use crate::status::{PartitionState, PartitionStatus};
 use crate::tasks::Tasks;
 
 struct Shard {
-    commands: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<ShardCommand>,
     view: Arc<PartitionView>,
-    _teller: Teller,
+    _sender: AssignmentSender,
 }
 
 impl Shard {
@@ -53,7 +53,7 @@ impl Shard {
             seed: Some(AtomicU64::new(1)),
         });
         let (shard, commands) = mpsc::channel(COMMANDS_MAX);
-        let (teller, news) = news();
+        let (sender, assignment) = assignment();
         let view = Arc::new(PartitionView::new(0, 0));
         let own = Own {
             subscription,
@@ -64,24 +64,24 @@ impl Shard {
             shard,
             wakes: Arc::default(),
             pauses: Arc::default(),
-            news,
+            assignment,
             asks: Asks::nobody(),
             view: Arc::clone(&view),
-            gates: Arc::default(),
+            limits: Arc::default(),
         };
         tokio::spawn(own.run());
-        Shard { commands, view, _teller: teller }
+        Shard { commands, view, _sender: sender }
     }
 
     /// What its owner says next. Time is simulated, so this ends at once or never.
-    async fn hears(&mut self) -> Command {
+    async fn hears(&mut self) -> ShardCommand {
         let says = tokio::time::timeout(Duration::from_secs(3_600), self.commands.recv()).await;
         says.expect("it says something").expect("the owner is there")
     }
 
     async fn started(&mut self) -> Box<Start> {
         loop {
-            if let Command::Start(start) = self.hears().await {
+            if let ShardCommand::Start(start) = self.hears().await {
                 return start;
             }
         }
@@ -99,8 +99,8 @@ async fn a_partition_whose_shard_stood_still_is_owned_again_once_that_moves() {
     let first = shard.started().await.epoch;
     let asks = loop {
         match shard.hears().await {
-            Command::Lanes { reply, .. } => break reply,
-            Command::Drop { epoch, .. } => assert_eq!(epoch, first),
+            ShardCommand::Lanes { reply, .. } => break reply,
+            ShardCommand::Drop { epoch, .. } => assert_eq!(epoch, first),
             _ => {}
         }
     };

@@ -16,8 +16,8 @@ use crate::handlers::{Attempt, Handler};
 use crate::ownership::ShardDoor;
 use crate::settings::Settings;
 use crate::shard::{
-    AllWatched, BATCH_BYTES, Blocked, COMMANDS_MAX, Cell, Command, Elsewhere, Pace, Pauses, Permits, Setup,
-    Shard, Successor, Wakes, Watched, lend, watch,
+    AllWatched, BATCH_BYTES, Blocked, COMMANDS_MAX, Pace, Pauses, Permits, Setup, Shard, ShardCommand,
+    ShardTask, Successor, ThreadPool, Wakes, Watched, lend, watch,
 };
 use crate::status::{BlockingThreads, LaneSort, LaneStatus};
 use crate::tasks::Tasks;
@@ -38,7 +38,7 @@ pub(crate) struct Shards {
 #[derive(Clone)]
 struct Threads {
     blocked: Arc<Blocked>,
-    elsewhere: Arc<Elsewhere>,
+    pool: Arc<ThreadPool>,
 }
 
 impl Shards {
@@ -53,9 +53,9 @@ impl Shards {
         let count = shard_count(settings, topic.partitions);
         let wakes: Vec<Arc<Wakes>> = (0..count).map(|_| Arc::default()).collect();
         let permits = Permits::new(settings.concurrency, wakes.clone());
-        let elsewhere = Elsewhere::new(&subscription.pipeline, settings.blocking);
+        let pool = ThreadPool::new(&subscription.pipeline, settings.blocking);
         let blocked = Arc::new(Blocked::new(handler.may_block()));
-        let threads = Threads { blocked, elsewhere: Arc::new(elsewhere) };
+        let threads = Threads { blocked, pool: Arc::new(pool) };
         let stop = Arc::new(AtomicBool::new(false));
         let handler = Arc::new(handler);
         let watched = AllWatched::default();
@@ -98,7 +98,7 @@ impl Shards {
 
     /// Threads that its handlers block now.
     pub(crate) fn blocking(&self) -> BlockingThreads {
-        let (at_work, waiting, max) = self.threads.elsewhere.figures();
+        let (at_work, waiting, max) = self.threads.pool.figures();
         let threads = at_work as u64 + u64::from(self.threads.blocked.contained());
         BlockingThreads { threads, waiting: waiting as u64, max: max as u64 }
     }
@@ -108,7 +108,7 @@ impl Shards {
         let mut lanes = Vec::new();
         for door in &self.doors {
             let (reply, answer) = oneshot::channel();
-            let _ = door.commands.send(Command::Lanes { sort, limit, reply }).await;
+            let _ = door.commands.send(ShardCommand::Lanes { sort, limit, reply }).await;
             door.wakes.wake();
             lanes.extend(answer.await.unwrap_or_default());
         }
@@ -120,7 +120,7 @@ impl Shards {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         for door in &self.doors {
-            match door.commands.try_send(Command::End) {
+            match door.commands.try_send(ShardCommand::End) {
                 // It takes its time; a shard that does not hear it would run for nobody.
                 Err(TrySendError::Full(end)) => {
                     let (commands, wakes) = (door.commands.clone(), Arc::clone(&door.wakes));
@@ -168,7 +168,7 @@ struct Place<H> {
 
 impl<H: Handler> Successor for Place<H> {
     #[allow(unsafe_code, reason = "the handler lives as long as the closure that lends it")]
-    fn succeed(self: Arc<Self>, commands: mpsc::Receiver<Command>) {
+    fn succeed(self: Arc<Self>, commands: mpsc::Receiver<ShardCommand>) {
         let shard = Shard::new(Setup {
             pipeline: Arc::clone(&self.pipeline),
             engine: engine(self.seed, &self.settings, self.shards),
@@ -185,7 +185,7 @@ impl<H: Handler> Successor for Place<H> {
             timeout_ms: self.settings.timeout_ms(),
             flaws: self.settings.flaws(),
         });
-        // SAFETY: the closure keeps the Arc, and the cell drops the shard's futures before the closure.
+        // SAFETY: the closure keeps the Arc, and the shard's task drops the shard's futures before the closure.
         let lent: &'static H = unsafe { lend(&self.handler) };
         let kept = Arc::clone(&self.handler);
         let begin = move |attempt: Attempt<'static>| {
@@ -211,11 +211,11 @@ where
     F: Future<Output = Outcome> + Send + 'static,
     B: Fn(Attempt<'static>) -> F + Send + Sync + 'static,
 {
-    let Threads { blocked, elsewhere } = place.threads.clone();
+    let Threads { blocked, pool } = place.threads.clone();
     let topic = Arc::clone(&place.topic);
-    let cell = Cell::new(shard, begin, topic, place.tasks.clone(), blocked, elsewhere, successor);
-    let watched: Arc<dyn Watched> = Arc::clone(&cell) as _;
-    cell.go();
+    let task = ShardTask::new(shard, begin, topic, place.tasks.clone(), blocked, pool, successor);
+    let watched: Arc<dyn Watched> = Arc::clone(&task) as _;
+    task.go();
     Arc::downgrade(&watched)
 }
 
@@ -259,19 +259,22 @@ mod tests {
     async fn a_shard_that_is_behind_hears_that_it_ends() {
         let (commands, mut shard) = mpsc::channel(1);
         let door = ShardDoor { commands, wakes: Arc::default(), pauses: Arc::default() };
-        let elsewhere = Arc::new(Elsewhere::new(&"t".into(), 1));
+        let pool = Arc::new(ThreadPool::new(&"t".into(), 1));
         let shards = Shards {
             doors: vec![door],
             stats: Vec::new(),
-            threads: Threads { blocked: Arc::default(), elsewhere },
+            threads: Threads { blocked: Arc::default(), pool },
             stop: Arc::default(),
             tasks: Tasks::default(),
         };
-        shards.doors[0].commands.try_send(Command::Forget { partition: 0 }).expect("there is room for one");
+        shards.doors[0]
+            .commands
+            .try_send(ShardCommand::Forget { partition: 0 })
+            .expect("there is room for one");
         shards.stop();
         drop(shards);
-        assert!(matches!(shard.recv().await, Some(Command::Forget { .. })));
-        assert!(matches!(shard.recv().await, Some(Command::End)));
+        assert!(matches!(shard.recv().await, Some(ShardCommand::Forget { .. })));
+        assert!(matches!(shard.recv().await, Some(ShardCommand::End)));
     }
 
     /// MSG-2, ORD-1.

@@ -1,8 +1,8 @@
 //! Between a shard and the owner of one of its partitions.
 //!
 //! The shard leaves mail: what its handlers finished, what they rejected, that nothing runs any more. The owner's task
-//! takes it when it can put it on record. The other way go [`Command`]s, over a bounded channel. At most one lot of
-//! completions lies in the mail: the shard keeps the rest in its ledger until that was taken, so nothing piles up.
+//! takes it when it can put it on record. The other way go [`ShardCommand`]s, over a bounded channel. At most one lot
+//! of completions lies in the mail: the shard keeps the rest in its ledger until that was taken, so nothing piles up.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use crate::status::{LaneSort, LaneStatus};
 pub(crate) const COMMANDS_MAX: usize = 256;
 
 /// What a shard is told.
-pub(crate) enum Command {
+pub(crate) enum ShardCommand {
     /// A partition is owned: read and handle it.
     Start(Box<Start>),
     /// What was handed over counts: done positions, and dead letters.
@@ -39,7 +39,7 @@ pub(crate) enum Command {
         /// Pauses that had been noticed when that reading began.
         pauses: u64,
     },
-    /// Start nothing until the owner says [`Command::Verified`]: it cannot read its journal (ORD-12).
+    /// Start nothing until the owner says [`ShardCommand::Verified`]: it cannot read its journal (ORD-12).
     Suspend {
         /// The partition.
         partition: u32,

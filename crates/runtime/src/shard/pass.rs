@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 
 use super::attempts::Attempts;
 use super::handover::{HandOver, Pace};
-use super::mailbox::{Command, Pauses};
+use super::mailbox::{Pauses, ShardCommand};
 use super::partition::Part;
 use super::pause::LooksForPause;
 use super::permits::{Permits, ShardPermits};
@@ -112,7 +112,7 @@ pub(crate) struct Shard<F> {
     /// Nobody needs it any more.
     pub(super) ended: bool,
     pub(super) intake: Intake,
-    pub(super) commands: mpsc::Receiver<Command>,
+    pub(super) commands: mpsc::Receiver<ShardCommand>,
     stage: Stage,
     pub(super) polls: u32,
     /// The last pass was broken off among those that had woken: this one begins behind them. Attempts that compute and wake
@@ -137,7 +137,7 @@ pub(crate) struct Setup {
     pub(crate) partitions: u32,
     pub(crate) permits: Arc<Permits>,
     pub(crate) stats: Arc<ShardStats>,
-    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) commands: mpsc::Receiver<ShardCommand>,
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) pauses: Arc<Pauses>,
     pub(crate) clock: Clock,
@@ -210,7 +210,7 @@ impl<F> Shard<F> {
         }
         loop {
             match self.commands.poll_recv(cx) {
-                Poll::Ready(Some(command)) => self.obey(command),
+                Poll::Ready(Some(command)) => self.carry_out(command),
                 Poll::Ready(None) => self.ended = true,
                 Poll::Pending => break,
             }

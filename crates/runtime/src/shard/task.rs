@@ -2,7 +2,7 @@
 //!
 //! The shard's state lies in a cell that whoever holds the baton may touch. While a handler is polled nobody touches
 //! it, so that a watchdog can take the baton from a poll that blocks its thread and have the shard run on in a new
-//! task (`watched.rs`); the late poll reports back through [`Cell::late`].
+//! task (`watched.rs`); the late poll reports back through [`ShardTask::late`].
 #![allow(unsafe_code, reason = "the shard's state moves between threads with the baton; see above")]
 
 use std::cell::UnsafeCell;
@@ -14,8 +14,8 @@ use std::task::{Context, Poll};
 use keylane_core::Outcome;
 use tokio::sync::mpsc;
 
-use super::blocking::{Baton, Blocked, Elsewhere, Thread};
-use super::mailbox::{Command, Pauses};
+use super::blocking::{Baton, Blocked, Thread, ThreadPool};
+use super::mailbox::{Pauses, ShardCommand};
 use super::partition::Standing;
 use super::pass::{Next, Shard};
 use super::settle::part_of;
@@ -24,7 +24,7 @@ use super::wake::Wakes;
 use crate::tasks::{TaskKind, Tasks};
 
 /// A shard, its baton, and what its handlers need.
-pub(crate) struct Cell<F, B> {
+pub(crate) struct ShardTask<F, B> {
     // Before `begin` and `topic`, which its futures borrow: fields are dropped in this order.
     pub(super) shard: UnsafeCell<Shard<F>>,
     pub(super) baton: Baton,
@@ -41,7 +41,7 @@ pub(crate) struct Cell<F, B> {
     pub(super) begin: B,
     pub(super) tasks: Tasks,
     pub(super) blocked: Arc<Blocked>,
-    pub(super) elsewhere: Arc<Elsewhere>,
+    pub(super) pool: Arc<ThreadPool>,
     /// Of the runtime.
     pub(super) workers: usize,
     pub(super) successor: Arc<dyn Successor>,
@@ -50,16 +50,16 @@ pub(crate) struct Cell<F, B> {
 /// Puts another shard in the place of one that ended.
 pub(crate) trait Successor: Send + Sync {
     /// The other one is told what was on its way to the first.
-    fn succeed(self: Arc<Self>, commands: mpsc::Receiver<Command>);
+    fn succeed(self: Arc<Self>, commands: mpsc::Receiver<ShardCommand>);
 }
 
 // SAFETY: `shard` is touched only by the holder of the baton, who got it through the baton's atomics or the runtime's
 // own hand-over of a task between threads; everything else is Sync.
-unsafe impl<F: Send, B: Sync + Send> Sync for Cell<F, B> {}
+unsafe impl<F: Send, B: Sync + Send> Sync for ShardTask<F, B> {}
 // SAFETY: nothing in it is tied to a thread.
-unsafe impl<F: Send, B: Send> Send for Cell<F, B> {}
+unsafe impl<F: Send, B: Send> Send for ShardTask<F, B> {}
 
-impl<F, B> Cell<F, B>
+impl<F, B> ShardTask<F, B>
 where
     F: Future<Output = Outcome> + Send + 'static,
     B: Begin<F>,
@@ -70,11 +70,11 @@ where
         topic: Arc<str>,
         tasks: Tasks,
         blocked: Arc<Blocked>,
-        elsewhere: Arc<Elsewhere>,
+        pool: Arc<ThreadPool>,
         successor: Arc<dyn Successor>,
-    ) -> Arc<Cell<F, B>> {
+    ) -> Arc<ShardTask<F, B>> {
         let (wakes, pauses) = (Arc::clone(&shard.wakes), Arc::clone(&shard.pauses));
-        Arc::new(Cell {
+        Arc::new(ShardTask {
             shard: UnsafeCell::new(shard),
             baton: Baton::new(),
             late: Mutex::default(),
@@ -87,7 +87,7 @@ where
             begin,
             tasks,
             blocked,
-            elsewhere,
+            pool,
             workers: crate::tasks::workers(),
             successor,
         })
@@ -171,10 +171,10 @@ where
         let shard = || unsafe { &mut *self.shard.get() };
         loop {
             let wants = shard().wants_threads();
-            let Some(thread) = self.elsewhere.reserve(wants, &self.wakes) else {
+            let Some(thread) = self.pool.reserve(wants, &self.wakes) else {
                 let next = if wants == 0 { shard().end_pass(cx) } else { shard().rest(cx) };
                 self.sleep_or_yield(&next, cx);
-                if wants > 0 && self.elsewhere.any_free() {
+                if wants > 0 && self.pool.any_free() {
                     // It came free before this shard slept.
                     cx.waker().wake_by_ref();
                 }

@@ -13,13 +13,13 @@ use keylane_core::lanes::Bounds;
 use keylane_core::{Batch, Draft, Engine, Intake, Outcome, Settings, Settled};
 use tokio::sync::mpsc;
 
-use super::blocking::Elsewhere;
-use super::mailbox::{COMMANDS_MAX, Command, Link, Pauses, Start};
+use super::blocking::ThreadPool;
+use super::mailbox::{COMMANDS_MAX, Link, Pauses, ShardCommand, Start};
 use super::partition::Standing;
 use super::pass::{Next, Setup, Shard};
 use super::permits::Permits;
 use super::slot::Polled;
-use super::task::{Cell, Successor};
+use super::task::{ShardTask, Successor};
 use super::wake::Wakes;
 use crate::clock::Clock;
 use crate::handlers::Attempt;
@@ -56,7 +56,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 struct World {
     shard: Shard<Ready<Outcome>>,
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<ShardCommand>,
     logs: Vec<Arc<Mutex<Log>>>,
     links: Vec<Arc<Link>>,
     pauses: Arc<Pauses>,
@@ -96,7 +96,7 @@ impl World {
                 link: Arc::clone(&link),
                 pauses: 0,
             };
-            world.tell(Command::Start(Box::new(start)));
+            world.tell(ShardCommand::Start(Box::new(start)));
             world.logs.push(log);
             world.links.push(link);
             world.pass(|_| {});
@@ -104,7 +104,7 @@ impl World {
         world
     }
 
-    fn tell(&self, command: Command) {
+    fn tell(&self, command: ShardCommand) {
         self.commands.try_send(command).unwrap_or_else(|_| panic!("the shard takes commands"));
     }
 
@@ -161,7 +161,7 @@ impl World {
     }
 
     fn verified(&self, partition: u32) {
-        self.tell(Command::Verified { partition, epoch: 1, pauses: self.pauses.count() });
+        self.tell(ShardCommand::Verified { partition, epoch: 1, pauses: self.pauses.count() });
     }
 }
 
@@ -245,7 +245,7 @@ fn a_pause_that_no_watchdog_sees_is_noticed_within_a_few_attempts() {
         }
     });
     assert!(
-        (10..10 + super::pause::LOOK_EVERY as usize).contains(&started.len()),
+        (10..10 + super::pause::PAUSE_POLLS as usize).contains(&started.len()),
         "{} started",
         started.len()
     );
@@ -317,7 +317,7 @@ fn a_lot_that_waits_to_count_keeps_nobody_awake() {
     world.shard.now_ms += 10_000;
     world.shard.hand_over_due();
     assert_eq!(world.shard.hand_over.due_ms(), None, "there is nothing to do until the owner says so");
-    world.tell(Command::Counted { partition: 0, epoch: 1, dead: Vec::new() });
+    world.tell(ShardCommand::Counted { partition: 0, epoch: 1, dead: Vec::new() });
     world.run();
     world.shard.now_ms += 10_000;
     world.shard.hand_over_due();
@@ -353,7 +353,7 @@ fn an_attempt_that_did_not_begin_is_the_head_of_its_lane_again() {
         assert!(standing.allows(false));
         match pauses {
             true => world.sleep(5_000),
-            false => world.tell(Command::Suspend { partition: 0, epoch: 1 }),
+            false => world.tell(ShardCommand::Suspend { partition: 0, epoch: 1 }),
         }
         assert!(world.run().is_empty());
         assert!(!standing.allows(false) && standing.allows(true), "what has begun goes on");
@@ -380,10 +380,10 @@ fn an_attempt_that_did_not_begin_is_the_next_owners() {
         world.arrive(0, Some("k"), 3, 10);
         let (seat, standing) = world.goes_elsewhere();
         match what {
-            "drained" => world.tell(Command::Drain { partition: 0, epoch: 1 }),
-            "dropped" => world.tell(Command::Drop { partition: 0, epoch: 1 }),
-            "forgotten" => world.tell(Command::Forget { partition: 0 }),
-            "ended" => world.tell(Command::End),
+            "drained" => world.tell(ShardCommand::Drain { partition: 0, epoch: 1 }),
+            "dropped" => world.tell(ShardCommand::Drop { partition: 0, epoch: 1 }),
+            "forgotten" => world.tell(ShardCommand::Forget { partition: 0 }),
+            "ended" => world.tell(ShardCommand::End),
             _ => world.shard.fall("a test ended it"),
         }
         if matches!(what, "ended" | "fallen") {
@@ -417,13 +417,13 @@ fn a_thread_begins_nothing_that_its_partition_does_not_allow() {
         count.fetch_add(1, Ordering::SeqCst);
         std::future::ready(Outcome::Done)
     };
-    world.tell(Command::Suspend { partition: 0, epoch: 1 });
+    world.tell(ShardCommand::Suspend { partition: 0, epoch: 1 });
     world.run();
     let slot = world.shard.attempts.slot(seat);
-    let elsewhere = Arc::new(Elsewhere::new(&"t".into(), 1));
+    let pool = Arc::new(ThreadPool::new(&"t".into(), 1));
     let successor = Arc::<Succeeded>::default();
     let tasks = Tasks::default();
-    let cell = Cell::new(world.shard, begin, "t".into(), tasks, Arc::default(), elsewhere, successor);
+    let cell = ShardTask::new(world.shard, begin, "t".into(), tasks, Arc::default(), pool, successor);
     cell.poll_there(seat, slot, &standing);
     assert_eq!(begun.load(Ordering::SeqCst), 0);
 }
@@ -433,7 +433,7 @@ fn a_thread_begins_nothing_that_its_partition_does_not_allow() {
 struct Succeeded(AtomicU64);
 
 impl Successor for Succeeded {
-    fn succeed(self: Arc<Self>, _: mpsc::Receiver<Command>) {
+    fn succeed(self: Arc<Self>, _: mpsc::Receiver<ShardCommand>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -463,16 +463,16 @@ fn a_shard_has_a_successor_though_its_fall_panics() {
     let reader = Box::new(Broken(LogReader(log)));
     let settled = Settled::default();
     let start = Start { partition: 0, epoch: 2, settled, reader, link: Arc::clone(&link), pauses: 0 };
-    world.tell(Command::Start(Box::new(start)));
+    world.tell(ShardCommand::Start(Box::new(start)));
     world.run();
     let (successor, tasks) = (Arc::<Succeeded>::default(), Tasks::default());
-    let cell = Cell::new(
+    let cell = ShardTask::new(
         world.shard,
         |_: Attempt<'static>| std::future::ready(Outcome::Done),
         "t".into(),
         tasks.clone(),
         Arc::default(),
-        Arc::new(Elsewhere::new(&"t".into(), 1)),
+        Arc::new(ThreadPool::new(&"t".into(), 1)),
         Arc::clone(&successor) as _,
     );
     cell.fall("it fell");
@@ -493,7 +493,7 @@ fn a_pass_of_handlers_that_compute_is_short() {
     world.arrive(0, None, 100, 10);
     let started = world.pass(|world| world.sleep(4));
     assert!((1..10).contains(&started.len()), "{} computed 4 ms each", started.len());
-    world.tell(Command::Drop { partition: 0, epoch: 1 });
+    world.tell(ShardCommand::Drop { partition: 0, epoch: 1 });
     assert!(world.run().is_empty());
 }
 
