@@ -105,6 +105,8 @@ impl Own {
                     if !self.news.given_up() {
                         self.news.next().await;
                     }
+                    // Nobody has to look at what is another's.
+                    self.view.set(PartitionState::Idle, None);
                     break;
                 }
             }
