@@ -34,8 +34,11 @@ impl<F> Shard<F> {
             }
             Command::Forget { partition } => self.drop_part(partition),
             Command::End => self.ended = true,
-            Command::Lanes { sort, limit, reply } => {
-                let _ = reply.send(self.lanes(sort, limit));
+            Command::Lanes { sort, limit, reply, turn } => {
+                drop(turn);
+                if !reply.is_closed() {
+                    let _ = reply.send(self.lanes(sort, limit));
+                }
             }
         }
     }

@@ -128,7 +128,7 @@ impl Own {
     async fn until_the_shard_moves(&mut self) -> Option<Told> {
         let (reply, answer) = oneshot::channel();
         let asks = async {
-            let ask = Command::Lanes { sort: LaneSort::Depth, limit: 0, reply };
+            let ask = Command::Lanes { sort: LaneSort::Depth, limit: 0, reply, turn: None };
             // One that is gone, or falls, has dropped everything by itself.
             if self.shard.send(ask).await.is_ok() {
                 self.wakes.wake();

@@ -16,7 +16,9 @@ use crate::keylane::Claimed;
 use crate::lag::Lagging;
 use crate::settings::Settings;
 use crate::shards::Shards;
-use crate::status::{LaneCounts, LaneSort, LaneStatus, PartitionState, PartitionStatus, PipelineStatus};
+use crate::status::{
+    LaneCounts, LaneSort, LaneStatus, Lanes, PartitionState, PartitionStatus, PipelineStatus,
+};
 use crate::subscription::{CommitCounters, Subscription};
 use crate::view::{PartitionView, Views, all};
 use crate::{Error, Handler, Keylane};
@@ -317,8 +319,8 @@ impl Pipeline {
         }
     }
 
-    /// Its lanes, the first `limit` by `sort`.
-    pub async fn lanes(&self, sort: LaneSort, limit: usize) -> Vec<LaneStatus> {
+    /// Its lanes, the first `limit` by `sort`. A shard that does not answer within some seconds is named.
+    pub async fn lanes(&self, sort: LaneSort, limit: usize) -> Lanes {
         self.inner.shards.lanes(sort, limit).await
     }
 }

@@ -11,6 +11,7 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use keylane::status::LaneSort;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::app::App;
 use crate::ingest;
@@ -126,7 +127,7 @@ pub(crate) async fn lanes(
     };
     let limit = limit(query.limit, LANES, LANES_MAX)?;
     let lanes = app.keylane.lanes(query.pipeline.as_deref(), sort, limit).await?;
-    Ok(listed("lanes", lanes))
+    Ok(ingest::json(StatusCode::OK, json!(lanes).to_string().into_bytes()))
 }
 
 /// Which messages of a topic.
