@@ -5,6 +5,7 @@
 //! task (`contain.rs`); the late poll reports back through [`Cell::late`].
 #![allow(unsafe_code, reason = "the shard's state moves between threads with the baton; see above")]
 
+mod drops;
 mod watched;
 
 use std::cell::UnsafeCell;
@@ -22,7 +23,7 @@ use crate::link::{Command, Pauses};
 use crate::poll::Standing;
 use crate::settle::part_of;
 use crate::shard::{Next, Shard};
-use crate::slot::{Begin, Polled, Slot};
+use crate::slot::{Begin, Late, Polled, Slot};
 use crate::spawn::{TaskKind, Tasks};
 use crate::wake::Wakes;
 
@@ -31,8 +32,8 @@ pub(crate) struct Cell<F, B> {
     // Before `begin` and `topic`, which its futures borrow: fields are dropped in this order.
     shard: UnsafeCell<Shard<F>>,
     baton: Baton,
-    /// What polls on other threads came to; none: the attempt was not polled.
-    late: Mutex<Vec<(u32, Option<Polled>)>>,
+    /// What other threads came to.
+    late: Mutex<Vec<(u32, Late)>>,
     wakes: Arc<Wakes>,
     pauses: Arc<Pauses>,
     /// Which thread polls it: what the watchdog asks the kernel about.
@@ -117,7 +118,7 @@ where
         let shard = unsafe { &mut *self.shard.get() };
         let commands = shard.take_commands();
         // A panic there is noted, like the first.
-        let _ = self.tasks.supervise_now(TaskKind::Shard, || shard.fall(why));
+        let _ = self.tasks.supervise_now(TaskKind::Shard, || crate::spawn::may_block(|| shard.fall(why)));
         Arc::clone(&self.successor).succeed(commands);
     }
 
@@ -127,15 +128,20 @@ where
         // reference is made anew after each handler's poll, during which somebody else may use the shard.
         let shard = || unsafe { &mut *self.shard.get() };
         let late = std::mem::take(&mut *self.late.lock().expect("no holder panics"));
-        for (seat, polled) in late {
-            shard().came_back(seat, polled);
+        for (seat, late) in late {
+            shard().came_back(seat, late);
         }
         if !self.goes_on_within_a_pass() && !shard().begin_pass(cx) {
+            // Handlers' destructors may block.
+            crate::spawn::may_block(|| shard().attempts.end_all());
             return Poll::Ready(());
         }
         if self.blocked.elsewhere(self.workers) {
             // Nothing of a handler runs on this thread, so nothing can block it.
             return self.poll_all_elsewhere(cx);
+        }
+        if !shard().ending.is_empty() && !crate::spawn::may_block(|| self.drop_futures()) {
+            return Poll::Ready(());
         }
         match self.next(cx) {
             // A handler may block the thread. Whoever needs the runtime must not wait for it.
@@ -183,6 +189,10 @@ where
                 }
                 return Poll::Pending;
             };
+            if let Some(seat) = shard().next_ending() {
+                self.drop_future_elsewhere(seat, thread);
+                continue;
+            }
             match self.next(cx) {
                 Ok(seat) => self.poll_elsewhere(seat, thread),
                 Err(ends) => return ends,
@@ -203,7 +213,7 @@ where
             let polled = self.poll_slot(slot, &mut Context::from_waker(&waker));
             if !self.baton.leave(polling) {
                 self.blocked.returned();
-                self.post(seat, Some(polled));
+                self.post(seat, Late::Polled(polled));
                 return Poll::Ready(());
             }
             shard().polled(polled);
@@ -235,9 +245,9 @@ where
         }
     }
 
-    /// Reports a poll to the shard, wherever it runs now.
-    fn post(&self, seat: u32, polled: Option<Polled>) {
-        self.late.lock().expect("no holder panics").push((seat, polled));
+    /// Reports to the shard, wherever it runs now.
+    fn post(&self, seat: u32, late: Late) {
+        self.late.lock().expect("no holder panics").push((seat, late));
         self.wakes.wake();
     }
 
@@ -260,8 +270,15 @@ where
     pub(crate) fn poll_there(&self, seat: u32, slot: *const Slot<F>, standing: &Standing) {
         // SAFETY: the seat stays filled until this poll was reported, and with it its waker; nobody else polls it.
         let (begun, waker) = unsafe { ((*slot).begun(), (*slot).waker()) };
-        let polled = standing.allows(begun).then(|| self.poll_slot(slot, &mut Context::from_waker(&waker)));
-        self.post(seat, polled);
+        let late = match standing.allows(begun) {
+            true => Late::Polled(self.poll_slot(slot, &mut Context::from_waker(&waker))),
+            false => {
+                // SAFETY: as above.
+                unsafe { (*slot).end() };
+                Late::NotBegun
+            }
+        };
+        self.post(seat, late);
     }
 }
 
