@@ -211,6 +211,37 @@ pub struct LaneStatus {
     pub why: Option<String>,
 }
 
+/// Lanes as far as shards have shown them.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Lanes {
+    /// The first of them, as was asked for.
+    pub lanes: Vec<LaneStatus>,
+    /// Shards that did not answer in time: their lanes are missing.
+    pub unanswered: Vec<Unanswered>,
+}
+
+impl Lanes {
+    /// Those of several shards or pipelines together, the first `limit` by `sort`.
+    pub(crate) fn of(parts: impl IntoIterator<Item = Lanes>, sort: LaneSort, limit: usize) -> Lanes {
+        let mut all = Lanes::default();
+        for part in parts {
+            all.lanes.extend(part.lanes);
+            all.unanswered.extend(part.unanswered);
+        }
+        crate::pipeline::sort_lanes(&mut all.lanes, sort, limit);
+        all
+    }
+}
+
+/// A shard that did not say in time which lanes it has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unanswered {
+    /// Its pipeline.
+    pub pipeline: String,
+    /// Its number, from 0; partition `p` belongs to shard `p` modulo the number of shards.
+    pub shard: usize,
+}
+
 /// Which lanes to show first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneSort {

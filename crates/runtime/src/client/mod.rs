@@ -17,7 +17,7 @@ use crate::pipeline::{Pipeline, PipelineBuilder, Subscription};
 use crate::produce::spill::{Spill, SpillEntry, SpillEntryState, SpillOptions, SpillStatus};
 use crate::produce::{Producer, Target};
 use crate::shard::Pace;
-use crate::status::{LaneSort, LaneStatus, PipelineStatus, TopicStatus, TopicWarning};
+use crate::status::{LaneSort, Lanes, PipelineStatus, TopicStatus, TopicWarning};
 use crate::tasks::Tasks;
 use crate::{Error, Message, Receipt};
 
@@ -341,13 +341,8 @@ impl Keylane {
         Ok(self.with_those_apart(all.into_iter().collect::<Result<Vec<_>, _>>()?))
     }
 
-    /// Lanes of one pipeline, or of all, the first `limit` by `sort`.
-    pub async fn lanes(
-        &self,
-        pipeline: Option<&str>,
-        sort: LaneSort,
-        limit: usize,
-    ) -> Result<Vec<LaneStatus>, Error> {
+    /// Lanes of one pipeline, or of all, the first `limit` by `sort`. Shards that do not answer within some seconds are named.
+    pub async fn lanes(&self, pipeline: Option<&str>, sort: LaneSort, limit: usize) -> Result<Lanes, Error> {
         let running: Vec<Pipeline> = {
             let pipelines = self.inner.pipelines.lock().expect("no holder panics");
             match pipeline {
@@ -360,12 +355,8 @@ impl Keylane {
                 ],
             }
         };
-        let mut lanes = Vec::new();
-        for pipeline in running {
-            lanes.extend(pipeline.lanes(sort, limit).await);
-        }
-        crate::pipeline::sort_lanes(&mut lanes, sort, limit);
-        Ok(lanes)
+        let asked = running.iter().map(|pipeline| pipeline.lanes(sort, limit));
+        Ok(Lanes::of(join_all(asked).await, sort, limit))
     }
 }
 

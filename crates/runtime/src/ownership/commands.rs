@@ -2,7 +2,7 @@
 //!
 //! A shard takes commands once a pass. While its channel is full the owner must not wait for it, since it would hear
 //! nothing meanwhile: commands wait here. Kept: at most one of each kind waits, since what counts is gathered in one
-//! command, and the newest of suspending and verifying stands for all of them.
+//! command, and the newest of suspending and verifying stands for all of them; but each epoch is dropped by itself.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -57,7 +57,8 @@ impl Outbox {
                 self.waiting.push_back(command);
             }
             ShardCommand::Drop { .. } => {
-                self.waiting.clear();
+                // What was to be dropped before may be what the shard has.
+                self.waiting.retain(|waiting| matches!(waiting, ShardCommand::Drop { .. }));
                 self.waiting.push_back(command);
             }
             command => self.waiting.push_back(command),
@@ -135,5 +136,27 @@ mod tests {
         assert!(matches!(commands.recv().await, Some(ShardCommand::End)));
         outbox.sends().await;
         assert!(outbox.is_empty() && matches!(commands.recv().await, Some(ShardCommand::Drop { .. })));
+    }
+
+    /// ORD-9, P9: an owner that lost a partition twice while its shard stood still has both epochs dropped: the shard has the
+    /// first.
+    #[tokio::test]
+    async fn a_partition_that_is_lost_again_is_dropped_as_it_was_before_too() {
+        let (shard, mut commands) = mpsc::channel(1);
+        let mut outbox = Outbox::new(shard, Arc::default());
+        outbox.send(ShardCommand::End);
+        outbox.send(ShardCommand::Drop { partition: 0, epoch: 7 });
+        outbox.send(ShardCommand::Suspend { partition: 0, epoch: 8 });
+        outbox.send(ShardCommand::Drop { partition: 0, epoch: 8 });
+        assert_eq!(outbox.waiting.len(), 2, "the newer epoch needs nothing but to be dropped");
+        let sending = tokio::spawn(outbox.send_all());
+        let mut dropped = Vec::new();
+        while let Some(command) = commands.recv().await {
+            if let ShardCommand::Drop { epoch, .. } = command {
+                dropped.push(epoch);
+            }
+        }
+        sending.await.expect("it ends");
+        assert_eq!(dropped, [7, 8]);
     }
 }

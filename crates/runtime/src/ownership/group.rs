@@ -196,8 +196,7 @@ impl Assign {
     /// The topic as it is now, which may have more partitions.
     async fn look_again(&mut self) -> Result<(), BrokerError> {
         let at = &self.subscription;
-        let unknown = || BrokerError::UnknownTopic(at.topic.to_string());
-        let there = at.broker.topic(&at.topic).await?.ok_or_else(unknown)?;
+        let there = at.topic_there().await?;
         if there.incarnation != self.topic.incarnation {
             return Err(BrokerError::Recreated(there.name));
         }
@@ -477,9 +476,7 @@ async fn join_after_pause(at: &Subscription, before: &Topic) -> Result<Box<dyn M
     tokio::time::sleep_until(at.clock.instant(at.clock.now_ms() + REJOIN_MS)).await;
     let mut membership = at.broker.join(&at.group, &at.topic, &at.node).await?;
     // Looked at behind the joining: what it is now it was then, since no topic becomes again what it was.
-    let there = at.broker.topic(&at.topic).await;
-    let there = there.and_then(|there| there.ok_or_else(|| BrokerError::UnknownTopic(at.topic.to_string())));
-    match there.and_then(|there| before.same(&there)) {
+    match at.topic_there().await.and_then(|there| before.same(&there)) {
         Ok(()) => Ok(membership),
         Err(error) => {
             membership.leave().await;

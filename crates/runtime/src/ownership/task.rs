@@ -94,6 +94,8 @@ impl Own {
                     if !self.assignment.given_up() {
                         self.assignment.next().await;
                     }
+                    // Nobody has to look at what is another's.
+                    self.view.set(PartitionState::Idle, None);
                     break;
                 }
             }
@@ -115,7 +117,7 @@ impl Own {
     async fn until_the_shard_moves(&mut self) -> Option<Assignment> {
         let (reply, answer) = oneshot::channel();
         let asks = async {
-            let ask = ShardCommand::Lanes { sort: LaneSort::Depth, limit: 0, reply };
+            let ask = ShardCommand::Lanes { sort: LaneSort::Depth, limit: 0, reply, turn: None };
             // One that is gone, or falls, has dropped everything by itself.
             if self.shard.send(ask).await.is_ok() {
                 self.wakes.wake();

@@ -100,9 +100,8 @@ impl<H: Handler> PipelineBuilder<H> {
         let inner = &keylane.inner;
         let topic = keylane.producer().ensure(&topic).await?;
         let reads_ahead = |bytes| inner.broker.reads_ahead(bytes);
-        let (settings, ahead_bytes) = with_ahead(settings, topic.partitions as usize, reads_ahead);
-        let subscription = Arc::new(Subscription {
-            ahead_bytes,
+        let subscription = Subscription {
+            ahead_bytes: 0,
             broker: Arc::clone(&inner.broker),
             clock: inner.clock,
             tasks: inner.tasks.clone(),
@@ -119,10 +118,14 @@ impl<H: Handler> PipelineBuilder<H> {
             rejections: Rejections::default(),
             pace: Arc::clone(&inner.pace),
             seed: inner.clock.seed().map(AtomicU64::new),
-        });
+        };
         let claimed = inner.claim(&subscription)?;
         let membership =
             inner.broker.join(&subscription.group, &subscription.topic, &subscription.node).await?;
+        // It may have grown before the group was joined, and who is in the group hears only of what comes later (BRK-10).
+        let topic = subscription.topic_there().await?;
+        let (settings, ahead_bytes) = with_ahead(settings, topic.partitions as usize, reads_ahead);
+        let subscription = Arc::new(Subscription { ahead_bytes, ..subscription });
         // Read once the group is known: what it has not settled is kept from then on.
         let ends = inner.broker.ends(&topic.name).await?;
         let (stop, stopping) = watch::channel(Stopping::No);

@@ -16,7 +16,9 @@ use tokio::sync::watch;
 use crate::Error;
 use crate::client::Claimed;
 use crate::ownership::Stopping;
-use crate::status::{LaneCounts, LaneSort, LaneStatus, PartitionState, PartitionStatus, PipelineStatus};
+use crate::status::{
+    LaneCounts, LaneSort, LaneStatus, Lanes, PartitionState, PartitionStatus, PipelineStatus,
+};
 
 pub use builder::PipelineBuilder;
 use lag::Lagging;
@@ -141,8 +143,8 @@ impl Pipeline {
         }
     }
 
-    /// Its lanes, the first `limit` by `sort`.
-    pub async fn lanes(&self, sort: LaneSort, limit: usize) -> Vec<LaneStatus> {
+    /// Its lanes, the first `limit` by `sort`. A shard that does not answer within some seconds is named.
+    pub async fn lanes(&self, sort: LaneSort, limit: usize) -> Lanes {
         self.inner.shards.lanes(sort, limit).await
     }
 }

@@ -32,8 +32,11 @@ impl<F> Shard<F> {
             }
             ShardCommand::Forget { partition } => self.drop_part(partition),
             ShardCommand::End => self.ended = true,
-            ShardCommand::Lanes { sort, limit, reply } => {
-                let _ = reply.send(self.lanes(sort, limit));
+            ShardCommand::Lanes { sort, limit, reply, turn } => {
+                drop(turn);
+                if !reply.is_closed() {
+                    let _ = reply.send(self.lanes(sort, limit));
+                }
             }
         }
     }

@@ -8,6 +8,7 @@ mod attempts;
 mod batch_times;
 mod blocking;
 mod commands;
+mod drops;
 mod handover;
 mod lane_view;
 mod mailbox;

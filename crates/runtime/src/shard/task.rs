@@ -19,7 +19,7 @@ use super::mailbox::{Pauses, ShardCommand};
 use super::partition::Standing;
 use super::pass::{Next, Shard};
 use super::settle::part_of;
-use super::slot::{Begin, Polled, Slot};
+use super::slot::{Begin, Late, Polled, Slot};
 use super::wake::Wakes;
 use crate::tasks::{TaskKind, Tasks};
 
@@ -28,8 +28,8 @@ pub(crate) struct ShardTask<F, B> {
     // Before `begin` and `topic`, which its futures borrow: fields are dropped in this order.
     pub(super) shard: UnsafeCell<Shard<F>>,
     pub(super) baton: Baton,
-    /// What polls on other threads came to; none: the attempt was not polled.
-    pub(super) late: Mutex<Vec<(u32, Option<Polled>)>>,
+    /// What other threads came to.
+    pub(super) late: Mutex<Vec<(u32, Late)>>,
     pub(super) wakes: Arc<Wakes>,
     pub(super) pauses: Arc<Pauses>,
     /// Which thread polls it: what the watchdog asks the kernel about.
@@ -114,7 +114,7 @@ where
         let shard = unsafe { &mut *self.shard.get() };
         let commands = shard.take_commands();
         // A panic there is noted, like the first.
-        let _ = self.tasks.supervise_now(TaskKind::Shard, || shard.fall(why));
+        let _ = self.tasks.supervise_now(TaskKind::Shard, || crate::tasks::may_block(|| shard.fall(why)));
         Arc::clone(&self.successor).succeed(commands);
     }
 
@@ -124,15 +124,20 @@ where
         // reference is made anew after each handler's poll, during which somebody else may use the shard.
         let shard = || unsafe { &mut *self.shard.get() };
         let late = std::mem::take(&mut *self.late.lock().expect("no holder panics"));
-        for (seat, polled) in late {
-            shard().came_back(seat, polled);
+        for (seat, late) in late {
+            shard().came_back(seat, late);
         }
         if !self.goes_on_within_a_pass() && !shard().begin_pass(cx) {
+            // Handlers' destructors may block.
+            crate::tasks::may_block(|| shard().attempts.end_all());
             return Poll::Ready(());
         }
         if self.blocked.elsewhere(self.workers) {
             // Nothing of a handler runs on this thread, so nothing can block it.
             return self.poll_all_elsewhere(cx);
+        }
+        if !shard().ending.is_empty() && !crate::tasks::may_block(|| self.drop_futures()) {
+            return Poll::Ready(());
         }
         match self.next(cx) {
             // A handler may block the thread. Whoever needs the runtime must not wait for it.
@@ -180,6 +185,10 @@ where
                 }
                 return Poll::Pending;
             };
+            if let Some(seat) = shard().next_ending() {
+                self.drop_future_elsewhere(seat, thread);
+                continue;
+            }
             match self.next(cx) {
                 Ok(seat) => self.poll_elsewhere(seat, thread),
                 Err(ends) => return ends,
@@ -200,7 +209,7 @@ where
             let polled = self.poll_slot(slot, &mut Context::from_waker(&waker));
             if !self.baton.leave(polling) {
                 self.blocked.returned();
-                self.post(seat, Some(polled));
+                self.post(seat, Late::Polled(polled));
                 return Poll::Ready(());
             }
             shard().polled(polled);
@@ -232,9 +241,9 @@ where
         }
     }
 
-    /// Reports a poll to the shard, wherever it runs now.
-    fn post(&self, seat: u32, polled: Option<Polled>) {
-        self.late.lock().expect("no holder panics").push((seat, polled));
+    /// Reports to the shard, wherever it runs now.
+    pub(super) fn post(&self, seat: u32, late: Late) {
+        self.late.lock().expect("no holder panics").push((seat, late));
         self.wakes.wake();
     }
 
@@ -257,13 +266,20 @@ where
     pub(super) fn poll_there(&self, seat: u32, slot: *const Slot<F>, standing: &Standing) {
         // SAFETY: the seat stays filled until this poll was reported, and with it its waker; nobody else polls it.
         let (begun, waker) = unsafe { ((*slot).begun(), (*slot).waker()) };
-        let polled = standing.allows(begun).then(|| self.poll_slot(slot, &mut Context::from_waker(&waker)));
-        self.post(seat, polled);
+        let late = match standing.allows(begun) {
+            true => Late::Polled(self.poll_slot(slot, &mut Context::from_waker(&waker))),
+            false => {
+                // SAFETY: as above.
+                unsafe { (*slot).end() };
+                Late::NotBegun
+            }
+        };
+        self.post(seat, late);
     }
 }
 
 /// A slot that one other thread polls.
-struct SendPointer<F>(*const Slot<F>);
+pub(super) struct SendPointer<F>(pub(super) *const Slot<F>);
 
 // SAFETY: the slot is Sync, and the cell that owns it goes with the pointer.
 unsafe impl<F: Send> Send for SendPointer<F> {}

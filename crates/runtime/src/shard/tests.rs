@@ -18,7 +18,7 @@ use super::mailbox::{COMMANDS_MAX, Link, Pauses, ShardCommand, Start};
 use super::partition::Standing;
 use super::pass::{Next, Setup, Shard};
 use super::permits::Permits;
-use super::slot::Polled;
+use super::slot::{Late, Polled};
 use super::task::{ShardTask, Successor};
 use super::wake::Wakes;
 use crate::clock::Clock;
@@ -357,7 +357,7 @@ fn an_attempt_that_did_not_begin_is_the_head_of_its_lane_again() {
         }
         assert!(world.run().is_empty());
         assert!(!standing.allows(false) && standing.allows(true), "what has begun goes on");
-        world.shard.came_back(seat, None);
+        world.shard.came_back(seat, Late::NotBegun);
         assert!(world.run().is_empty(), "it may start nothing");
         world.verified(0);
         let mut order = Vec::new();
@@ -395,7 +395,7 @@ fn an_attempt_that_did_not_begin_is_the_next_owners() {
         assert!(world.run().is_empty());
         assert!(!standing.allows(false), "{what}");
         assert_eq!(standing.allows(true), what == "drained");
-        world.shard.came_back(seat, None);
+        world.shard.came_back(seat, Late::NotBegun);
         assert!(world.run().is_empty(), "{what}");
         assert_eq!((world.shard.load.messages, world.shard.attempts.in_flight()), (0, 0), "{what}");
         let mail = world.links[0].take();
@@ -536,4 +536,114 @@ fn attempts_that_compute_leave_others_their_turn() {
     let polled: Vec<u64> = (0..40).flat_map(|_| world.computes(0..6)).collect();
     let woken = polled.iter().filter(|position| **position < 6).count();
     assert!(woken > 10 && polled.len() - woken > 10, "{woken} of {} had woken", polled.len());
+}
+
+/// P5, BPR-1: a message that was rejected waits until its body is stored, and keeps nothing but itself in memory until then.
+#[test]
+fn a_rejected_message_does_not_keep_its_batch_in_memory() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    world.arrive(0, Some("k"), 2, 10_000);
+    let batch = world.logs[0].lock().expect("free").batches[0].frames.clone();
+    let (waker, mut first) = (noop_waker(), true);
+    let mut cx = Context::from_waker(&waker);
+    assert!(world.shard.begin_pass(&mut cx));
+    while let Next::Poll(_) = world.shard.next(&mut cx) {
+        let rejected = || Polled::Ended(Box::new(Outcome::rejected("void")));
+        world.shard.polled(if std::mem::take(&mut first) { rejected() } else { Polled::Done });
+    }
+    world.tell(ShardCommand::Counted { partition: 0, epoch: 1, dead: Vec::new() });
+    world.run();
+    let mail = world.links[0].take();
+    assert_eq!(mail.rejected.len(), 1, "it waits for its owner");
+    assert!(batch.is_unique(), "the batch is in memory only because this test holds it");
+}
+
+/// P5: a lane that waits for its retry keeps the beginning of what its handler said, and says that it was cut.
+#[test]
+fn a_failure_of_many_megabytes_is_cut_and_says_so() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    world.arrive(0, Some("k"), 1, 10);
+    let waker = noop_waker();
+    let mut cx = Context::from_waker(&waker);
+    assert!(world.shard.begin_pass(&mut cx));
+    let words = "é".repeat(3 << 20);
+    while let Next::Poll(_) = world.shard.next(&mut cx) {
+        world.shard.polled(Polled::Ended(Box::new(Outcome::failed(words.clone()))));
+    }
+    let lane = world.shard.engine.views().next().expect("it waits");
+    let why = lane.why.expect("it failed");
+    assert!(why.len() < (2 << 10) + 100, "{} bytes are kept", why.len());
+    assert!(why.starts_with("éé") && why.ends_with(&format!("(cut, of {} bytes)", words.len())), "{why}");
+}
+
+/// P3: handlers of one partition that compute do not keep its turn until its batch ends: another's message is
+/// read after a few of them.
+#[test]
+fn a_partition_whose_handlers_compute_leaves_others_their_turn() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(2, &Bounds::default(), Settings::default());
+    world.arrive(0, None, 1_000, 10);
+    world.pass(|world| world.sleep(2));
+    world.arrive(1, None, 1, 10);
+    let started: Vec<u32> = (0..10).flat_map(|_| world.pass(|world| world.sleep(2))).collect();
+    let before = started.iter().position(|partition| *partition == 1);
+    assert!(before.is_some_and(|before| before < 50), "after {before:?} of {}", started.len());
+    assert!(started[before.expect("just seen")..].contains(&0), "it goes on where it was");
+}
+
+/// One message of each key under way, and so many behind it.
+fn backlog(world: &mut World, keys: &[&str], behind: u64) -> Vec<u32> {
+    for key in keys {
+        world.arrive(0, Some(key), 1 + behind, 10);
+    }
+    let waker = noop_waker();
+    let mut cx = Context::from_waker(&waker);
+    let mut waiting = Vec::new();
+    while waiting.len() < keys.len() {
+        assert!(world.shard.begin_pass(&mut cx));
+        while let Next::Poll(seat) = world.shard.next(&mut cx) {
+            waiting.push(seat);
+            world.shard.polled(Polled::Waits);
+        }
+    }
+    waiting
+}
+
+/// P3, ORD-4: nor does a backlog of lanes whose handlers compute keep what is to be read waiting.
+#[test]
+fn lanes_whose_handlers_compute_leave_what_is_read_its_turn() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(2, &Bounds::default(), Settings::default());
+    let waiting = backlog(&mut world, &["a", "b", "c", "d"], 200);
+    world.shard.woken.extend(waiting);
+    world.arrive(1, None, 1, 10);
+    let started: Vec<u32> = (0..20).flat_map(|_| world.pass(|world| world.sleep(2))).collect();
+    let before = started.iter().position(|partition| *partition == 1);
+    assert!(before.is_some_and(|before| before < 50), "after {before:?} of {}", started.len());
+}
+
+/// ORD-4: a key with a backlog whose handlers compute does not go on for a whole burst: the next pass begins with others.
+#[test]
+fn a_hot_key_whose_handlers_compute_leaves_others_their_turn() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    let waiting = backlog(&mut world, &["hot", "other"], 300);
+    world.shard.woken.extend(waiting);
+    let mut keys = Vec::new();
+    for _ in 0..12 {
+        world.pass(|world| {
+            let delivery = world.shard.attempts.delivery(world.shard.current.seat);
+            keys.push(delivery.key() == Some(b"hot"));
+            world.sleep(2);
+        });
+    }
+    let longest = keys.chunk_by(|a, b| a == b).map(<[bool]>::len).max();
+    assert!(longest < Some(30), "{longest:?} in a row of {}", keys.len());
 }

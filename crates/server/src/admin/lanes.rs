@@ -5,12 +5,13 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::Response;
+use axum::http::{Response, StatusCode};
 use keylane::status::LaneSort;
 use serde::Deserialize;
+use serde_json::json;
 
 use super::limit;
-use crate::http::{Problem, listed};
+use crate::http::{self, Problem};
 use crate::serve::App;
 
 /// Lanes shown unless told.
@@ -45,5 +46,5 @@ pub(crate) async fn lanes(
         let names = pipelines.iter().map(|pipeline| pipeline.name.as_str());
         Problem::from(error).with_nearest(query.pipeline.as_deref().unwrap_or_default(), names)
     })?;
-    Ok(listed("lanes", lanes))
+    Ok(http::json(StatusCode::OK, json!(lanes).to_string().into_bytes()))
 }

@@ -96,7 +96,7 @@ fn admin_paths() -> Value {
             query("pipeline", "Only this one's", text()),
             query("sort", "What comes first", json!({ "enum": ["depth", "waiting"], "default": "depth" })),
             query("limit", "At most so many", json!({ "type": "integer", "minimum": 0, "maximum": 1000, "default": 50 })),
-        ], "application/json", list("lanes", "Lane")) },
+        ], "application/json", lanes()) },
         "/admin/topics": { "get": get("Topics", &[], "application/json", list("topics", "Topic")) },
         "/admin/outbox": { "get": get("Outboxes", &[], "application/json", list("outbox", "Outbox")) },
         "/admin/topics/{topic}/messages": { "get": messages() },
@@ -364,6 +364,17 @@ fn ready() -> Value {
 fn list(name: &str, of: &str) -> Value {
     let items = json!({ "$ref": format!("#/components/schemas/{of}") });
     object(json!({ name: { "type": "array", "items": items } }))
+}
+
+fn lanes() -> Value {
+    let number = json!({ "type": "integer", "minimum": 0 });
+    object(json!({
+        "lanes": { "type": "array", "items": { "$ref": "#/components/schemas/Lane" } },
+        "unanswered": {
+            "type": "array", "description": "Shards that did not answer in time: their lanes are missing.",
+            "items": object(json!({ "pipeline": text(), "shard": number })),
+        },
+    }))
 }
 
 fn content(description: &str, kind: &str, schema: Value) -> Value {
