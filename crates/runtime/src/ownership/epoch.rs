@@ -125,6 +125,18 @@ impl<'a> Epoch<'a> {
                 self.counted(epoch, dead.iter().map(|dead| dead.position).collect(), low);
             }
             Action::Cut { below } => self.cut(below),
+            // Nothing is held or commanded yet, so that nothing of a lane changes by these.
+            Action::Changed { .. } | Action::Due { .. } | Action::CutHold { .. } => {}
+            Action::Move { storing, .. } | Action::StoreChunks { storing, .. } => {
+                return ControlFlow::Continue(Next::Act(self.step(Input::GivenUp(storing))));
+            }
+            Action::ReadChunks { position, .. } => {
+                return ControlFlow::Continue(Next::Act(self.step(Input::Chunks { position, chunks: None })));
+            }
+            Action::StoreAgain { position } => {
+                let why = format!("the body of the dead letter at {position} lies where its hold is cut");
+                return ControlFlow::Break(Ended::Again(why));
+            }
             Action::Drain => {
                 self.own.view.set(PartitionState::Draining, None);
                 if self.under_way.starting.take().is_some() {

@@ -7,7 +7,7 @@ use std::future::pending;
 
 use futures_util::future::BoxFuture;
 use keylane_broker::{BrokerError, Commit, JournalPage, Reader};
-use keylane_core::{Action, Appended, Committed, DeadEntry, Input, Ranges};
+use keylane_core::{Action, Appended, Committed, Death, Input, Ranges};
 
 use super::assignment::Assignment;
 use super::epoch::Epoch;
@@ -56,7 +56,7 @@ pub(super) enum Event {
     Started(Result<Opened, BrokerError>),
     Confirmed(Sure, bool),
     Proven(Option<u128>),
-    Buried(Option<Result<DeadEntry, BrokerError>>),
+    Buried(Option<Result<Death, BrokerError>>),
     Mail,
     /// Nothing to be told: something went its way.
     Done,

@@ -1,7 +1,7 @@
 //! What a shard left for its owner, and whether the shard moves at all.
 
 use keylane_broker::BrokerError;
-use keylane_core::{Action, DeadEntry, Input, Ranges};
+use keylane_core::{Action, Death, Input, Ranges};
 
 use super::epoch::Epoch;
 use super::event::Sure;
@@ -56,7 +56,7 @@ impl Epoch<'_> {
         }
         if !rejected.is_empty() {
             let journal = self.state().journal.expect("an owned journal has an id");
-            self.burials.add(journal, rejected);
+            self.burials.add(&mut self.owner, journal, rejected);
         }
         let letters = &mut self.letters;
         letters.broken = letters.broken.take().or(broken);
@@ -112,7 +112,7 @@ impl Epoch<'_> {
         self.under_way.confirming.is_some() || paused_ms > Some(CONFIRM_AFTER_MS)
     }
 
-    pub(super) fn finished(&mut self, done: &Ranges, dead: &[DeadEntry]) -> Action {
+    pub(super) fn finished(&mut self, done: &Ranges, dead: &[Death]) -> Action {
         match self.epoch {
             Some(epoch) if !done.is_empty() || !dead.is_empty() => {
                 self.step(Input::Finished { epoch, done, dead })

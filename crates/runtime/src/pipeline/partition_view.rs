@@ -65,7 +65,7 @@ impl PartitionView {
         let (low, above) = (state.settled.low(), state.settled.above().positions());
         self.change(|shown| {
             (shown.committed, shown.settled_above) = (low, above);
-            shown.dead = state.dead.len() as u64;
+            shown.dead = state.entries.tally().dead as u64;
         });
     }
 
