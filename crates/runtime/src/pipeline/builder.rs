@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
+use keylane_broker::{BrokerError, Ends};
 use keylane_core::Order;
 use tokio::sync::watch;
 
@@ -129,13 +130,7 @@ impl<H: Handler> PipelineBuilder<H> {
         // Read once the group is known: what it has not settled is kept from then on.
         let ends = inner.broker.ends(&topic.name).await?;
         let (stop, stopping) = watch::channel(Stopping::No);
-        let mut views = Vec::new();
-        for (partition, ends) in (0..).zip(&ends) {
-            let commit = inner.broker.committed(&subscription.group, &topic.name, partition).await?;
-            let committed = commit.map_or(ends.start, |commit| commit.position);
-            views.push(Arc::new(PartitionView::new(partition, committed)));
-        }
-        let views: Views = Arc::new(RwLock::new(views));
+        let views = views_of(&subscription, &ends).await?;
         let lagging = Lagging::new(&ends);
         // Nothing may fail from here on: shards and their watchdog would run for nobody.
         let shards = Shards::start(&subscription, &settings, &topic, handler, &inner.tasks);
@@ -186,6 +181,17 @@ fn with_ahead(
     let kept = reads_ahead(ahead_bytes / partitions.max(1)) * partitions;
     settings.buffer_bytes -= kept.min(settings.buffer_bytes / 2);
     (settings, if kept > 0 { ahead_bytes } else { 0 })
+}
+
+/// A view of each partition: as long as nobody owns it here, the broker's commit shows how far it is.
+async fn views_of(at: &Subscription, ends: &[Ends]) -> Result<Views, BrokerError> {
+    let mut views = Vec::new();
+    for (partition, ends) in (0..).zip(ends) {
+        let commit = at.broker.committed(&at.group, &at.topic, partition).await?;
+        let committed = commit.map_or(ends.start, |commit| commit.position);
+        views.push(Arc::new(PartitionView::new(partition, committed)));
+    }
+    Ok(Arc::new(RwLock::new(views)))
 }
 
 /// Follows the group, and commits for it until that ends; the answer says when.
