@@ -147,7 +147,7 @@ async fn with_ids_of_callers_only_others_are_called_by_their_place() {
     keylane.ensure_topic("named", &spec).await.expect("a topic is made");
     let mut receipts = Vec::new();
     for number in 0..20 {
-        let message = Message::new("named").key("k").payload(format!("{number}"));
+        let message = Message::new("named").key("k").json(&number).expect("a number is JSON");
         let message = if number % 5 == 4 { message.id(format!("own-{number}")) } else { message };
         receipts.push(keylane.producer().send(message).await.expect("there is room"));
     }

@@ -76,9 +76,12 @@ impl Reader {
         self.clone.path().join(of)
     }
 
-    /// With this test's ports.
+    /// With this test's ports. Marks stand for them until all are found: one of them may contain another's digits.
     fn here(&self, text: &str) -> String {
-        self.ports.iter().fold(text.to_owned(), |text, (port, here)| text.replace(port, &here.to_string()))
+        let marks = ["\u{1}", "\u{2}", "\u{3}"];
+        let ports = || self.ports.iter().zip(marks);
+        let marked = ports().fold(text.to_owned(), |text, ((port, _), mark)| text.replace(port, mark));
+        ports().fold(marked, |text, ((_, here), mark)| text.replace(mark, &here.to_string()))
     }
 
     fn port(&self, of: &str) -> u16 {
@@ -126,6 +129,16 @@ impl Reader {
     /// What a terminal shows.
     fn said(&self, terminal: &str) -> String {
         String::from_utf8_lossy(&std::fs::read(self.path(terminal)).unwrap_or_default()).into_owned()
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for terminal in ["handler", "server"] {
+                eprintln!("the terminal of the {terminal} shows:\n{}", self.said(terminal));
+            }
+        }
     }
 }
 
