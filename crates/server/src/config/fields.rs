@@ -1,4 +1,4 @@
-//! Reads settings out of a tree by the table's rules, and collects what is wrong instead of stopping at it.
+//! Reads settings out of a tree by the rules of `settings`, and collects what is wrong instead of stopping at it.
 //!
 //! Every read returns a usable value: after a problem it is the default, which nobody sees, since a config with
 //! problems is not taken.

@@ -1,8 +1,8 @@
 //! What befalls calls: the seed, the rates, outages, and what is still on its way.
 //!
 //! Every call asks for a [`Plan`] before it does anything; every open connection (a reader, a membership, a wait)
-//! asks whether it was cut. Kept: with the same seed and the same calls in the same order the plans are the same; once calm,
-//! every plan is to carry the call at once.
+//! asks whether it was cut. Kept: with the same seed and the same calls in the same order the plans are the same; once
+//! calm, every plan is to carry the call at once.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
