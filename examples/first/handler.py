@@ -8,7 +8,8 @@ class Orders(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         try:
             order = json.loads(body)
-            print(self.headers["Keylane-Key"], "orders", order["count"], order["item"], flush=True)
+            line = f'{self.headers["Keylane-Key"]} orders {order["count"]} {order["item"]}\n'
+            print(line, end="", flush=True)  # In one piece: other keys print at the same time.
             self.send_response(200)  # Done.
         except (ValueError, KeyError, TypeError):
             self.send_response(422)  # No attempt at this message can ever succeed.
