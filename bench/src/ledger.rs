@@ -9,7 +9,7 @@ use std::time::Instant;
 use keylane_core::ledger::put_ranges;
 use keylane_core::{Ledger, Ranges, Settled};
 
-use crate::source::Dice;
+use crate::source::Random;
 use crate::{Error, Figure, Options, Target};
 
 const WINDOW: u64 = 100_000;
@@ -70,11 +70,11 @@ fn ledger(order: &[u64], slices: &mut Vec<f64>) {
 
 /// Bytes of a window with that share missing, and its entropy.
 fn encoded(missing: f64) -> (f64, f64) {
-    let mut dice = Dice(7);
+    let mut random = Random(7);
     let mut done = Ranges::new();
     let mut count = 0u64;
     for position in 0..WINDOW {
-        if dice.share() >= missing {
+        if random.share() >= missing {
             done.insert(position..position + 1);
             count += 1;
         }
@@ -88,9 +88,9 @@ fn encoded(missing: f64) -> (f64, f64) {
 
 fn shuffled(count: u64) -> Vec<u64> {
     let mut all: Vec<u64> = (0..count).collect();
-    let mut dice = Dice(42);
+    let mut random = Random(42);
     for at in (1..all.len()).rev() {
-        all.swap(at, dice.next() as usize % (at + 1));
+        all.swap(at, random.next() as usize % (at + 1));
     }
     all
 }

@@ -30,7 +30,7 @@ pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<
     let source = Source::new(KEYS, Draw::InTurn);
     let flow = Arc::<Flow>::default();
     let broker = Arc::new(SourceBroker::new(&source, &flow));
-    let gate = Arc::new(Gate::new());
+    let latch = Arc::new(Latch::new());
     let mut settings = Settings::default();
     settings.shards = Some(WORKERS);
     settings.concurrency = KEYS as usize + 1_000;
@@ -39,10 +39,10 @@ pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<
     settings.lane_idle = LANE_IDLE;
     settings.timeout = Duration::from_secs(3600);
     runtime.block_on(async {
-        let pipeline = crate::started(broker, settings, Parker(Arc::clone(&gate))).await?;
+        let pipeline = crate::started(broker, settings, Parker(Arc::clone(&latch))).await?;
         let start = resident_bytes();
         flow.open(u64::from(KEYS / PARTITIONS), 0);
-        while gate.hanging() < KEYS as usize {
+        while latch.hanging() < KEYS as usize {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -58,7 +58,7 @@ pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<
             )
             .note(format!("and {own} of message and future")),
         );
-        gate.open();
+        latch.open();
         let since = Instant::now();
         while since.elapsed() < PATIENCE && pipeline.status().await?.lanes.total > 0 {
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -83,17 +83,17 @@ pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<
 }
 
 /// Where all handlers wait. Its own memory is taken before anything is measured.
-struct Gate {
+struct Latch {
     open: AtomicBool,
     hanging: AtomicUsize,
     waiting: Mutex<Vec<Waker>>,
 }
 
-impl Gate {
-    fn new() -> Gate {
+impl Latch {
+    fn new() -> Latch {
         let mut waiting = vec![Waker::noop().clone(); KEYS as usize];
         waiting.clear();
-        Gate { open: AtomicBool::new(false), hanging: AtomicUsize::new(0), waiting: Mutex::new(waiting) }
+        Latch { open: AtomicBool::new(false), hanging: AtomicUsize::new(0), waiting: Mutex::new(waiting) }
     }
 
     fn hanging(&self) -> usize {
@@ -108,7 +108,7 @@ impl Gate {
     }
 }
 
-struct Parker(Arc<Gate>);
+struct Parker(Arc<Latch>);
 
 impl Handler for Parker {
     fn handle<'a>(&'a self, _attempt: Attempt<'a>) -> impl Future<Output = Outcome> + Send + 'a {
@@ -116,7 +116,7 @@ impl Handler for Parker {
     }
 }
 
-struct Hanging<'a>(&'a Gate);
+struct Hanging<'a>(&'a Latch);
 
 impl Future for Hanging<'_> {
     type Output = Outcome;

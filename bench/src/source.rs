@@ -98,10 +98,10 @@ pub(crate) fn stamp_of(payload: Option<&[u8]>) -> u64 {
 
 /// Which key comes next, for as long as keys are drawn.
 pub(crate) fn drawn(keys: u32, draw: Draw, partition: u32) -> Vec<u32> {
-    let mut dice = Dice(0x5eed + u64::from(partition));
+    let mut random = Random(0x5eed + u64::from(partition));
     match draw {
         Draw::InTurn => (0..DRAWN as u32).map(|at| at % keys).collect(),
-        Draw::Uniform => (0..DRAWN).map(|_| (dice.share() * f64::from(keys)) as u32).collect(),
+        Draw::Uniform => (0..DRAWN).map(|_| (random.share() * f64::from(keys)) as u32).collect(),
         Draw::Zipf => {
             let mut sum = 0.0;
             let below: Vec<f64> = (1..=keys)
@@ -111,7 +111,7 @@ pub(crate) fn drawn(keys: u32, draw: Draw, partition: u32) -> Vec<u32> {
                 })
                 .collect();
             let draw = |_| {
-                let at = dice.share() * sum;
+                let at = random.share() * sum;
                 below.partition_point(|below| *below <= at).min(keys as usize - 1) as u32
             };
             (0..DRAWN).map(draw).collect()
@@ -120,9 +120,9 @@ pub(crate) fn drawn(keys: u32, draw: Draw, partition: u32) -> Vec<u32> {
 }
 
 /// SplitMix64.
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) struct Random(pub(crate) u64);
 
-impl Dice {
+impl Random {
     pub(crate) fn next(&mut self) -> u64 {
         keylane_core::random::next(&mut self.0)
     }

@@ -28,7 +28,7 @@ const TURNS: usize = 20;
 /// The first is not counted.
 const ROUNDS: usize = 5;
 /// How often it is looked how many are in flight.
-const LOOK: Duration = Duration::from_millis(20);
+const IN_FLIGHT_EVERY: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(), Error> {
     for (in_flight, keys) in CASES {
@@ -88,7 +88,7 @@ impl Side {
             let all = self.finished.all(each * u64::from(PARTITIONS));
             let mut all = std::pin::pin!(all);
             let mut seen = Vec::new();
-            while tokio::time::timeout(LOOK, &mut all).await.is_err() {
+            while tokio::time::timeout(IN_FLIGHT_EVERY, &mut all).await.is_err() {
                 seen.push(in_flight().await? as f64);
             }
             Ok::<_, Error>(seen)

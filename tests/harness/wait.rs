@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 pub const WAIT_MAX: Duration = Duration::from_secs(90);
 
 /// Between two looks; short, since the tests' own time is made of these.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+const CONDITION_EVERY: Duration = Duration::from_millis(5);
 
 /// Looks until `look` finds something. Fails the test, naming `what`, if it never does.
 pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
@@ -16,6 +16,6 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
             return found;
         }
         assert!(start.elapsed() < WAIT_MAX, "waited in vain for {what}");
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(CONDITION_EVERY).await;
     }
 }

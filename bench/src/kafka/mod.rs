@@ -166,13 +166,13 @@ pub(crate) struct Deck(Vec<Card>);
 impl Deck {
     /// Messages of `keys` keys. Half of a payload is text that repeats, half is not, so that lz4 halves it about.
     pub(crate) fn new(keys: u32, draw: Draw) -> Deck {
-        let mut dice = crate::source::Dice(0xdeca);
+        let mut random = crate::source::Random(0xdeca);
         let cards = drawn(keys, draw, 0).into_iter().map(|key| {
             let mut card = Card { partition: 0, key: [0; 16], payload: [b'x'; 200] };
             card.key.copy_from_slice(format!("{key:016}").as_bytes());
             card.partition = partition_of(&card.key, PARTITIONS);
             for bytes in card.payload[..100].chunks_mut(8) {
-                bytes.copy_from_slice(&dice.next().to_le_bytes()[..bytes.len()]);
+                bytes.copy_from_slice(&random.next().to_le_bytes()[..bytes.len()]);
             }
             card
         });

@@ -9,6 +9,8 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use keylane_core::ErrorCode;
+
 /// Runs `work` on a thread of its own.
 pub(crate) fn thread<T: Send + 'static>(
     name: &str,
@@ -111,8 +113,11 @@ impl Threads {
                 threads.ended.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 let said = (panic.downcast_ref::<&str>().copied())
                     .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-                let why =
-                    format!("KL-1321: {name} ended unexpectedly: {}", said.unwrap_or("it does not say why"));
+                let why = format!(
+                    "{}: {name} ended unexpectedly: {}",
+                    ErrorCode::TaskEnded,
+                    said.unwrap_or("it does not say why")
+                );
                 tracing::error!(task = name, why, "something ended that should not; it is begun anew");
                 ended(&why);
                 std::thread::sleep(Threads::AGAIN);

@@ -20,7 +20,7 @@ use keylane_broker::embedded::disk::Fault;
 use keylane_broker::{
     AppendError, Broker, BrokerError, Commit, Journal, JournalName, LogKind, ProduceError, TopicSpec,
 };
-use rig::{Call, Dice, Rig, frames, poll};
+use rig::{Call, Random, Rig, frames, poll};
 
 const PARTITIONS: u32 = 3;
 const JOURNALS: u32 = 3;
@@ -54,7 +54,7 @@ enum Under {
 
 struct Run {
     rig: Rig,
-    dice: Dice,
+    random: Random,
     model: Model,
     under_way: Vec<Under>,
 }
@@ -67,7 +67,7 @@ impl Run {
             commits: vec![(0, vec![0]); PARTITIONS as usize],
             ..Model::default()
         };
-        Run { rig: Rig::new(seed), dice: Dice(seed), model, under_way: Vec::new() }
+        Run { rig: Rig::new(seed), random: Random(seed), model, under_way: Vec::new() }
     }
 
     fn open(&mut self) {
@@ -95,20 +95,20 @@ impl Run {
     }
 
     fn start_produce(&mut self) {
-        let sent = self.dice.below(5);
-        let size = [0, 100, 3000][self.dice.below(3) as usize];
+        let sent = self.random.below(5);
+        let size = [0, 100, 3000][self.random.below(3) as usize];
         self.produce(1 + sent, size, size);
     }
 
     /// One message of that size, which may need a larger segment than the next one would be, and some small ones.
     fn produce_first(&mut self, bytes: usize) {
-        let behind = self.dice.below(2);
+        let behind = self.random.below(2);
         self.produce(1 + behind, bytes, 100);
     }
 
     fn produce(&mut self, count: u64, first: usize, others: usize) {
         let sent: Vec<(u32, u64)> =
-            (0..count).map(|_| (self.dice.below(u64::from(PARTITIONS)) as u32, self.id())).collect();
+            (0..count).map(|_| (self.random.below(u64::from(PARTITIONS)) as u32, self.id())).collect();
         let named: Vec<_> = sent.iter().map(|(p, id)| (*p, format!("{id:08}"))).collect();
         let mut messages: Vec<_> = named.iter().map(|(p, id)| (*p, id.as_str(), others)).collect();
         messages[0].2 = first;
@@ -119,23 +119,23 @@ impl Run {
     }
 
     fn start_append(&mut self) {
-        let index = self.dice.below(u64::from(JOURNALS) * 2) as usize;
+        let index = self.random.below(u64::from(JOURNALS) * 2) as usize;
         let id = self.id();
-        let size = [8, 8, 200, 200, 2000, 2000, 2000, 40_000][self.dice.below(8) as usize];
+        let size = [8, 8, 200, 200, 2000, 2000, 2000, 40_000][self.random.below(8) as usize];
         let mut record = id.to_le_bytes().to_vec();
         record.resize(size, 7);
         let end = self.model.journals[index].records.keys().next_back().map_or(0, |last| last + 1);
-        let expect_end = [None, Some(end), Some(end + 1)][self.dice.below(3) as usize];
+        let expect_end = [None, Some(end), Some(end + 1)][self.random.below(3) as usize];
         let journal = self.journal(index);
         let call = Box::pin(async move { journal.append(record.into(), expect_end).await });
         self.begin(Under::Append(call, index, id));
     }
 
     fn start_cut(&mut self) {
-        let index = self.dice.below(u64::from(JOURNALS) * 2) as usize;
+        let index = self.random.below(u64::from(JOURNALS) * 2) as usize;
         let model = &mut self.model.journals[index];
         let end = model.records.keys().next_back().map_or(0, |last| last + 1);
-        let below = end.saturating_sub(self.dice.below(4));
+        let below = end.saturating_sub(self.random.below(4));
         model.cut_asked = model.cut_asked.max(below);
         let journal = self.journal(index);
         let call = Box::pin(async move { journal.cut(below).await });
@@ -143,11 +143,11 @@ impl Run {
     }
 
     fn start_commit(&mut self) {
-        let partition = self.dice.below(u64::from(PARTITIONS)) as u32;
+        let partition = self.random.below(u64::from(PARTITIONS)) as u32;
         let known = &self.model.messages[partition as usize];
         let end = known.keys().next_back().map_or(0, |last| last + 1);
         let (low, asked) = &mut self.model.commits[partition as usize];
-        let position = (*low).max(end.saturating_sub(self.dice.below(20)));
+        let position = (*low).max(end.saturating_sub(self.random.below(20)));
         asked.push(position);
         let metadata = Bytes::from_static(b"ours");
         let commit = Commit { position, metadata };
@@ -169,7 +169,7 @@ impl Run {
 
     /// One thing happens.
     fn step(&mut self) {
-        match self.dice.below(107) {
+        match self.random.below(107) {
             0..35 => self.start_produce(),
             35..55 => self.start_append(),
             55..60 => self.start_cut(),
@@ -184,13 +184,13 @@ impl Run {
             }
             94..96 => {
                 // The power goes in the middle of a group commit, or of making a segment.
-                self.rig.disk.stop_after(self.dice.below(12));
+                self.rig.disk.stop_after(self.random.below(12));
                 self.rig.broker().commit_once();
                 self.answers();
                 self.restart(Rig::cut_power);
             }
             96..97 => {
-                self.rig.disk.stop_after(self.dice.below(12));
+                self.rig.disk.stop_after(self.random.below(12));
                 self.rig.broker().commit_once();
                 self.answers();
                 self.restart(Rig::kill);
@@ -207,17 +207,17 @@ impl Run {
 
     /// The next operations of some kind fail.
     fn break_something(&mut self) {
-        let fault = Fault::ALL[self.dice.below(Fault::ALL.len() as u64) as usize];
-        let (skipped, count) = (self.dice.below(6) as u32, 1 + self.dice.below(2) as u32);
+        let fault = Fault::ALL[self.random.below(Fault::ALL.len() as u64) as usize];
+        let (skipped, count) = (self.random.below(6) as u32, 1 + self.random.below(2) as u32);
         self.rig.disk.fail_after(fault, skipped, count);
     }
 
     /// Space or descriptors run out, or are there again.
     fn run_short(&mut self) {
         let disk = &self.rig.disk;
-        match self.dice.below(3) {
-            0 => disk.set_space(Some(disk.used() + self.dice.below(300 << 10))),
-            1 => disk.set_descriptors(Some(disk.descriptors() + self.dice.below(3))),
+        match self.random.below(3) {
+            0 => disk.set_space(Some(disk.used() + self.random.below(300 << 10))),
+            1 => disk.set_descriptors(Some(disk.descriptors() + self.random.below(3))),
             _ => disk.heal(),
         }
     }
@@ -226,8 +226,8 @@ impl Run {
     fn roll_short(&mut self) {
         let disk = self.rig.disk.clone();
         for _ in 0..3 {
-            disk.set_descriptors(Some(disk.descriptors() + self.dice.below(3)));
-            let bytes = [70_000, 90_000][self.dice.below(2) as usize];
+            disk.set_descriptors(Some(disk.descriptors() + self.random.below(3)));
+            let bytes = [70_000, 90_000][self.random.below(2) as usize];
             self.produce_first(bytes);
             self.rig.broker().commit_once();
             self.answers();
@@ -237,22 +237,22 @@ impl Run {
 
     /// Somebody cuts or removes a file while nothing runs: its log stops, or nothing of it is missing.
     fn tamper(&mut self) {
-        let how = [Rig::kill, Rig::cut_power, Rig::close][self.dice.below(3) as usize];
+        let how = [Rig::kill, Rig::cut_power, Rig::close][self.random.below(3) as usize];
         self.stop(how);
         let mut paths = self.rig.disk.paths();
         paths.retain(|path| {
             path.file_name().is_some_and(|name| name == "end")
                 || path.extension().is_some_and(|of| of == "seg")
         });
-        let path = paths.swap_remove(self.dice.below(paths.len() as u64) as usize);
+        let path = paths.swap_remove(self.random.below(paths.len() as u64) as usize);
         let whole = self.rig.disk.contents(&path).expect("a file");
         // Without its oldest segment a topic looks as retention leaves it; its groups are told when they read (BRK-10).
         let oldest = self.rig.segments("topics/orders").first() == Some(&path)
             && self.rig.segments("topics/orders").len() > 1;
-        if self.dice.below(3) == 0 && !oldest {
+        if self.random.below(3) == 0 && !oldest {
             self.rig.disk.lose(&path);
         } else {
-            let left = self.dice.below(whole.len() as u64) as usize;
+            let left = self.random.below(whole.len() as u64) as usize;
             self.rig.disk.set_contents(&path, whole[..left].to_vec());
         }
         let broker = self.rig.open().expect("one log that cannot be read keeps no other from starting");
@@ -277,9 +277,9 @@ impl Run {
     fn restart(&mut self, how: fn(&mut Rig)) {
         self.stop(how);
         // The power may go again while the log is being opened, or something else may fail.
-        match self.dice.below(8) {
+        match self.random.below(8) {
             0 | 1 => {
-                self.rig.disk.stop_after(self.dice.below(8));
+                self.rig.disk.stop_after(self.random.below(8));
                 let opened = self.rig.open();
                 drop(opened);
                 self.stop(Rig::cut_power);
@@ -288,7 +288,7 @@ impl Run {
                 self.break_something();
                 let opened = self.rig.open();
                 drop(opened);
-                let how = [Rig::kill, Rig::cut_power][self.dice.below(2) as usize];
+                let how = [Rig::kill, Rig::cut_power][self.random.below(2) as usize];
                 self.stop(how);
             }
             _ => {}

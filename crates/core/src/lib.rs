@@ -6,6 +6,7 @@
 //!
 //! Two ways lead through it: a message's and a partition's. ARCHITECTURE.md follows both, file by file.
 
+mod error_code;
 pub mod journal;
 pub mod lanes;
 pub mod ledger;
@@ -13,19 +14,20 @@ pub mod message;
 pub mod owner;
 pub mod random;
 
+pub use error_code::ErrorCode;
 pub use journal::{
-    Acceptance, Applied, DeadEffect, DeadEntry, DeadReason, Growth, Record, RecordError, Replay, Source,
-    State, apply, key_hash,
+    Acceptance, Applied, DeadEffect, DeadEntry, DeadReason, Effect, Entry, Growth, Record, RecordError,
+    Replay, Source, State, apply, key_hash,
 };
 pub use lanes::{
-    Counts, End, Engine, Intake, LaneHash, LaneId, LaneState, LaneView, Left, Load, Order, Ready, Retry,
-    RetryPolicy, Settings, Settlement, Verdict, settle,
+    Arrival, Counts, End, Engine, HeldLane, HoldState, HoldView, Intake, LaneHash, LaneId, LaneState,
+    LaneView, Left, Load, Order, Ready, Retry, RetryPolicy, Settings, Settlement, Verdict, settle,
 };
 pub use ledger::{Ledger, Ranges, Settled};
 pub use message::{Batch, BatchCursor, Delivery, Draft, Found, FrameError, Frames, Outcome, partition_of};
 #[cfg(feature = "flaws")]
 pub use owner::Rules;
 pub use owner::{
-    Action, Appended, Committed, Input, Mirror, Owner, Setup, StepBack, Stop, commit_metadata,
-    parse_commit_metadata,
+    Action, Appended, Committed, Copied, Death, Input, Mirror, Owner, Setup, StepBack, Stop, Stored, Storing,
+    commit_metadata, parse_commit_metadata,
 };

@@ -3,8 +3,8 @@
 #![allow(clippy::single_range_in_vec_init, reason = "a set of one range is a set too")]
 
 use keylane_core::journal::{
-    Claim, Command, CommandKind, DeadEffect, DeadEntry, DeadReason, Epoch, FORMAT, FORMAT_FIRST, Facts,
-    Fence, Held, Ignored, Malformed, Moved, NewestClaim, NotCarriedOut, Snapshot, SnapshotBody,
+    Claim, Command, CommandKind, DeadEffect, DeadEntry, DeadReason, Entry, Epoch, FORMAT, FORMAT_FIRST,
+    Facts, Fate, Fence, Held, Ignored, Malformed, Moved, NewestClaim, NotCarriedOut, Snapshot, SnapshotBody,
 };
 use keylane_core::ledger::Settled;
 use keylane_core::{Acceptance, Applied, Ranges, Record, RecordError, Source, State, apply, key_hash};
@@ -26,6 +26,7 @@ fn dead(position: u64, effect: DeadEffect) -> DeadEntry {
         report: Some(301),
         tries: 2,
         due_ms: Some(1_700_000_000_000),
+        expires_ms: None,
         priority: 5,
         command: Some(77),
     }
@@ -52,13 +53,24 @@ fn state() -> State {
         source: Some(Source { incarnation: 5, partitions: 4 }),
         started: true,
         settled,
-        dead: [(43, DeadEntry { key_hash: None, ..dead(43, DeadEffect::Passed) })].into(),
+        entries: [entry_43()].into_iter().collect(),
         low: 200,
-        accepted: Vec::new(),
-        widened: 0,
-        opened: 0,
-        format: None,
-        order: None,
+        ..State::default()
+    }
+}
+
+fn entry_43() -> Entry {
+    Entry {
+        position: 43,
+        key_hash: None,
+        fate: Fate::Dead { effect: DeadEffect::Passed, reason: DeadReason::Rejected, asked: false },
+        body: 300,
+        report: Some(301),
+        tries: 2,
+        due_ms: Some(1_700_000_000_000),
+        expires_ms: None,
+        priority: 5,
+        changed: 77,
     }
 }
 
@@ -271,35 +283,48 @@ fn a_record_that_is_cut_off_is_not_taken_for_a_whole_one() {
 }
 
 /// A counting record that says what this version does not carry out stops the partition; one that does not count does
-/// not.
+/// not. In a journal of an older format, where other nodes would stop, this one does too.
 #[test]
 fn what_is_not_carried_out_stops_the_partition() {
-    let running = || State { epoch: Some(running_epoch()), ..state() };
+    let running = |format| State { epoch: Some(running_epoch()), format, ..state() };
     let plain = || Facts { epoch: 3, seq: 1, ..Facts::default() };
     let all = facts();
-    let later = [
-        Facts { held: all.held.clone(), ..plain() },
-        Facts { moved: all.moved.clone(), ..plain() },
-        Facts { dead: vec![dead(50, DeadEffect::Holding)], ..plain() },
-        Facts { dead: vec![dead(50, DeadEffect::Halting)], ..plain() },
+    let never = [
         Facts { again: all.again.clone(), ..plain() },
         Facts { versions: all.versions.clone(), ..plain() },
         Facts { forgotten: all.forgotten.clone(), ..plain() },
         Facts { published: Some(0), ..plain() },
         Facts { control: Some(1), ..plain() },
     ];
-    for facts in later {
+    let since_hold = [
+        Facts { held: all.held.clone(), ..plain() },
+        Facts { moved: all.moved.clone(), ..plain() },
+        Facts { dead: vec![dead(50, DeadEffect::Holding)], ..plain() },
+        Facts { dead: vec![dead(50, DeadEffect::Halting)], ..plain() },
+    ];
+    let stops = |format, record: &Record| matches!(apply(&mut running(format), 10, record), Applied::Stop(_));
+    for (facts, carried_out) in
+        never.map(|facts| (facts, false)).into_iter().chain(since_hold.map(|facts| (facts, true)))
+    {
         let stale = Record::Facts(Facts { epoch: 2, ..facts.clone() });
-        assert_eq!(apply(&mut running(), 10, &stale), Applied::Ignored(Ignored::OtherEpoch));
+        assert_eq!(apply(&mut running(Some(2)), 10, &stale), Applied::Ignored(Ignored::OtherEpoch));
         let record = Record::Facts(facts);
-        assert!(matches!(apply(&mut running(), 10, &record), Applied::Stop(_)), "{record:?}");
+        assert!(stops(None, &record) && stops(Some(2), &record), "{record:?}");
+        assert_eq!(stops(Some(FORMAT), &record), !carried_out, "{record:?}");
     }
     let now = Facts { control: Some(0), low: Some(9), dead: vec![dead(50, DeadEffect::Passed)], ..plain() };
-    assert_eq!(apply(&mut running(), 10, &Record::Facts(now)), Applied::Counted);
+    assert_eq!(apply(&mut running(None), 10, &Record::Facts(now)), Applied::Counted);
     let chunks = Snapshot { epoch: 3, seq: 1, as_of: 9, body: SnapshotBody::Chunks(vec![1]) };
-    assert!(matches!(apply(&mut running(), 10, &Record::Snapshot(chunks)), Applied::Stop(_)));
-    let (_, command, _) = records().pop().expect("the last one");
-    assert_eq!(apply(&mut running(), 10, &command), Applied::Stop(NotCarriedOut("a command")));
+    let chunks = Record::Snapshot(chunks);
+    assert!(stops(Some(2), &chunks) && !stops(Some(FORMAT), &chunks));
+    let (_, Record::Command(command), _) = records().pop().expect("the last one") else {
+        panic!("a command")
+    };
+    let retry = Record::Command(command.clone());
+    assert_eq!(apply(&mut running(Some(2)), 10, &retry), Applied::Ignored(Ignored::OlderFormat));
+    assert_eq!(apply(&mut running(Some(FORMAT)), 10, &retry), Applied::Counted);
+    let suspect = Record::Command(Command { kind: CommandKind::Suspect, ..command });
+    assert_eq!(apply(&mut running(Some(FORMAT)), 10, &suspect), Applied::Stop(NotCarriedOut("a command")));
 }
 
 /// COM-3: below the reset all is skipped, from it on all is run again, but for dead letters.
@@ -311,7 +336,7 @@ fn a_reset_keeps_dead_letters_and_nothing_else() {
     assert_eq!(apply(&mut state, 10, &reset), Applied::Counted);
     let settled: Vec<u64> = (38..50).filter(|position| state.settled.contains(*position)).collect();
     assert_eq!((settled, state.settled.low()), (vec![38, 39, 40, 43], 41));
-    assert_eq!(state.dead.len(), 1);
+    assert_eq!(state.entries.len(), 1);
 }
 
 /// BRK-6: `hold.p` is never cut above what the state names.
@@ -332,6 +357,21 @@ fn the_key_hash_is_siphash_2_4_keyed_with_the_journal_id() {
     let journal = u128::from_le_bytes(std::array::from_fn(|at| at as u8));
     let key: Vec<u8> = (0..15).collect();
     assert_eq!(key_hash(journal, &key), 0xa129_ca61_49be_45e5);
+}
+
+fn entry(dead: &DeadEntry) -> Entry {
+    Entry {
+        position: dead.position,
+        key_hash: dead.key_hash,
+        fate: Fate::Dead { effect: dead.effect, reason: dead.reason, asked: dead.tries % 2 == 1 },
+        body: dead.body,
+        report: dead.report,
+        tries: dead.tries,
+        due_ms: dead.due_ms,
+        expires_ms: dead.expires_ms,
+        priority: dead.priority,
+        changed: dead.body / 3,
+    }
 }
 
 fn any_ranges() -> impl Strategy<Value = Ranges> {
@@ -355,7 +395,9 @@ fn any_dead() -> impl Strategy<Value = DeadEntry> {
             report,
             tries,
             due_ms,
-            ..dead(0, DeadEffect::Passed)
+            expires_ms: due_ms.map(|due_ms| due_ms ^ 77),
+            priority: tries as u8,
+            ..dead(0, [DeadEffect::Passed, DeadEffect::Holding, DeadEffect::Halting][tries as usize % 3])
         })
 }
 
@@ -379,7 +421,8 @@ proptest! {
         above.iter().for_each(|range| settled.settle(range));
         let mut state = state();
         state.settled = settled;
-        state.dead = dead.into_iter().map(|dead| (dead.position, dead)).collect();
+        state.entries = dead.into_iter().map(|dead| entry(&dead)).collect();
+        state.format = Some(FORMAT);
         state.claim.as_mut().expect("there is one").node = node;
         let body = SnapshotBody::State(Box::new(state));
         let record = Record::Snapshot(Snapshot { epoch: 1, seq: 2, as_of: 3, body });

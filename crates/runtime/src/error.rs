@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use keylane_broker::{BrokerError, ProduceError, Weakness};
+use keylane_core::ErrorCode;
 
 /// Why Keylane could not do what was asked.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -56,70 +57,70 @@ pub enum Error {
 
 impl Error {
     /// The code under which `docs/errors/` explains it.
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            Error::Open { .. } => "KL-1101",
+            Error::Open { .. } => ErrorCode::FolderNotOpened,
             Error::Broker(error) => broker_code(error),
             Error::Produce(error) => produce_code(error),
-            Error::Pipeline(..) => "KL-1308",
-            Error::UnknownPipeline(_) => "KL-1309",
-            Error::Outbox(_) => "KL-1310",
-            Error::Accept(..) => "KL-1311",
-            Error::GroupInUse { .. } => "KL-1120",
-            Error::UnknownGroup(..) => "KL-1121",
-            Error::Upgrade(..) => "KL-1313",
+            Error::Pipeline(..) => ErrorCode::PipelineNotStarted,
+            Error::UnknownPipeline(_) => ErrorCode::UnknownPipeline,
+            Error::Outbox(_) => ErrorCode::OutboxNotRelayed,
+            Error::Accept(..) => ErrorCode::PartitionsNotAccepted,
+            Error::GroupInUse { .. } => ErrorCode::GroupInUse,
+            Error::UnknownGroup(..) => ErrorCode::UnknownGroup,
+            Error::Upgrade(..) => ErrorCode::JournalsNotUpgraded,
         }
     }
 }
 
 /// The code of a broker's error.
-pub fn broker_code(error: &BrokerError) -> &'static str {
+pub fn broker_code(error: &BrokerError) -> ErrorCode {
     match error {
-        BrokerError::Unavailable(_) => "KL-1102",
-        BrokerError::Closed => "KL-1103",
-        BrokerError::Stopped(_) => "KL-1104",
-        BrokerError::UnknownTopic(_) => "KL-1201",
-        BrokerError::Partitions { .. } => "KL-1105",
-        BrokerError::Recreated(_) => "KL-1303",
-        BrokerError::OutOfRange { .. } => "KL-1106",
-        BrokerError::Damaged(_) => "KL-1107",
-        BrokerError::Credentials(_) => "KL-1109",
-        BrokerError::Denied { .. } => "KL-1110",
-        BrokerError::Replicas { .. } => "KL-1111",
-        BrokerError::NotKept { .. } => "KL-1112",
-        BrokerError::Foreign(_) => "KL-1113",
-        BrokerError::Backup(_) => "KL-1122",
-        BrokerError::Newer(_) => "KL-1114",
-        BrokerError::DiskFull(_) => "KL-1115",
-        BrokerError::Refused { .. } => "KL-1130",
-        BrokerError::NotMade { .. } => "KL-1131",
-        _ => "KL-1108",
+        BrokerError::Unavailable(_) => ErrorCode::BrokerUnreachable,
+        BrokerError::Closed => ErrorCode::BrokerClosed,
+        BrokerError::Stopped(_) => ErrorCode::BrokerStopped,
+        BrokerError::UnknownTopic(_) => ErrorCode::UnknownTopic,
+        BrokerError::Partitions { .. } => ErrorCode::PartitionsChanged,
+        BrokerError::Recreated(_) => ErrorCode::TopicMadeAnew,
+        BrokerError::OutOfRange { .. } => ErrorCode::NoSuchPosition,
+        BrokerError::Damaged(_) => ErrorCode::DamagedData,
+        BrokerError::Credentials(_) => ErrorCode::CredentialsRefused,
+        BrokerError::Denied { .. } => ErrorCode::RightMissing,
+        BrokerError::Replicas { .. } => ErrorCode::TooManyReplicas,
+        BrokerError::NotKept { .. } => ErrorCode::TopicNotKept,
+        BrokerError::Foreign(_) => ErrorCode::ForeignRecord,
+        BrokerError::Backup(_) => ErrorCode::NoBackup,
+        BrokerError::Newer(_) => ErrorCode::WrittenByNewer,
+        BrokerError::DiskFull(_) => ErrorCode::DiskFull,
+        BrokerError::Refused { .. } => ErrorCode::TopicSettingsRefused,
+        BrokerError::NotMade { .. } => ErrorCode::OwnTopicMissing,
+        _ => ErrorCode::RequestRefused,
     }
 }
 
 /// The code of a refused message.
-pub fn produce_code(error: &ProduceError) -> &'static str {
+pub fn produce_code(error: &ProduceError) -> ErrorCode {
     match error {
-        ProduceError::TooLarge { .. } | ProduceError::TooLargeThere(_) => "KL-1203",
-        ProduceError::Denied(_) => "KL-1110",
-        ProduceError::UnknownTopic(_) => "KL-1201",
-        ProduceError::Full { .. } => "KL-1204",
-        ProduceError::InFlight { .. } => "KL-1205",
-        ProduceError::Invalid(_) => "KL-1202",
-        ProduceError::Keyless(_) => "KL-1405",
-        ProduceError::Behind => "KL-1406",
-        ProduceError::SpillFull { .. } | ProduceError::BehindFull { .. } => "KL-1220",
-        _ => "KL-1206",
+        ProduceError::TooLarge { .. } | ProduceError::TooLargeThere(_) => ErrorCode::MessageTooLarge,
+        ProduceError::Denied(_) => ErrorCode::RightMissing,
+        ProduceError::UnknownTopic(_) => ErrorCode::UnknownTopic,
+        ProduceError::Full { .. } => ErrorCode::TopicFull,
+        ProduceError::InFlight { .. } => ErrorCode::TooMuchInFlight,
+        ProduceError::Invalid(_) => ErrorCode::InvalidMessage,
+        ProduceError::Keyless(_) => ErrorCode::KeylessInCompacted,
+        ProduceError::Behind => ErrorCode::EarlierRefused,
+        ProduceError::SpillFull { .. } | ProduceError::BehindFull { .. } => ErrorCode::SpillFull,
+        _ => ErrorCode::MessageNotTaken,
     }
 }
 
 /// The code of a setting that weakens a promise.
-pub fn warning_code(weakness: Weakness) -> &'static str {
+pub fn warning_code(weakness: Weakness) -> ErrorCode {
     match weakness {
-        Weakness::InSync => "KL-1601",
-        Weakness::UncleanElection => "KL-1602",
-        Weakness::ProducersTime => "KL-1603",
-        Weakness::OneCopy => "KL-1604",
-        _ => "KL-1605",
+        Weakness::InSync => ErrorCode::AcknowledgedByOne,
+        Weakness::UncleanElection => ErrorCode::UncleanElection,
+        Weakness::ProducersTime => ErrorCode::ProducersTime,
+        Weakness::OneCopy => ErrorCode::OneCopy,
+        _ => ErrorCode::ShortRetention,
     }
 }

@@ -54,7 +54,7 @@ pub use flaws::Flaws;
 pub use handlers::{Attempt, Handler};
 pub use keylane_broker::tls::provide_cryptography;
 pub use keylane_broker::{ClientBroker, ClientFigures, Compression, Ids, ProduceError, TopicSpec};
-pub use keylane_core::{Delivery, Draft, Order, Outcome};
+pub use keylane_core::{Delivery, Draft, ErrorCode, Order, Outcome};
 pub use message::Message;
 pub use ownership::{Accepted, Upgraded};
 pub use pipeline::{Pipeline, PipelineBuilder};

@@ -2,6 +2,7 @@
 //! show these as they are.
 
 use keylane_broker::{Ends, HeldBack, Topic, Warning, Weakness};
+use keylane_core::ErrorCode;
 use serde::Serialize;
 
 use crate::error::warning_code;
@@ -210,6 +211,37 @@ pub struct LaneStatus {
     pub why: Option<String>,
 }
 
+/// Lanes as far as shards have shown them.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Lanes {
+    /// The first of them, as was asked for.
+    pub lanes: Vec<LaneStatus>,
+    /// Shards that did not answer in time: their lanes are missing.
+    pub unanswered: Vec<Unanswered>,
+}
+
+impl Lanes {
+    /// Those of several shards or pipelines together, the first `limit` by `sort`.
+    pub(crate) fn of(parts: impl IntoIterator<Item = Lanes>, sort: LaneSort, limit: usize) -> Lanes {
+        let mut all = Lanes::default();
+        for part in parts {
+            all.lanes.extend(part.lanes);
+            all.unanswered.extend(part.unanswered);
+        }
+        crate::pipeline::sort_lanes(&mut all.lanes, sort, limit);
+        all
+    }
+}
+
+/// A shard that did not say in time which lanes it has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unanswered {
+    /// Its pipeline.
+    pub pipeline: String,
+    /// Its number, from 0; partition `p` belongs to shard `p` modulo the number of shards.
+    pub shard: usize,
+}
+
 /// Which lanes to show first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneSort {
@@ -280,7 +312,8 @@ impl TopicStatus {
 #[derive(Debug, Clone, Serialize)]
 pub struct TopicWarning {
     /// The code under which `docs/errors/` explains it.
-    pub code: &'static str,
+    #[serde(serialize_with = "as_text")]
+    pub code: ErrorCode,
     /// The topic.
     #[serde(skip)]
     pub topic: String,
@@ -290,6 +323,10 @@ pub struct TopicWarning {
     pub remedy: String,
     #[serde(skip)]
     weakness: Weakness,
+}
+
+fn as_text<S: serde::Serializer>(code: &ErrorCode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(code.as_str())
 }
 
 impl TopicWarning {

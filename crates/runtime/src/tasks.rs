@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use keylane_core::ErrorCode;
 use tokio::task::JoinHandle;
 
 #[cfg(feature = "testing")]
@@ -53,7 +54,7 @@ pub enum TaskKind {
     /// Who follows a group's assignment. It joins the group anew.
     Group,
     /// Who lets partitions that were added be read. It begins anew.
-    Gates,
+    ReadLimits,
     /// The thread that finds handlers that block theirs. It begins anew.
     Watchdog,
     /// Who writes the spill. It begins anew.
@@ -77,7 +78,7 @@ impl TaskKind {
         TaskKind::Owner,
         TaskKind::Reader,
         TaskKind::Group,
-        TaskKind::Gates,
+        TaskKind::ReadLimits,
         TaskKind::Watchdog,
         TaskKind::SpillWriter,
         TaskKind::SpillDrain,
@@ -94,7 +95,7 @@ impl TaskKind {
             TaskKind::Owner => "owner",
             TaskKind::Reader => "reader",
             TaskKind::Group => "group",
-            TaskKind::Gates => "gates",
+            TaskKind::ReadLimits => "gates",
             TaskKind::Watchdog => "watchdog",
             TaskKind::SpillWriter => "spill_writer",
             TaskKind::SpillDrain => "spill_drain",
@@ -193,7 +194,12 @@ impl Tasks {
 
     fn note(&self, kind: TaskKind, panic: &(dyn Any + Send)) -> String {
         self.ended[kind as usize].fetch_add(1, Ordering::Relaxed);
-        let why = format!("KL-1321: its {} ended unexpectedly: {}", kind.name(), panic_said(panic));
+        let why = format!(
+            "{}: its {} ended unexpectedly: {}",
+            ErrorCode::TaskEnded,
+            kind.name(),
+            panic_said(panic)
+        );
         tracing::error!(task = kind.name(), why, "something ended that should not; it is begun anew");
         why
     }

@@ -308,7 +308,7 @@ async fn shard_knows(pipeline: &Pipeline, states: &[PartitionState]) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     // Lanes are asked of the shard, which takes what it is told in order.
-    pipeline.lanes(LaneSort::Depth, 1).await;
+    while !pipeline.lanes(LaneSort::Depth, 1).await.unanswered.is_empty() {}
 }
 
 /// ORD-9, P2: a drain starts nothing, also of what would have begun if a thread had been free for it.
@@ -345,6 +345,111 @@ async fn nothing_that_waited_for_a_thread_starts_once_its_partition_is_lost() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(begun.load(Ordering::SeqCst), before);
+}
+
+/// Whoever drops it waits at a door.
+struct Guard(Arc<Door>, Arc<AtomicUsize>);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        self.0.wait();
+    }
+}
+
+/// A pipeline of one shard on `t`, of which first attempts at messages `block...` wait for ever, and then at the door when
+/// they are dropped. How many are being dropped, and which others were handled.
+async fn drops_at(
+    door: &Arc<Door>,
+    keylane: &Keylane,
+    timeout: Duration,
+) -> (Pipeline, Arc<AtomicUsize>, Arc<Mutex<Vec<String>>>) {
+    // Not on the runtime, which neither tells the time nor ends if all of its threads are blocked.
+    let opens = Arc::clone(door);
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(120));
+        opens.open();
+    });
+    let (dropping, handled) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<String>>>::default());
+    let (count, log, shut) = (Arc::clone(&dropping), Arc::clone(&handled), Arc::clone(door));
+    let pipeline = keylane
+        .pipeline("t")
+        .settings(one_shard())
+        .timeout(timeout)
+        .handle(move |message: Message| {
+            let (log, guard) = (Arc::clone(&log), Guard(Arc::clone(&shut), Arc::clone(&count)));
+            async move {
+                let what = String::from_utf8_lossy(message.get_payload()).into_owned();
+                match what.starts_with("block") && message.attempt() == 1 {
+                    true => {
+                        std::future::pending::<()>().await;
+                        drop(guard);
+                    }
+                    false => std::mem::forget(guard),
+                }
+                log.lock().expect("free").push(what);
+            }
+        })
+        .start()
+        .await
+        .expect("starts");
+    (pipeline, dropping, handled)
+}
+
+/// ORD-4, ORD-7: what a handler that took too long leaves behind may block its thread when it is dropped: its key waits for
+/// that, and no other does. With more of them than workers, and more than the three after which threads of their own do it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_blocks_when_it_is_dropped_stops_only_its_own_key() {
+    let cluster = MemoryBroker::new(1, || 0);
+    let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
+    let door = Arc::new(Door::default());
+    let (pipeline, dropping, handled) = drops_at(&door, &keylane, Duration::from_millis(100)).await;
+    for n in 0..6 {
+        let key = format!("blocked{n}");
+        keylane.produce(Message::new("t").key(&key).payload(format!("block{n}"))).await.expect("produced");
+        keylane.produce(Message::new("t").key(&key).payload(format!("next{n}"))).await.expect("produced");
+        until("it is dropped", || dropping.load(Ordering::SeqCst) == n + 1).await;
+        produce(&keylane, "free", 20).await;
+        until("the others", || handled.lock().expect("free").len() == 20 * (n + 1)).await;
+    }
+    assert!(handled.lock().expect("free").iter().all(|what| what == "free"), "the keys wait");
+    door.open();
+    until("all", || handled.lock().expect("free").len() == 6 * 22).await;
+    let handled = handled.lock().expect("free").clone();
+    for n in 0..6 {
+        let at = |what: String| handled.iter().position(|of| *of == what).expect("handled");
+        assert!(at(format!("block{n}")) < at(format!("next{n}")));
+    }
+    pipeline.drain().await.expect("drained");
+    let status = pipeline.status().await.expect("answers");
+    assert_eq!((status.failed, status.lag.messages, status.blocking.threads), (6, 0, 0));
+}
+
+/// ORD-4, P3: nor do handlers of a partition that was lost stop the others of its shard.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handlers_of_a_lost_partition_that_block_when_they_are_dropped_stop_nobody() {
+    let cluster = MemoryBroker::new(1, || 0);
+    let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
+    let door = Arc::new(Door::default());
+    let (pipeline, dropping, handled) = drops_at(&door, &keylane, Duration::from_secs(600)).await;
+    let key = "block";
+    let lost =
+        keylane.produce(Message::new("t").key(key).payload("block")).await.expect("produced").partition;
+    owned(&pipeline).await;
+    until("it runs", || pipeline.seen().in_flight == 1).await;
+    cluster.by_hand("t", "t");
+    cluster.lose("t", "t", lost);
+    until("it is dropped", || dropping.load(Ordering::SeqCst) == 1).await;
+    let others = (0..).map(|n| format!("k{n}")).filter(|key| {
+        keylane_core::partition_of(key.as_bytes(), pipeline.seen().partitions.len() as u32) != lost
+    });
+    for key in others.take(20) {
+        keylane.produce(Message::new("t").key(key).payload("free")).await.expect("produced");
+    }
+    until("the others", || handled.lock().expect("free").len() == 20).await;
+    door.open();
+    until("its thread", || pipeline.seen().blocking.threads == 0 && pipeline.seen().in_flight == 0).await;
+    pipeline.drain().await.expect("drained");
 }
 
 /// ORD-7: a handler that takes too long has failed, and is tried again.

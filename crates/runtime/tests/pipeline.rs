@@ -12,7 +12,7 @@ use keylane::tasks::Tasks;
 use keylane::{Draft, Keylane, Message, Outcome, Producer, Ticket, WhenFull};
 use keylane_broker::embedded::Options;
 use keylane_broker::embedded::disk::SimDisk;
-use keylane_broker::{Embedded, Faulty, MemoryBroker, Rates};
+use keylane_broker::{Embedded, Faulty, MemoryBroker, Rates, TopicSpec};
 use wait::until;
 
 fn open(cluster: &MemoryBroker) -> Keylane {
@@ -350,4 +350,51 @@ async fn a_header_of_ours_is_refused() {
         assert!(error.contains("keylane- are taken"), "{error}");
     }
     keylane.produce(Message::new("orders").payload("1").header("keylanes", "x")).await.expect("another name");
+}
+
+/// BRK-10, P1: a topic that grows while a pipeline starts on it is read as it is then.
+#[tokio::test(start_paused = true)]
+async fn a_topic_that_grows_while_a_pipeline_starts_is_read_whole() {
+    let cluster = MemoryBroker::new(1, || 0);
+    let clock = Clock::simulated(0).seeded(1);
+    let keylane = Keylane::with_broker(cluster.node("n"), clock, Tasks::behind(Arc::default()), true);
+    let partitions = 2;
+    let spec = TopicSpec { partitions, ..TopicSpec::default() };
+    cluster.node("makes").create_topic("t", &spec).await.expect("made");
+    // Each call is carried out after 10 ms and answered after 20: the first asks for the topic, the second joins.
+    cluster.set_latency(Duration::from_millis(10), Duration::from_millis(10));
+    let grows = cluster.clone();
+    tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(25)).await;
+        grows.grow_topic("t", partitions + 1);
+    });
+    let count = Arc::new(AtomicUsize::new(0));
+    // Also when it starts once more, since its journals say how many partitions there were.
+    for round in 1..=2 {
+        let counter = Arc::clone(&count);
+        let pipeline = keylane
+            .pipeline("t")
+            .handle(move |_: Message| {
+                counter.fetch_add(1, Ordering::SeqCst);
+                async { Outcome::Done }
+            })
+            .start()
+            .await
+            .expect("starts");
+        let writer = Keylane::with_broker(cluster.node("w"), clock, Tasks::behind(Arc::default()), true);
+        for n in 0..100 {
+            writer.produce(Message::new("t").key(format!("k{n}")).payload("x")).await.expect("produced");
+        }
+        tokio::time::timeout(Duration::from_secs(60), async {
+            while count.load(Ordering::SeqCst) < 100 * round {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        })
+        .await
+        .unwrap_or_else(|_| panic!("{} were handled in round {round}", count.load(Ordering::SeqCst)));
+        let shown = pipeline.status().await.expect("answers").partitions;
+        assert_eq!(shown.len(), partitions as usize + 1);
+        assert!(shown.iter().all(|partition| partition.why.is_none()), "{shown:?}");
+        pipeline.drain().await.expect("drained");
+    }
 }

@@ -1,7 +1,7 @@
 //! Keylane as a server: config, HTTP ingest, admin API, metrics, health, status page.
 //!
 //! [`Config`] is read from a file and the environment; [`serve`] runs what it says until it is told to stop. What a
-//! route does is one call of the library; what it may be asked by whom is decided in `access`.
+//! route does is one call of the library; what it may be asked by whom is decided in `http/access`.
 //!
 //! ```no_run
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,38 +13,15 @@
 //! # }
 //! ```
 
-mod access;
 mod admin;
-mod app;
 pub mod config;
-mod descriptors;
-mod edge;
-mod errors;
-mod head;
-mod health;
+mod http;
 mod ingest;
-mod linger;
-mod listen;
-mod look;
-mod metrics;
-mod openapi;
-mod opening;
-mod outbox;
-mod page;
-mod patient;
-mod problem;
-mod rest;
-mod routes;
-mod segment;
-mod server;
-mod spill;
-mod start;
-mod tail;
-mod tasks;
+mod serve;
 
-pub use access::{Role, hash_token, is_token, new_token};
 pub use config::is_name;
 pub use config::{
     BrokerConfig, Config, ConfigError, Environment, HandlerConfig, PipelineConfig, TokenConfig,
 };
-pub use server::{ServeError, Server, serve};
+pub use http::{Role, hash_token, is_token, new_token};
+pub use serve::{ServeError, Server, serve};

@@ -12,7 +12,7 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 const ASK: Duration = Duration::from_secs(30);
 /// Between two looks.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const COMMITS_EVERY: Duration = Duration::from_millis(20);
 
 /// The commits of a group that is named like its topic, as [`keylane_tests::Setup`] has it.
 pub struct Commits {
@@ -72,7 +72,7 @@ impl Commits {
                 if last {
                     return seen;
                 }
-                std::thread::sleep(LOOK_EVERY);
+                std::thread::sleep(COMMITS_EVERY);
             }
         });
         Watch { ends, watching }

@@ -9,7 +9,7 @@ use serde_json::Value;
 const PIPELINES: usize = 20;
 const PARTITIONS: u32 = 60;
 /// How long each state is looked at.
-const LOOK: Duration = Duration::from_secs(30);
+const STATE_LASTS: Duration = Duration::from_secs(30);
 /// Messages of one request, and how often a topic gets one while it is busy.
 const BATCH: usize = 100;
 
@@ -72,7 +72,7 @@ async fn look(server: &Server, what: &str, busy: Option<&[String]>) -> (Costs, f
     let (before, began) = (Costs::of(server).await, Instant::now());
     let client = keylane_tests::client();
     let mut sent = 0u64;
-    while began.elapsed() < LOOK {
+    while began.elapsed() < STATE_LASTS {
         for topic in busy.unwrap_or_default() {
             let lines: String = (0..BATCH)
                 .map(|number| format!("{{\"key\":\"k{}\",\"payload\":{number}}}\n", sent as usize + number))

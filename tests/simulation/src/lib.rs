@@ -1,10 +1,10 @@
-//! What a simulation is made of, besides Keylane itself: dice, and a trace that can be compared.
+//! What a simulation is made of, besides Keylane itself: randomness, and a trace that can be compared.
 //!
 //! The simulation is a test (`tests/simulation/main.rs`), so that what lets tests put flaws back never comes into a
 //! build for users.
 
-mod dice;
+mod random;
 mod trace;
 
-pub use dice::Dice;
+pub use random::Random;
 pub use trace::Trace;

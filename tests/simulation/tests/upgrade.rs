@@ -15,7 +15,7 @@ use keylane::{Attempt, Error, Flaws, Handler, Keylane, Message, Outcome, Pipelin
 use keylane_broker::testing::memory::Landed;
 use keylane_broker::{LogKind, MemoryBroker, TopicSpec};
 use keylane_core::journal::FORMAT;
-use keylane_simulation::Dice;
+use keylane_simulation::Random;
 use tokio::time::sleep;
 
 const TOPIC: &str = "orders";
@@ -135,9 +135,9 @@ impl World {
         (0..PARTITIONS).for_each(|partition| self.cluster.assign(GROUP, TOPIC, partition, name));
     }
 
-    async fn send(&mut self, count: u64, dice: &mut Dice) {
+    async fn send(&mut self, count: u64, random: &mut Random) {
         for _ in 0..count {
-            let key = format!("k{}", dice.between(0, KEYS - 1));
+            let key = format!("k{}", random.between(0, KEYS - 1));
             let number = self.sent.entry(key.clone()).or_default();
             let message = Message::new(TOPIC).key(key.as_str()).id(format!("{key}-{number}")).payload("x");
             *number += 1;
@@ -196,7 +196,7 @@ fn simulate(run: impl Future<Output = ()>) {
 fn refused(answer: Result<Vec<keylane::Upgraded>, Error>) -> String {
     match answer {
         Err(error @ Error::Upgrade(..)) => {
-            assert_eq!(error.code(), "KL-1313");
+            assert_eq!(error.code().as_str(), "KL-1313");
             error.to_string()
         }
         other => panic!("it is not refused: {other:?}"),
@@ -204,11 +204,11 @@ fn refused(answer: Result<Vec<keylane::Upgraded>, Error>) -> String {
 }
 
 async fn mixed_fleet(conditional: bool) {
-    let mut dice = Dice::new(7);
+    let mut random = Random::new(7);
     let mut world = World::new(7, conditional).await;
     let (behind, ahead) = (world.start(false).await, world.start(true).await);
     world.assign_all(&behind);
-    world.send(20, &mut dice).await;
+    world.send(20, &mut random).await;
     world.runs_at(&behind).await;
 
     // While a node that is behind owns anything, the format is not raised.
@@ -222,7 +222,7 @@ async fn mixed_fleet(conditional: bool) {
         why.contains("partition 1: node simulated")
     };
     world.until("partition 0 changes hands", claimed).await;
-    world.send(20, &mut dice).await;
+    world.send(20, &mut random).await;
     world.until("both handle what is theirs", async || world.all_done()).await;
     assert_eq!(world.written.lock().expect("no holder panics").records.get(&(FORMAT + 1)), None);
 
@@ -234,7 +234,7 @@ async fn mixed_fleet(conditional: bool) {
     assert_eq!((one.from, one.to, one.partitions, &*one.group), (FORMAT, FORMAT + 1, PARTITIONS, GROUP));
     let again = world.node(&ahead).keylane.upgrade(TOPIC, "a test").await;
     assert_eq!(again.expect("it was raised"), []);
-    world.send(20, &mut dice).await;
+    world.send(20, &mut random).await;
     world.runs_at(&ahead).await;
     let newer = async || world.written.lock().expect("no holder panics").records.contains_key(&(FORMAT + 1));
     world.until("the newer format is written", newer).await;
@@ -248,7 +248,7 @@ async fn mixed_fleet(conditional: bool) {
         FORMAT + 1
     );
     assert!(why.starts_with(&says), "{why}");
-    world.send(20, &mut dice).await;
+    world.send(20, &mut random).await;
     sleep(Duration::from_secs(60)).await;
     world.cluster.assign(GROUP, TOPIC, 0, &ahead);
     world.runs_at(&ahead).await;
@@ -266,16 +266,16 @@ fn a_node_that_is_behind_works_until_the_format_is_raised_and_then_stops() {
 }
 
 async fn storm(seed: u64) -> bool {
-    let mut dice = Dice::new(seed);
-    let mut world = World::new(seed, dice.percent(50)).await;
-    world.cluster.set_latency(Duration::ZERO, Duration::from_millis(*dice.one_of(&[0, 5, 100])));
-    for ahead in [false, true, dice.percent(50)] {
+    let mut random = Random::new(seed);
+    let mut world = World::new(seed, random.percent(50)).await;
+    world.cluster.set_latency(Duration::ZERO, Duration::from_millis(*random.one_of(&[0, 5, 100])));
+    for ahead in [false, true, random.percent(50)] {
         world.start(ahead).await;
     }
-    for _ in 0..dice.between(5, 20) {
-        world.send(dice.between(0, 10), &mut dice).await;
-        let at = dice.between(0, world.nodes.len() as u64 - 1) as usize;
-        match dice.between(0, 9) {
+    for _ in 0..random.between(5, 20) {
+        world.send(random.between(0, 10), &mut random).await;
+        let at = random.between(0, world.nodes.len() as u64 - 1) as usize;
+        match random.between(0, 9) {
             0 => {
                 let ahead = world.nodes[at].ahead;
                 world.kill(at);
@@ -289,11 +289,11 @@ async fn storm(seed: u64) -> bool {
                 }));
             }
             _ => {
-                let partition = dice.between(0, u64::from(PARTITIONS) - 1) as u32;
+                let partition = random.between(0, u64::from(PARTITIONS) - 1) as u32;
                 world.cluster.assign(GROUP, TOPIC, partition, &world.nodes[at].name);
             }
         }
-        sleep(dice.time(1, 8_000)).await;
+        sleep(random.time(1, 8_000)).await;
     }
     // What the errors ask for: the newer version on all nodes, and the command once more.
     let mut behind_stopped = false;
@@ -309,7 +309,7 @@ async fn storm(seed: u64) -> bool {
     world.assign_all(&last);
     world.runs_at(&last).await;
     world.node(&last).keylane.upgrade(TOPIC, "a test").await.expect("all nodes read it");
-    world.send(10, &mut dice).await;
+    world.send(10, &mut random).await;
     world.runs_at(&last).await;
     assert_eq!(world.node(&last).keylane.upgrade(TOPIC, "a test").await.expect("read"), []);
     behind_stopped

@@ -36,7 +36,8 @@ const OPENERS: [(&str, &str); 3] = [
 ];
 
 /// Files and folders of routes: each route calls one function of the runtime.
-const ROUTES: [&str; 3] = ["crates/server/src/ingest", "crates/server/src/admin", "crates/server/src/routes"];
+const ROUTES: [&str; 3] =
+    ["crates/server/src/ingest", "crates/server/src/admin", "crates/server/src/http/routes"];
 
 /// Commands that do their work in this process; all others are clients of the admin API.
 const LOCAL_COMMANDS: [&str; 10] =
@@ -166,7 +167,7 @@ mod tests {
     fn the_runtime_names_an_adapter_in_one_place() {
         let text = "use keylane_broker::{Broker, EmbeddedBroker};\nlet a = keylane_broker::testing::memory::open();\n";
         assert_eq!(found_in("crates/runtime/src/shard/partition.rs", text), [1, 2]);
-        assert_eq!(found_in("crates/server/src/state.rs", text), [1, 2]);
+        assert_eq!(found_in("crates/server/src/serve/app.rs", text), [1, 2]);
         assert!(found_in("crates/runtime/src/client/open.rs", text).is_empty());
     }
 

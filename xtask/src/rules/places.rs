@@ -77,7 +77,7 @@ const TASKS: Place = Place {
             "crates/cli/src/commands/bench",
             "benchmarks start runtimes of their own, outside of the command line's",
         ),
-        ("crates/server/src/tasks", "connections; all are ended by the drain"),
+        ("crates/server/src/serve/tasks", "connections; all are ended by the drain"),
     ],
     remedy: "start it through the crate's tasks.rs (the broker's threads.rs), so that a drain ends it",
 };
@@ -85,7 +85,7 @@ const TASKS: Place = Place {
 const METRICS: Place = Place {
     what: "metrics are named",
     signs: &[&["prometheus_client"]],
-    at: &[("crates/server/src/metrics", "names, labels and help of all metrics")],
+    at: &[("crates/server/src/http/metrics", "names, labels and help of all metrics")],
     remedy: "count in a field of your own; metrics.rs gives it its name",
 };
 

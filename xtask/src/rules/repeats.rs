@@ -36,6 +36,6 @@ mod tests {
             found(check, &[("crates/runtime/src/ownership/task.rs", text)]),
             ["crates/runtime/src/ownership/task.rs:6"]
         );
-        assert!(found(check, &[("crates/server/src/listen.rs", text)]).is_empty());
+        assert!(found(check, &[("crates/server/src/serve/listen.rs", text)]).is_empty());
     }
 }

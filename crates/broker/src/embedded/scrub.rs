@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::disk::Patient;
+use super::disk::Piecewise;
 use super::failure::{Action, Failure};
 use super::folder::Folder;
 use super::lock;
@@ -98,7 +98,7 @@ impl Scrub {
         let extent = match next {
             None => Extent::Open,
             Some(next) => {
-                match SegmentHeader::read(&Patient(&*next.file()?))
+                match SegmentHeader::read(&Piecewise(&*next.file()?))
                     .map_err(Failure::io(Action::Read, &next.path))?
                 {
                     ReadHeader::Good(header, _) => Extent::Sealed(header.previous_end),
@@ -109,7 +109,7 @@ impl Scrub {
         };
         // What cannot be read is damage to whoever will need it; only what may pass is not told (`tell`).
         let opened = segment.file()?;
-        let file = Patient(&*opened);
+        let file = Piecewise(&*opened);
         if !matches!(
             SegmentHeader::read(&file).map_err(Failure::io(Action::Read, &segment.path))?,
             ReadHeader::Good(..)

@@ -25,7 +25,7 @@ const TICKS_MAX: u32 = 30;
 #[derive(Clone, Default)]
 pub(crate) struct Context {
     brokers: String,
-    told: Arc<Mutex<Told>>,
+    reachability: Arc<Mutex<Reachability>>,
     reported: Arc<Mutex<Reported>>,
     /// How often each client tells its figures.
     interval_ms: i64,
@@ -39,7 +39,7 @@ pub(crate) struct Context {
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Told {
+struct Reachability {
     /// A broker has answered once.
     reached: bool,
     /// Why no broker can be reached.
@@ -68,7 +68,7 @@ impl Context {
 
     /// What is wrong with the cluster as a whole, as far as clients have told.
     pub(crate) fn trouble(&self) -> Option<BrokerError> {
-        let Told { away, refused, .. } = lock(&self.told).clone();
+        let Reachability { away, refused, .. } = lock(&self.reachability).clone();
         // Without a token every log-in is refused: what keeps the token away is the cause.
         let no_token = self.tokens.as_ref().and_then(|tokens| tokens.trouble());
         let cause = no_token.map(BrokerError::Unavailable).or(refused.map(BrokerError::Credentials));
@@ -84,8 +84,8 @@ impl Context {
 
     /// Something was answered.
     pub(crate) fn reached(&self) {
-        let mut told = lock(&self.told);
-        (told.reached, told.away, told.refused) = (true, None, None);
+        let mut now = lock(&self.reachability);
+        (now.reached, now.away, now.refused) = (true, None, None);
     }
 
     /// A question that, once it is answered, says so by itself: whoever asked may have given it up by then, and what was
@@ -100,7 +100,7 @@ impl Context {
 
     /// True if nobody has asked with success yet.
     pub(crate) fn is_new(&self) -> bool {
-        !lock(&self.told).reached
+        !lock(&self.reachability).reached
     }
 
     /// The answer to a question, or why there will be none: no broker has been reached for a while, or none accepts us.
@@ -165,17 +165,17 @@ impl ClientContext for Context {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        let mut told = lock(&self.told);
-        let before = told.clone();
+        let mut now = lock(&self.reachability);
+        let before = now.clone();
         match error.rdkafka_error_code() {
-            Some(RDKafkaErrorCode::AllBrokersDown) => told.away = Some(reason.to_owned()),
+            Some(RDKafkaErrorCode::AllBrokersDown) => now.away = Some(reason.to_owned()),
             Some(RDKafkaErrorCode::Authentication | RDKafkaErrorCode::SaslAuthenticationFailed) => {
-                told.refused = Some(reason.to_owned());
+                now.refused = Some(reason.to_owned());
             }
             _ => {}
         }
-        let new = *told != before;
-        drop(told);
+        let new = *now != before;
+        drop(now);
         // Every client tries, and tries again: what is known already is not told each time.
         match new {
             true => tracing::warn!(%error, "kafka: {reason}"),

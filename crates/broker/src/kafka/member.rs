@@ -29,7 +29,7 @@ use crate::threads::Apart;
 /// How long a poll waits for something to happen.
 const POLL: Duration = Duration::from_millis(100);
 /// How often it is looked whether the topic is still the one that was joined.
-const LOOK: Duration = Duration::from_secs(2);
+const TOPIC_EVERY: Duration = Duration::from_secs(2);
 /// How long a group's coordinator has to be found and to tell a commit.
 const COORDINATOR: Duration = Duration::from_secs(5);
 /// How often, and how long between, a group without a coordinator is asked about: the first one of a cluster makes
@@ -42,7 +42,7 @@ const SERVING: &str = "kafka-member";
 
 /// What the group's client told.
 #[derive(Default)]
-struct Told {
+struct Assignments {
     owned: BTreeSet<u32>,
     changes: VecDeque<Change>,
     failed: Option<BrokerError>,
@@ -62,7 +62,7 @@ pub(crate) struct Member {
 pub(super) struct Rebalance {
     context: Context,
     topic: String,
-    told: Arc<Mutex<Told>>,
+    assignments: Arc<Mutex<Assignments>>,
     news: Arc<Notify>,
 }
 
@@ -92,7 +92,7 @@ impl Rebalance {
             (_, error) if code.is_some_and(|code| WRONG.contains(&code)) => error,
             _ => return,
         };
-        lock(&self.told).failed = Some(told);
+        lock(&self.assignments).failed = Some(told);
         self.news.notify_one();
     }
 }
@@ -130,19 +130,19 @@ impl ConsumerContext for Rebalance {
                 .and_then(|()| consumer.pause(partitions)),
             false => consumer.incremental_unassign(partitions),
         };
-        let mut told = lock(&self.told);
+        let mut assignments = lock(&self.assignments);
         if let Err(error) = done {
-            told.failed = Some(broker_error(&self.topic, &error));
+            assignments.failed = Some(broker_error(&self.topic, &error));
         }
         for partition in numbers {
             let change = match (assigned, lost) {
-                (true, _) => told.owned.insert(partition).then_some(Change::Assigned(partition)),
-                (false, true) => told.owned.remove(&partition).then_some(Change::Lost(partition)),
-                (false, false) => told.owned.remove(&partition).then_some(Change::Revoked(partition)),
+                (true, _) => assignments.owned.insert(partition).then_some(Change::Assigned(partition)),
+                (false, true) => assignments.owned.remove(&partition).then_some(Change::Lost(partition)),
+                (false, false) => assignments.owned.remove(&partition).then_some(Change::Revoked(partition)),
             };
-            told.changes.extend(change);
+            assignments.changes.extend(change);
         }
-        drop(told);
+        drop(assignments);
         self.news.notify_one();
     }
 }
@@ -164,7 +164,7 @@ impl Member {
         let member = Arc::clone(self);
         let asked = patiently(&self.topic, move || committed_now(&member.consumer, &member.topic, partition));
         // A group that does not let us in says so to its member, beside the call, which only times out.
-        let refused = || lock(&self.consumer.client().context().told).failed.clone();
+        let refused = || lock(&self.consumer.client().context().assignments).failed.clone();
         asked.await.map_err(|error| match (error, refused()) {
             (BrokerError::Unavailable(_), Some(refused)) => refused,
             (error, _) => error,
@@ -254,11 +254,11 @@ pub(crate) fn join(
     instance: u128,
 ) -> Result<(Arc<Member>, KafkaMembership), BrokerError> {
     let topic = joined.name.as_str();
-    let (told, news) = (Arc::<Mutex<Told>>::default(), Arc::<Notify>::default());
+    let (assignments, news) = (Arc::<Mutex<Assignments>>::default(), Arc::<Notify>::default());
     let rebalance = Rebalance {
         context: context.clone(),
         topic: topic.to_owned(),
-        told: Arc::clone(&told),
+        assignments: Arc::clone(&assignments),
         news: Arc::clone(&news),
     };
     let failed = |error: KafkaError| broker_error(topic, &error);
@@ -273,7 +273,7 @@ pub(crate) fn join(
         left: Notify::new(),
     });
     context.serve(member.clone());
-    let (polled, ended) = (Arc::clone(&member), (Arc::clone(&told), Arc::clone(&news)));
+    let (polled, ended) = (Arc::clone(&member), (Arc::clone(&assignments), Arc::clone(&news)));
     // Nobody knows what it was about to tell: the group is joined anew.
     let ended = move |why: &str| {
         lock(&ended.0).failed = Some(BrokerError::Unavailable(why.to_owned()));
@@ -283,7 +283,7 @@ pub(crate) fn join(
     started.map_err(|error| BrokerError::Unavailable(error.to_string()))?;
     let admin = Arc::clone(admin);
     let look = Box::pin(look(Arc::clone(&admin), joined.clone()));
-    Ok((Arc::clone(&member), KafkaMembership { member, told, news, admin, joined, look, instance }))
+    Ok((Arc::clone(&member), KafkaMembership { member, assignments, news, admin, joined, look, instance }))
 }
 
 fn poll(member: &Member) {
@@ -310,7 +310,7 @@ type Look = Pin<Box<dyn Future<Output = Result<(), BrokerError>> + Send>>;
 /// The owner's side.
 pub(crate) struct KafkaMembership {
     member: Arc<Member>,
-    told: Arc<Mutex<Told>>,
+    assignments: Arc<Mutex<Assignments>>,
     news: Arc<Notify>,
     admin: Arc<Admin>,
     joined: Topic,
@@ -322,8 +322,8 @@ pub(crate) struct KafkaMembership {
 /// After a while, an error if the topic is not the one that was joined. One that is away for a moment is not gone.
 #[allow(clippy::disallowed_methods, reason = "waits for a cluster, whose time cannot be simulated")]
 async fn look(admin: Arc<Admin>, joined: Topic) -> Result<(), BrokerError> {
-    tokio::time::sleep(LOOK).await;
-    match admin.glance(&joined.name, LOOK / 2).await {
+    tokio::time::sleep(TOPIC_EVERY).await;
+    match admin.glance(&joined.name, TOPIC_EVERY / 2).await {
         Ok(Some(there)) if (there.id, there.partitions) != (joined.incarnation, joined.partitions) => {
             // Looked at once more by itself, so that all clients hear of what was added.
             match admin.topic(&joined.name).await {
@@ -340,8 +340,8 @@ impl Membership for KafkaMembership {
     async fn changed(&mut self) -> Result<Change, BrokerError> {
         loop {
             {
-                let mut told = lock(&self.told);
-                if let Some(change) = told.changes.pop_front() {
+                let mut assignments = lock(&self.assignments);
+                if let Some(change) = assignments.changes.pop_front() {
                     match change {
                         // It was added since: keys have moved.
                         Change::Assigned(partition) if partition >= self.joined.partitions => {
@@ -351,7 +351,7 @@ impl Membership for KafkaMembership {
                         change => return Ok(change),
                     }
                 }
-                if let Some(failed) = told.failed.take() {
+                if let Some(failed) = assignments.failed.take() {
                     return Err(failed);
                 }
             }
@@ -383,8 +383,8 @@ impl Membership for KafkaMembership {
             tokio::time::sleep(POLL / 10).await;
         }
         let lost = self.member.consumer.assignment_lost();
-        let told = lock(&self.told);
-        Ok(partitions.iter().map(|partition| !lost && told.owned.contains(partition)).collect())
+        let assignments = lock(&self.assignments);
+        Ok(partitions.iter().map(|partition| !lost && assignments.owned.contains(partition)).collect())
     }
 
     /// Kafka has it back already: see the head of this file.

@@ -7,13 +7,13 @@ use keylane_core::random;
 
 /// A SplitMix64 generator: small, fast, and good enough to choose faults with.
 #[derive(Debug, Clone)]
-pub(crate) struct Dice {
+pub(crate) struct Random {
     state: u64,
 }
 
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Dice {
-        Dice { state: seed }
+impl Random {
+    pub(crate) fn new(seed: u64) -> Random {
+        Random { state: seed }
     }
 
     pub(crate) fn next(&mut self) -> u64 {

@@ -1,19 +1,19 @@
 //! Who waits for something, in the order they came.
 //!
-//! A waiter listens under a ticket of its own; ringing hands out every waker once. Waking is left to the caller, who
-//! does it without holding a lock: what is woken may run at once.
+//! A waiter listens under a ticket of its own; [`Waiters::take_all`] hands out every waker once. Waking is left
+//! to the caller, who does it without holding a lock: what is woken may run at once.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
 
 /// The waiters of one place. Keyed by ticket, so that the order of waking depends on nothing but the order of coming.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
+pub(crate) struct Waiters {
     waiting: BTreeMap<u64, Waker>,
 }
 
-impl Bell {
-    /// Wakes `waker` at the next ring; a ticket that listens already is renewed.
+impl Waiters {
+    /// Wakes `waker` at the next change; a ticket that listens already is renewed.
     pub(crate) fn listen(&mut self, ticket: u64, waker: &Waker) {
         self.waiting.insert(ticket, waker.clone());
     }
@@ -23,9 +23,9 @@ impl Bell {
         self.waiting.remove(&ticket);
     }
 
-    /// Moves every waker to `ringing`.
-    pub(crate) fn ring(&mut self, ringing: &mut Vec<Waker>) {
-        ringing.extend(std::mem::take(&mut self.waiting).into_values());
+    /// Moves every waker to `to_wake`.
+    pub(crate) fn take_all(&mut self, to_wake: &mut Vec<Waker>) {
+        to_wake.extend(std::mem::take(&mut self.waiting).into_values());
     }
 }
 

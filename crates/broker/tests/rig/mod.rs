@@ -149,9 +149,9 @@ pub fn spec(partitions: u32) -> TopicSpec {
 }
 
 /// Numbers from a seed: SplitMix64.
-pub struct Dice(pub u64);
+pub struct Random(pub u64);
 
-impl Dice {
+impl Random {
     pub fn below(&mut self, bound: u64) -> u64 {
         keylane_core::random::next(&mut self.0) % bound
     }

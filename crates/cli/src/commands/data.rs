@@ -25,11 +25,11 @@ const BACKUP_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    command: Command,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum Action {
     /// Reads every byte of a data folder that no server uses, and says exactly what is damaged or gone
     Check(Check),
     /// Skips damaged places, each named as `check` prints it; without --skip, says what it would do
@@ -94,11 +94,11 @@ struct Backup {
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
-        Command::Check(args) => check(&args),
-        Command::Repair(args) => repair(&args),
-        Command::Backup(args) => backup(args).await,
-        Command::Restore(args) => restore(&args),
+    match args.action {
+        Action::Check(args) => check(&args),
+        Action::Repair(args) => repair(&args),
+        Action::Backup(args) => backup(args).await,
+        Action::Restore(args) => restore(&args),
     }
 }
 

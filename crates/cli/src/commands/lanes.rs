@@ -38,6 +38,15 @@ enum Sort {
 #[derive(Debug, Deserialize)]
 struct Lanes {
     lanes: Vec<Lane>,
+    /// Servers of earlier versions do not say it.
+    #[serde(default)]
+    unanswered: Vec<Unanswered>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Unanswered {
+    pipeline: String,
+    shard: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -70,7 +79,12 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let rows = answer.lanes.iter().map(row).collect();
     let header =
         ["pipeline", "key", "partition", "depth", "state", "attempt", "waits for", "last tried", "why"];
-    show::table(&header, rows, "no lanes: nothing is being handled or waits")
+    show::table(&header, rows, "no lanes: nothing is being handled or waits")?;
+    for Unanswered { pipeline, shard } in &answer.unanswered {
+        let pipeline = show::harmless(pipeline);
+        show::line(&format!("shard {shard} of {pipeline} did not answer in time: its lanes are missing"))?;
+    }
+    Ok(())
 }
 
 fn row(lane: &Lane) -> Vec<Cell> {

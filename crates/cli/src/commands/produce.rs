@@ -62,13 +62,13 @@ struct Answer {
     #[serde(default)]
     accepted: Vec<IgnoredAny>,
     #[serde(default)]
-    rejected: Vec<Refused>,
+    rejected: Vec<Rejected>,
     #[serde(default)]
     warnings: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Refused {
+struct Rejected {
     index: usize,
     error: String,
 }

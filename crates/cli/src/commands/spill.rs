@@ -12,11 +12,11 @@ use crate::show::{self, Cell};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
-    command: Command,
+    action: Action,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum Action {
     /// Lists messages that wait for the broker, that it refused for good, or that it got last
     Ls(Ls),
     /// Brings all that waits to the broker now, what it refused for good included
@@ -83,9 +83,9 @@ struct Entry {
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
-        Command::Ls(ls) => list(ls).await,
-        Command::Drain(drain) => drain_now(drain).await,
+    match args.action {
+        Action::Ls(ls) => list(ls).await,
+        Action::Drain(drain) => drain_now(drain).await,
     }
 }
 

@@ -85,7 +85,7 @@ impl Start {
 
 /// A message as people see it.
 #[derive(Debug, Deserialize)]
-struct Shown<'a> {
+struct ShownMessage<'a> {
     partition: u32,
     offset: u64,
     key: Option<String>,
@@ -155,7 +155,7 @@ async fn pages(client: &Client, args: &Args, printer: &mut Printer) -> Result<()
             }
             // A page may end early, where its bytes are enough; only an empty one is the end.
             let Some(last) = page.last() else { break };
-            let last: Shown<'_> = client.read(last)?;
+            let last: ShownMessage<'_> = client.read(last)?;
             from = Start::Position(last.offset + 1);
         }
     }
@@ -204,7 +204,7 @@ impl Printer {
 }
 
 /// `when partition@position key payload`.
-fn for_people(message: &Shown<'_>) -> String {
+fn for_people(message: &ShownMessage<'_>) -> String {
     let when = message
         .appended_at
         .and_then(|ms| Timestamp::from_millisecond(ms).ok())

@@ -54,7 +54,7 @@ enum Role {
 
 /// What is printed.
 #[derive(Debug, Serialize)]
-struct Shown<'a> {
+struct ShownToken<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<&'a str>,
     sha256: String,
@@ -88,7 +88,7 @@ fn print(shown: Option<&str>, token: &str, grant: &Grant) -> Result<(), Failure>
     let sha256 = hash_token(token);
     let config = config_line(grant, &sha256);
     if grant.json {
-        return show::json(&Shown { token: shown, sha256, config });
+        return show::json(&ShownToken { token: shown, sha256, config });
     }
     if let Some(token) = shown {
         show::line(token)?;

@@ -22,13 +22,13 @@ const UPGRADE_TIMEOUT: Duration = Duration::from_secs(600);
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
     #[command(subcommand)]
-    command: Option<Command>,
+    action: Option<Action>,
     #[command(flatten)]
     asked: Asked,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum Action {
     /// Goes on with a topic that got more partitions: what is newer is read once all that stood before is settled
     Accept(Named),
     /// Forgets the position and the journals of a group that no pipeline uses any more, so that messages which only it
@@ -142,10 +142,10 @@ struct Ends {
 
 /// Runs the command.
 pub async fn run(args: Args) -> Result<(), Failure> {
-    match args.command {
-        Some(Command::Accept(args)) => accept(args).await,
-        Some(Command::ForgetGroup(args)) => forget_group(args).await,
-        Some(Command::Upgrade(args)) => upgrade(args).await,
+    match args.action {
+        Some(Action::Accept(args)) => accept(args).await,
+        Some(Action::ForgetGroup(args)) => forget_group(args).await,
+        Some(Action::Upgrade(args)) => upgrade(args).await,
         None => list(args.asked).await,
     }
 }

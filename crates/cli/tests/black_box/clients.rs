@@ -24,7 +24,7 @@ fn pipelines() -> String {
 fn lanes() -> String {
     let lane = json!({"pipeline": "orders", "key": "user-1", "partition": 0, "depth": 12, "state": "stuck",
         "attempt": 4, "waiting_seconds": 3_725.0, "last_tried_seconds": 3.25, "why": "connection refused"});
-    json!({"lanes": [lane]}).to_string()
+    json!({"lanes": [lane], "unanswered": [{"pipeline": "orders", "shard": 2}]}).to_string()
 }
 
 /// ADM-8.
@@ -108,7 +108,19 @@ fn tables_show_what_matters_and_no_control_character() {
     for (command, answer, expected) in [
         ("topics", topics(), &["12,345", "0..12000", "ders"][..]),
         ("pipelines", pipelines(), &["1,000,000", "1.5s", "orders/0 is paused: lane full"]),
-        ("lanes", lanes(), &["user-1", "12", "stuck", "62m", "3.2s", "connection refused"]),
+        (
+            "lanes",
+            lanes(),
+            &[
+                "user-1",
+                "12",
+                "stuck",
+                "62m",
+                "3.2s",
+                "connection refused",
+                "shard 2 of orders did not answer",
+            ],
+        ),
     ] {
         let server = Canned::new(&[("200 OK", &answer)]);
         let output = keylane(&[command, "--url", &server.url], b"");

@@ -5,16 +5,16 @@
 
 use bytes::Bytes;
 
-use super::apply::State;
 use super::encoding::{
     FieldReader, Fields, Malformed, list, put_option, put_varint, take_byte, take_flag, take_id, take_option,
     take_u8, take_u32, take_varint, whole,
 };
 use super::growth::Acceptance;
 use super::record::{
-    COMMANDS, Claim, Command, DeadEffect, DeadEntry, FORMAT, FORMAT_FIRST, Facts, Fence, Held, Moved,
-    REASONS, Record, RecordError, Snapshot, SnapshotBody, Source,
+    COMMANDS, Claim, Command, DeadEffect, DeadEntry, FORMAT, FORMAT_FIRST, FORMAT_HOLD, Facts, Fence, Held,
+    Moved, REASONS, Record, RecordError, Snapshot, SnapshotBody, Source,
 };
+use super::state::State;
 use crate::lanes::Order;
 use crate::ledger::{Ranges, put_ranges, read_ranges};
 
@@ -55,8 +55,8 @@ impl Record {
                 fields.number_if(6, fence.format.map(u64::from));
                 fields.number_if(7, fence.order.map(order_code));
             }
-            Record::Facts(facts) => facts.put(&mut fields),
-            Record::Snapshot(snapshot) => snapshot.put(&mut fields),
+            Record::Facts(facts) => facts.put(format, &mut fields),
+            Record::Snapshot(snapshot) => snapshot.put(format, &mut fields),
             Record::Command(command) => command.put(&mut fields),
         }
         #[cfg(feature = "flaws")]
@@ -121,7 +121,7 @@ impl Record {
 }
 
 impl Facts {
-    fn put(&self, fields: &mut Fields<'_>) {
+    fn put(&self, format: u8, fields: &mut Fields<'_>) {
         fields.number(1, self.epoch);
         fields.number(2, self.seq);
         fields.number_if(3, self.start);
@@ -131,7 +131,9 @@ impl Facts {
         fields.list(7, &self.moved, |out, moved| {
             [moved.position, moved.from, moved.to].into_iter().for_each(|number| put_varint(out, number));
         });
-        fields.list(8, &self.dead, put_dead);
+        if format < FORMAT_HOLD {
+            fields.list(8, &self.dead, put_dead);
+        }
         put_set(fields, 9, &self.again);
         fields.list(10, &self.versions, |out, (hash, version)| {
             out.extend_from_slice(&hash.to_le_bytes());
@@ -142,10 +144,16 @@ impl Facts {
         fields.number_if(13, self.control);
         fields.number_if(14, self.low);
         fields.mark_if(15, self.released);
+        if format >= FORMAT_HOLD {
+            fields.list(16, &self.dead, |out, dead| {
+                put_dead(out, dead);
+                put_option(out, dead.expires_ms);
+            });
+        }
     }
 
     fn read(fields: &mut FieldReader<'_>) -> Result<Facts, Malformed> {
-        Ok(Facts {
+        let mut facts = Facts {
             epoch: fields.number(1)?,
             seq: fields.number(2)?,
             start: fields.number_if(3)?,
@@ -167,17 +175,22 @@ impl Facts {
             control: fields.number_if(13)?,
             low: fields.number_if(14)?,
             released: fields.mark(15)?,
-        })
+        };
+        facts.dead.extend(fields.list(16, |bytes| {
+            let dead = take_dead(bytes)?;
+            Ok(DeadEntry { expires_ms: take_option(bytes)?, ..dead })
+        })?);
+        Ok(facts)
     }
 }
 
 impl Snapshot {
-    fn put(&self, fields: &mut Fields<'_>) {
+    fn put(&self, format: u8, fields: &mut Fields<'_>) {
         fields.number(1, self.epoch);
         fields.number(2, self.seq);
         fields.number(3, self.as_of);
         match &self.body {
-            SnapshotBody::State(state) => fields.put(4, |out| state.encode(out)),
+            SnapshotBody::State(state) => fields.put(4, |out| state.encode(format, out)),
             SnapshotBody::Chunks(chunks) => {
                 fields.put(5, |out| chunks.iter().for_each(|chunk| put_varint(out, *chunk)));
             }
@@ -321,11 +334,7 @@ fn take_held(bytes: &mut &[u8]) -> Result<Held, Malformed> {
 pub(super) fn put_dead(out: &mut Vec<u8>, dead: &DeadEntry) {
     put_varint(out, dead.position);
     put_key_hash(out, dead.key_hash);
-    out.push(match dead.effect {
-        DeadEffect::Passed => 0,
-        DeadEffect::Holding => 1,
-        DeadEffect::Halting => 2,
-    });
+    out.push(dead.effect.code());
     out.push(dead.reason.code());
     put_varint(out, dead.body);
     put_option(out, dead.report);
@@ -339,14 +348,7 @@ pub(super) fn take_dead(bytes: &mut &[u8]) -> Result<DeadEntry, Malformed> {
     Ok(DeadEntry {
         position: take_varint(bytes)?,
         key_hash: take_key_hash(bytes)?,
-        effect: match take_byte(bytes)? {
-            0 => DeadEffect::Passed,
-            1 => DeadEffect::Holding,
-            2 => DeadEffect::Halting,
-            _ => {
-                return Err(Malformed("an effect of a dead letter that this version does not know"));
-            }
-        },
+        effect: DeadEffect::of_code(take_byte(bytes)?)?,
         reason: {
             let code = take_byte(bytes)?;
             let row = REASONS.iter().find(|row| row.1 == code);
@@ -356,6 +358,7 @@ pub(super) fn take_dead(bytes: &mut &[u8]) -> Result<DeadEntry, Malformed> {
         report: take_option(bytes)?,
         tries: take_u32(bytes)?,
         due_ms: take_option(bytes)?,
+        expires_ms: None,
         priority: take_byte(bytes)?,
         command: take_option(bytes)?,
     })

@@ -7,8 +7,8 @@
 //! producers used the new number by then. In come positions that are settled; out comes how far each partition may be
 //! read.
 
-use super::apply::State;
 use super::record::Source;
+use super::state::State;
 
 /// The moment at which a topic's new number of partitions was accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -13,19 +13,21 @@
 
 use siphasher::sip::SipHasher24;
 
-use super::apply::State;
 use super::encoding::Malformed;
 use super::growth::Acceptance;
+use super::state::State;
 use crate::lanes::Order;
 use crate::ledger::Ranges;
 
 /// The newest format of journals that this version reads and writes.
-pub const FORMAT: u8 = 2;
+pub const FORMAT: u8 = 3;
 /// The format of journals whose fences name none: they were written before formats had numbers.
 pub const FORMAT_FIRST: u8 = 1;
 /// The format that a journal gets from the first fence that names one. It may stay below [`FORMAT`] for some releases:
 /// a new group's journal must be readable for the oldest version that runs beside this one.
-pub const FORMAT_NEW: u8 = 2;
+pub const FORMAT_NEW: u8 = 3;
+/// The first format in which something can be held, dead letters can hold their key, and commands reach them.
+pub const FORMAT_HOLD: u8 = 3;
 
 /// A record of `journal.p`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -173,6 +175,8 @@ pub struct DeadEntry {
     pub tries: u32,
     /// When it is tried again by itself, ms since 1970.
     pub due_ms: Option<u64>,
+    /// When it expires, ms since 1970. Journals of older formats do not say.
+    pub expires_ms: Option<u64>,
     /// Its priority.
     pub priority: u8,
     /// The newest command that the attempt had read when it began, as a journal position.
@@ -186,8 +190,27 @@ pub enum DeadEffect {
     Passed,
     /// Its successors wait for it.
     Holding,
-    /// The partition waits for it.
+    /// Its successors wait for it until a person decides.
     Halting,
+}
+
+impl DeadEffect {
+    pub(super) fn code(self) -> u8 {
+        match self {
+            DeadEffect::Passed => 0,
+            DeadEffect::Holding => 1,
+            DeadEffect::Halting => 2,
+        }
+    }
+
+    pub(super) fn of_code(code: u8) -> Result<DeadEffect, Malformed> {
+        match code {
+            0 => Ok(DeadEffect::Passed),
+            1 => Ok(DeadEffect::Holding),
+            2 => Ok(DeadEffect::Halting),
+            _ => Err(Malformed("an effect of a dead letter that this version does not know")),
+        }
+    }
 }
 
 /// Why a message died (DLQ-2).
@@ -208,9 +231,10 @@ pub enum DeadReason {
     VersionGap,
     Poison,
     Expired,
+    Skipped,
 }
 
-pub(super) const REASONS: [(DeadReason, u8, &str); 13] = [
+pub(super) const REASONS: [(DeadReason, u8, &str); 14] = [
     (DeadReason::RateLimited, 1, "rate_limited"),
     (DeadReason::UserBlocked, 2, "user_blocked"),
     (DeadReason::CircuitOpen, 3, "circuit_open"),
@@ -224,6 +248,7 @@ pub(super) const REASONS: [(DeadReason, u8, &str); 13] = [
     (DeadReason::VersionGap, 11, "version_gap"),
     (DeadReason::Poison, 12, "poison"),
     (DeadReason::Expired, 13, "expired"),
+    (DeadReason::Skipped, 14, "skipped"),
 ];
 
 impl DeadReason {

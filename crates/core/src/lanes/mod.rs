@@ -12,6 +12,8 @@
 //!
 //! No call allocates per message: queues, lanes and lists grow to what is live, and are used again.
 
+mod held_lane;
+mod hold;
 mod idle;
 mod intake;
 mod lane;
@@ -41,6 +43,8 @@ use partitions::Side;
 #[cfg(feature = "flaws")]
 pub use settings::Flaws;
 
+pub use held_lane::{Arrival, HeldLane, HoldState, HoldView};
+pub use hold::{Place, Turn, walk};
 pub use intake::{Bounds, Intake, Load};
 pub use lane::{LaneHash, LaneId, LaneState};
 pub use partitions::Left;

@@ -36,6 +36,13 @@ impl Engine {
         }
     }
 
+    /// The lane that ended last goes on only when it is its turn again: what it computes takes long.
+    pub fn end_burst(&mut self) {
+        if let Some(hot) = self.hot.take() {
+            self.ready.push_back(hot);
+        }
+    }
+
     fn next_keyless(&mut self, now: u64) -> Option<Ready> {
         if self.keyless_running >= self.settings.keyless_max {
             return None;

@@ -3,6 +3,7 @@
 //! In comes the owner as [`super`] left it; out comes one action. Reading comes before writing: what is decided is
 //! decided on all that was asked to be read.
 
+use super::holds::Holds;
 use super::setup::Committed;
 use super::stop::{StepBack, Stop};
 use super::{Action, Flight, Owner, Patience, Phase};
@@ -40,6 +41,7 @@ impl Owner {
 
     fn must_read(&self) -> bool {
         self.phase != Phase::Stopped
+            && self.replay.wanted().is_none()
             && (self.read_end || self.read_past.is_some_and(|past| self.next() <= past))
     }
 
@@ -147,7 +149,7 @@ impl Owner {
                     claim_position: position,
                     journal,
                     source: self.setup.source,
-                    format: Some(state.format.unwrap_or(FORMAT_NEW)),
+                    format: Some(state.format.unwrap_or(FORMAT_NEW.min(self.setup.format))),
                     order: Some(self.setup.order),
                 };
                 self.phase = Phase::Fencing;
@@ -162,6 +164,7 @@ impl Owner {
         self.flight = None;
         // An operator's reset may have been carried out by an owner in between: only what is committed now is obeyed.
         self.committed = None;
+        self.holds = Holds::new(self.state().map_or(0, |state| state.low));
         self.phase = Phase::Opening { epoch, recorded: false };
     }
 
@@ -202,15 +205,22 @@ impl Owner {
         if self.flight.is_some() {
             return u64::MAX;
         }
-        let bounds = &self.setup.bounds;
-        let due_ms = self.ready.due_ms(bounds).unwrap_or(u64::MAX);
+        let due_ms = self.ready.due_ms(&self.setup.bounds).unwrap_or(u64::MAX);
         if due_ms <= self.now_ms {
             let facts = self.next_facts(epoch);
             self.fly(Record::Facts(facts));
-        } else if self.replay.snapshot_due(bounds.snapshot_after_bytes) {
+            return due_ms;
+        }
+        let look_ms = self.look(epoch);
+        let snapshot_after = self.setup.bounds.snapshot_after_bytes;
+        if self.flight.is_none()
+            && !self.fly_stored_snapshot(epoch)
+            && !self.makes_snapshot()
+            && self.replay.snapshot_due(snapshot_after)
+        {
             self.fly_snapshot(epoch);
         }
-        due_ms
+        due_ms.min(look_ms)
     }
 
     /// Starts nothing more.
@@ -248,7 +258,8 @@ impl Owner {
             if let Phase::Draining { parted, .. } = &mut self.phase {
                 *parted = true;
             }
-            if self.replay.grown() {
+            // One that is not stored yet does not keep the next owner waiting.
+            if !self.fly_stored_snapshot(epoch) && self.replay.grown() && self.fits_record() {
                 self.fly_snapshot(epoch);
             }
             return self.advance();
@@ -263,24 +274,14 @@ impl Owner {
         write_ms
     }
 
-    fn facts(&self, epoch: u64) -> Facts {
+    /// The state is small enough for a snapshot in a record.
+    fn fits_record(&self) -> bool {
+        let entries = self.state().map_or(0, |state| state.entries.encoded_bytes());
+        entries <= self.setup.bounds.snapshot_bytes_max && self.setup.bounds.snapshot_bytes_max > 0
+    }
+
+    pub(super) fn facts(&self, epoch: u64) -> Facts {
         Facts { epoch, seq: self.next_seq(), ..Facts::default() }
-    }
-
-    fn next_facts(&mut self, epoch: u64) -> Facts {
-        let draining = matches!(self.phase, Phase::Draining { .. });
-        let (done, dead) = match draining && self.rules.few_records() {
-            true => self.ready.take(self.rules, &self.setup.bounds.draining()),
-            false => self.ready.take(self.rules, &self.setup.bounds),
-        };
-        Facts { done, dead, ..self.facts(epoch) }
-    }
-
-    fn fly_snapshot(&mut self, epoch: u64) {
-        let seq = self.next_seq();
-        if let Some(record) = self.replay.snapshot(epoch, seq, self.setup.bounds.snapshot_bytes_max) {
-            self.fly(record);
-        }
     }
 
     pub(super) fn next_seq(&self) -> u64 {
@@ -292,6 +293,8 @@ impl Owner {
     #[cfg(feature = "flaws")]
     pub fn rewind(&mut self) {
         (self.now_ms, self.written_ms, self.step_backs, self.asked) = (0, 0, 0, 0);
+        self.wall_ms = 0;
+        self.holds.rewind();
         self.ready.rewind();
         match &mut self.phase {
             Phase::Waiting { since_ms, heard_ms, heard, .. } => {

@@ -5,8 +5,9 @@
 
 use super::setup::Committed;
 use super::stop::{StepBack, Stop};
-use super::{Action, Appended, Flight, Input, Owner, Patience, Phase};
-use crate::journal::{Applied, Record, Replayed};
+use super::{Action, Appended, Copied, Death, Flight, Input, Owner, Patience, Phase};
+use crate::journal::{Applied, DeadEntry, Effect, Held, Record, Replayed};
+use crate::ledger::Ranges;
 
 impl Owner {
     pub(super) fn take(&mut self, input: Input<'_>) {
@@ -29,7 +30,37 @@ impl Owner {
             Input::Finished { epoch, done, dead } => {
                 // What was begun under another epoch says nothing about this one.
                 if self.epoch() == Some(epoch) {
-                    self.ready.add(self.now_ms, done, dead);
+                    self.finished(epoch, done, dead);
+                }
+            }
+            Input::Replayed { epoch, done } => {
+                if self.epoch() == Some(epoch) {
+                    let done = done.iter().map(|position| *position..*position + 1).collect();
+                    self.ready.add(self.now_ms, &done);
+                }
+            }
+            Input::Copied { epoch, copies } => {
+                if self.epoch() == Some(epoch) {
+                    copies.iter().for_each(|copied| self.copied(epoch, copied));
+                }
+            }
+            Input::Moved { position, from, to } => {
+                if self.epoch() == Some(to.storing.epoch) {
+                    self.moved(position, from, &to);
+                }
+            }
+            Input::ChunksStored(stored) => {
+                if self.epoch() == Some(stored.storing.epoch) {
+                    self.chunks_stored(stored);
+                }
+            }
+            Input::GivenUp(storing) => self.given_up(&storing),
+            Input::Chunks { position, chunks } => {
+                let replayed = self.replay.provide_under(self.rules, position, chunks);
+                if let Replayed::Applied(Applied::Stop(what)) = replayed {
+                    self.stop(Stop::NotCarriedOut { position, what });
+                } else if let Some(in_use) = self.newer_format() {
+                    self.stop(Stop::NewerFormat { in_use, reads: self.setup.format });
                 }
             }
             Input::Quiet => {
@@ -50,13 +81,21 @@ impl Owner {
             // The journal was cut over what was not read; only its end says what that leaves.
             self.ask_for_end();
         }
-        let applied = match self.replay.read_under(self.rules, position, record, bytes) {
+        let mut effects = Vec::new();
+        let mut tell = |effect| effects.push(effect);
+        let applied = match self.replay.read_under(self.rules, position, record, bytes, &mut tell) {
             Replayed::Before => return,
             Replayed::Applied(Applied::Stop(what)) => {
                 return self.stop(Stop::NotCarriedOut { position, what });
             }
             Replayed::Applied(applied) => Some(applied),
-            Replayed::Unplaced => None,
+            Replayed::Unplaced => {
+                if let Some(wanted) = self.replay.wanted().filter(|wanted| wanted.position == position) {
+                    let chunks = wanted.chunks.clone();
+                    self.said.push_back(Action::ReadChunks { position, chunks });
+                }
+                None
+            }
         };
         if let Some(in_use) = self.newer_format() {
             return self.stop(Stop::NewerFormat { in_use, reads: self.setup.format });
@@ -81,19 +120,23 @@ impl Owner {
             Phase::Fencing if mine => self.step_back(StepBack::NewerClaim),
             Phase::Opening { epoch, .. } | Phase::Owning { epoch, .. } | Phase::Draining { epoch, .. } => {
                 let epoch = *epoch;
-                self.read_as_owner(epoch, record, mine && counts);
+                self.read_as_owner(epoch, record, mine, counts, effects);
             }
             _ => {}
         }
     }
 
-    pub(super) fn read_as_owner(&mut self, epoch: u64, record: &Record, counts: bool) {
+    fn read_as_owner(&mut self, epoch: u64, record: &Record, mine: bool, counts: bool, effects: Vec<Effect>) {
         let current = self.state().and_then(|state| state.epoch.as_ref()).map(|current| current.position);
         if current != Some(epoch) {
             // Another's fence counts, or the journal was cut beyond what was read, which only a later owner does.
             return self.step_back(StepBack::Fenced);
         }
-        if counts {
+        self.follow(&effects);
+        if !effects.is_empty() && self.epoch().is_some() {
+            self.said.push_back(Action::Changed { effects });
+        }
+        if mine && (counts || matches!(record, Record::Command(_))) {
             self.counted(epoch, record);
         }
         if matches!(self.phase, Phase::Owning { .. }) && (!self.newest_is_mine() || self.outgrown()) {
@@ -108,9 +151,14 @@ impl Owner {
             Record::Facts(facts) => {
                 let low = self.state().map_or(0, |state| state.settled.low());
                 let moved = facts.start.is_some() || facts.reset.is_some();
-                if moved || !facts.done.is_empty() || !facts.dead.is_empty() {
+                if moved || !(facts.done.is_empty() && facts.dead.is_empty() && facts.held.is_empty()) {
                     let (done, dead) = (facts.done.clone(), facts.dead.clone());
-                    self.said.push_back(Action::Counted { epoch, done, dead, low });
+                    let held = facts.held.iter().map(|held| held.position).collect();
+                    self.said.push_back(Action::Counted { epoch, done, held, dead, low });
+                }
+                if facts.low.is_some() && self.rules.cut_by_counted_low() {
+                    let below = self.state().map_or(0, |state| state.low);
+                    self.said.push_back(Action::CutHold { below });
                 }
                 if let Phase::Opening { recorded, .. } = &mut self.phase {
                     *recorded = true;
@@ -125,8 +173,74 @@ impl Owner {
         }
     }
 
+    /// What handlers finished. A ledger does not name what is held or dead: that is done only by an attempt at it.
+    fn finished(&mut self, epoch: u64, done: &Ranges, dead: &[Death]) {
+        match self.replay.state().filter(|state| !state.entries.is_empty()) {
+            None if done.is_empty() => {}
+            None => self.ready.add(self.now_ms, done),
+            Some(state) => {
+                let mut left = done.clone();
+                for entry in done.iter().flat_map(|range| state.entries.range(range)) {
+                    left.remove(entry.position..entry.position + 1);
+                }
+                if !left.is_empty() {
+                    self.ready.add(self.now_ms, &left);
+                }
+            }
+        }
+        dead.iter().for_each(|death| self.died(epoch, death));
+    }
+
+    fn died(&mut self, epoch: u64, death: &Death) {
+        let mut usable = true;
+        // All of them have landed, whatever becomes of one.
+        for stored in [&death.body, &death.report].into_iter().flatten() {
+            usable &= self.landed(&stored.storing, stored.position) && stored.storing.epoch == epoch;
+        }
+        if !usable {
+            return self.said.push_back(Action::StoreAgain { position: death.position });
+        }
+        let named = self.state().and_then(|state| state.entries.get(death.position)).map(|entry| entry.body);
+        let dead = DeadEntry {
+            position: death.position,
+            key_hash: death.key_hash,
+            effect: death.effect,
+            reason: death.reason,
+            // If it is neither, it was done or discarded meanwhile, and the record will say nothing of it.
+            body: death.body.as_ref().map(|body| body.position).or(named).unwrap_or(0),
+            report: death.report.as_ref().map(|report| report.position),
+            tries: death.tries,
+            due_ms: death.due_ms,
+            expires_ms: death.expires_ms,
+            priority: death.priority,
+            command: death.command,
+        };
+        self.ready.add_dead(self.now_ms, dead);
+    }
+
+    fn copied(&mut self, epoch: u64, copied: &Copied) {
+        if !self.landed(&copied.body.storing, copied.body.position) || copied.body.storing.epoch != epoch {
+            return self.said.push_back(Action::StoreAgain { position: copied.position });
+        }
+        let held = Held {
+            position: copied.position,
+            key_hash: copied.key_hash,
+            body: copied.body.position,
+            due_ms: copied.due_ms,
+            passes: copied.passes,
+            judged: copied.judged,
+            priority: copied.priority,
+            tries: copied.tries,
+        };
+        self.ready.add_held(self.now_ms, held);
+    }
+
     pub(super) fn caught_up(&mut self, start: u64, end: u64, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
+        if self.replay.wanted().is_some() {
+            // There may be a state yet.
+            return;
+        }
         if self.replay.next() < start && start == end || self.state().is_none() {
             return self.stop(Stop::StateLost { start });
         }

@@ -1,18 +1,22 @@
 //! A partition's owner: claim, wait, fence, own, drain, release.
 //!
 //! [`Owner::step`] takes what happened (time included) and answers with the next thing to do; a driver does it and says
-//! how it went. `input.rs` takes in, `decide.rs` decides. Works on brokers that append on condition, where success is
-//! its own read-back, and on brokers where only reading proves anything.
+//! how it went. `says.rs` has both, `input.rs` takes in, `decide.rs` decides, `holds.rs` knows what is held. Works on
+//! brokers that append on condition, where success is its own read-back, and on brokers where only reading proves
+//! anything.
 //!
 //! Kept: nothing starts before this owner's fence was read as counting; at most one record is under way; what was sent
 //! counts only once it was read back; `released` is the last record, and never written while a handler runs; behind
 //! another's fence nothing is written any more.
 
 mod decide;
+mod holds;
 mod input;
 mod rules;
+mod says;
 mod setup;
 mod stop;
+mod stored;
 mod unrecorded;
 
 use std::collections::VecDeque;
@@ -21,141 +25,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use siphasher::sip::SipHasher24;
 
-use crate::journal::{Claim, DeadEntry, FORMAT_FIRST, Record, RecordError, Replay, State};
-use crate::ledger::Ranges;
+use crate::journal::{Claim, FORMAT_FIRST, Record, RecordError, Replay, State};
+use holds::Holds;
 use unrecorded::Ready;
 
 #[cfg(feature = "flaws")]
 pub use rules::Rules;
 #[cfg(not(feature = "flaws"))]
 pub(crate) use rules::Rules;
+pub use says::{Action, Appended, Input};
 pub use setup::{
-    Bounds, Committed, DEAD_BYTES_MAX, DEAD_PER_RECORD_MAX, Mirror, RANGES_PER_RECORD_MAX, RECORD_BYTES_MAX,
-    Setup, commit_metadata, parse_commit_metadata,
+    Bounds, Committed, DEAD_BYTES_MAX, DEAD_PER_RECORD_MAX, HELD_BYTES_MAX, HELD_PER_RECORD_MAX, Mirror,
+    RANGES_PER_RECORD_MAX, RECORD_BYTES_MAX, Setup, commit_metadata, parse_commit_metadata,
 };
 pub use stop::{StepBack, Stop};
-
-/// What happened.
-#[derive(Debug, Clone)]
-pub enum Input<'a> {
-    /// Time passed; ms on a clock that never goes back.
-    Tick(u64),
-    /// A record was read. Records come in order; one that was read before is ignored.
-    Read {
-        /// Where it stands.
-        position: u64,
-        /// What it is.
-        record: &'a Record,
-        /// Its size.
-        bytes: usize,
-    },
-    /// A record was read that [`Owner::decode`] refused.
-    Unreadable {
-        /// Where it stands.
-        position: u64,
-        /// What is wrong with it.
-        error: RecordError,
-    },
-    /// All of the journal was read, by a read that began after the input before this one.
-    CaughtUp {
-        /// The first position kept.
-        start: u64,
-        /// The next position to be given out.
-        end: u64,
-        /// The time.
-        now_ms: u64,
-    },
-    /// How [`Action::Append`] went.
-    Appended(Appended),
-    /// The answer to [`Action::ReadCommit`].
-    Committed(Committed),
-    /// The broker gives the partition to another: drain, and release.
-    Revoked,
-    /// The broker took the partition away: drop everything, write nothing.
-    Lost,
-    /// The assignment was confirmed anew since [`Action::StepBack`]; it may be claimed again.
-    Confirmed,
-    /// What handlers finished, and gaps that the reader passed: ready for the record.
-    Finished {
-        /// The epoch that they were begun under.
-        epoch: u64,
-        /// Positions that are done. Of a key, an earlier one never comes after a later one.
-        done: &'a Ranges,
-        /// Messages that died; their bodies are stored and acknowledged.
-        dead: &'a [DeadEntry],
-    },
-    /// After [`Action::Drain`]: no handler runs, and all they did was handed over.
-    Quiet,
-    /// The process slept for more than 1 s: nothing starts until [`Action::Resume`] (ORD-12).
-    Paused,
-    /// The broker proves that the process with this instance id is dead.
-    PredecessorDead(u128),
-}
-
-/// How an append went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Appended {
-    /// It was acknowledged, at this position.
-    At(u64),
-    /// It was refused: the journal does not end where it was expected to.
-    Moved,
-    /// Nobody knows; it may still land.
-    Unknown,
-}
-
-/// What to do next. All but `Wait` and `Read` are said once, and must be done before the next step.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// Append the record as [`Owner::encode`] writes it, on condition that the journal ends at `expect` if given, and say how it went.
-    Append {
-        /// What to append.
-        record: Arc<Record>,
-        /// Where the journal must end.
-        expect: Option<u64>,
-    },
-    /// Read the journal from here, and say what was read, and when its end is reached.
-    Read {
-        /// The next position not read.
-        from: u64,
-    },
-    /// Read the broker's commit, and say what it is.
-    ReadCommit,
-    /// Nothing, until this time, a record lands (read it), or anything else happens.
-    Wait {
-        /// Then tick; `u64::MAX`: no time.
-        until_ms: u64,
-    },
-    /// Owned: read the source from the lowest unsettled position of [`Owner::state`], skipping what is settled.
-    Start {
-        /// The epoch, which everything sent elsewhere carries.
-        epoch: u64,
-    },
-    /// After [`Input::Paused`]: still the owner, handlers may start again.
-    Resume,
-    /// What was handed over counts now. Lanes that waited for it go on, and the broker's commit may follow to `low`.
-    /// Before `Start`, the commit must be replaced before the next step: it is an operator's reset.
-    Counted {
-        /// The epoch, for the commit's metadata.
-        epoch: u64,
-        /// Positions on record as done.
-        done: Ranges,
-        /// Dead letters on record.
-        dead: Vec<DeadEntry>,
-        /// The lowest position that is not settled.
-        low: u64,
-    },
-    /// Forget the journal below this position. May be done late, or not at all.
-    Cut {
-        /// The first position to keep.
-        below: u64,
-    },
-    /// Start nothing more; hand over what running handlers finish, then say [`Input::Quiet`].
-    Drain,
-    /// Not the owner (any more): drop what is left of it. Confirm the assignment anew, then say [`Input::Confirmed`].
-    StepBack(StepBack),
-    /// Not the owner any more, for good: drop what is left of it, and this owner too.
-    Stop(Stop),
-}
+pub use stored::{Copied, Death, Stored, StoredChunks, Storing};
 
 /// One process's part in one partition.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -181,6 +65,9 @@ pub struct Owner {
     asked: u64,
     committed: Option<Committed>,
     ready: Ready,
+    holds: Holds,
+    /// ms since 1970, as it was told last.
+    wall_ms: u64,
     said: VecDeque<Action>,
     revoked: bool,
     paused: bool,
@@ -239,6 +126,12 @@ impl Owner {
         Owner::under(rules, replay, setup)
     }
 
+    /// Does what a command says before it is in the journal: what the protocol forbids. For tests.
+    #[cfg(feature = "flaws")]
+    pub fn obey(&mut self, command: &Record) {
+        self.replay.trust(self.rules, command);
+    }
+
     fn under(rules: Rules, replay: Replay, setup: Arc<Setup>) -> Owner {
         let mut owner = Owner {
             setup,
@@ -256,6 +149,8 @@ impl Owner {
             asked: 0,
             committed: None,
             ready: Ready::default(),
+            holds: Holds::default(),
+            wall_ms: 0,
             said: VecDeque::new(),
             revoked: false,
             paused: false,
@@ -270,6 +165,12 @@ impl Owner {
     /// begun at the last tick: a drain after a quiet minute would be over before it began.
     pub fn tell_time(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
+    }
+
+    /// What time it is by the clock on the wall, ms since 1970: that is how due times are given. To be told before each
+    /// step, where something is held or dead.
+    pub fn tell_wall(&mut self, wall_ms: u64) {
+        self.wall_ms = wall_ms;
     }
 
     /// Takes in what happened, and says what to do next.
@@ -396,6 +297,10 @@ impl Owner {
         }
         self.note_calm();
         let bounds = &self.setup.bounds;
+        if !self.rules.wait_before_claiming() {
+            self.leave(Phase::SteppedBack { until_ms: 0, confirmed: true });
+            return self.said.push_back(Action::StepBack(why));
+        }
         let span_ms = (bounds.step_back_ms << self.step_backs.min(20)).min(bounds.step_back_ms_max).max(1);
         let wait_ms = span_ms / 2 + self.random(u64::MAX - u64::from(self.claims)) % span_ms.div_ceil(2);
         self.step_backs += 1;
@@ -421,6 +326,7 @@ impl Owner {
         self.phase = phase;
         self.flight = None;
         self.ready = Ready::default();
+        self.holds = Holds::default();
         self.paused = false;
     }
 }

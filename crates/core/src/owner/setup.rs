@@ -10,14 +10,18 @@ use crate::lanes::Order;
 use crate::ledger::RANGE_BYTES_MAX;
 
 /// The largest facts record: small beside any broker's limit, and seconds of completions fit into it.
-pub const RECORD_BYTES_MAX: usize = 64 << 10;
-/// What a dead letter's entry takes at most: six numbers of ten bytes, a hash, and nine single bytes.
-pub const DEAD_BYTES_MAX: usize = 80;
+pub const RECORD_BYTES_MAX: usize = 128 << 10;
+/// What a dead letter's entry takes at most: seven numbers of ten bytes, a hash, and ten single bytes.
+pub const DEAD_BYTES_MAX: usize = 88;
+/// What a held message's entry takes at most: three numbers of ten bytes, one of five, a hash, and five single bytes.
+pub const HELD_BYTES_MAX: usize = 48;
 
 /// Ranges that always fit into one record.
 pub const RANGES_PER_RECORD_MAX: usize = 2_000;
-/// Dead letters that fit beside them.
+/// Dead letters that fit beside them, and copies that were moved.
 pub const DEAD_PER_RECORD_MAX: usize = 200;
+/// Held messages that fit beside them.
+pub const HELD_PER_RECORD_MAX: usize = 500;
 
 /// What an owner is told once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -57,12 +61,25 @@ pub struct Bounds {
     pub ranges_per_record: usize,
     /// Dead letters in one record. A drain goes by [`DEAD_PER_RECORD_MAX`], whatever is set, or by what the journal takes.
     pub dead_per_record: usize,
+    /// Held messages in one record. A drain goes by [`HELD_PER_RECORD_MAX`], whatever is set, or by what the journal takes.
+    pub held_per_record: usize,
     /// The largest record that the journal takes; see [`Bounds::within`].
     pub record_bytes_max: usize,
     /// A snapshot is due when the journal has grown by more than this; `u64::MAX`: never.
     pub snapshot_after_bytes: u64,
     /// A larger state is not written as a snapshot. To be set below the broker's limit of a journal record.
     pub snapshot_bytes_max: usize,
+    /// The largest piece of a snapshot in `hold.p`.
+    pub chunk_bytes_max: usize,
+    /// `low` goes on record once it can rise by so much.
+    pub low_step: u64,
+    /// A body that keeps `low` down is moved once so many positions of `hold.p`, and `move_factor` times as many as are
+    /// named, are named no more.
+    pub move_slack: u64,
+    /// See `move_slack`.
+    pub move_factor: u64,
+    /// What is due, has expired or keeps `low` down is looked for no more often than this.
+    pub look_ms: u64,
     /// A running owner that is silent for so long is given up (BRK-7).
     pub silence_ms: u64,
     /// A running owner that is not silent is given up so long after the handler time-out (BRK-7).
@@ -82,6 +99,7 @@ impl Bounds {
         let most = Bounds {
             ranges_per_record: self.ranges_per_record.max(RANGES_PER_RECORD_MAX),
             dead_per_record: self.dead_per_record.max(DEAD_PER_RECORD_MAX),
+            held_per_record: self.held_per_record.max(HELD_PER_RECORD_MAX),
             ..self.clone()
         };
         most.within(self.record_bytes_max)
@@ -95,9 +113,15 @@ impl Default for Bounds {
             batch_settlements: 1_000,
             ranges_per_record: RANGES_PER_RECORD_MAX,
             dead_per_record: DEAD_PER_RECORD_MAX,
+            held_per_record: HELD_PER_RECORD_MAX,
             record_bytes_max: usize::MAX,
             snapshot_after_bytes: 256 << 10,
             snapshot_bytes_max: 900 << 10,
+            chunk_bytes_max: 512 << 10,
+            low_step: 1_000,
+            move_slack: 10_000,
+            move_factor: 3,
+            look_ms: 100,
             silence_ms: 3_000,
             grace_ms: 5_000,
             drain_write_ms: 700,
@@ -109,28 +133,37 @@ impl Default for Bounds {
 
 /// What a record has around its ranges and dead letters.
 const AROUND_BYTES: usize = 100;
+/// What a moved copy takes at most.
+const MOVED_BYTES_MAX: usize = 30;
 
 impl Bounds {
     /// The same, but for records that a journal takes which takes at most `bytes_max`: one that is too large could never
     /// be appended, and its partition would stop for good.
     pub fn within(&self, bytes_max: usize) -> Bounds {
-        let half = bytes_max.saturating_sub(AROUND_BYTES) / 2;
-        let (ranges, dead) = match bytes_max < RECORD_BYTES_MAX {
-            true => (half / RANGE_BYTES_MAX, half / DEAD_BYTES_MAX),
-            false => (usize::MAX, usize::MAX),
+        let part = bytes_max.saturating_sub(AROUND_BYTES) / 3;
+        let (ranges, dead, held) = match bytes_max < RECORD_BYTES_MAX {
+            true => {
+                (part / RANGE_BYTES_MAX, part / (DEAD_BYTES_MAX + MOVED_BYTES_MAX), part / HELD_BYTES_MAX)
+            }
+            false => (usize::MAX, usize::MAX, usize::MAX),
         };
         Bounds {
             ranges_per_record: self.ranges_per_record.min(ranges.saturating_sub(1).max(1)),
             dead_per_record: self.dead_per_record.min(dead.max(1)),
+            held_per_record: self.held_per_record.min(held.max(1)),
             record_bytes_max: self.record_bytes_max.min(bytes_max),
             snapshot_bytes_max: self.snapshot_bytes_max.min(bytes_max.saturating_sub(AROUND_BYTES)),
+            chunk_bytes_max: self.chunk_bytes_max.min(bytes_max.saturating_sub(AROUND_BYTES)),
             ..self.clone()
         }
     }
 }
 
 const _: () = assert!(
-    (RANGES_PER_RECORD_MAX + 1) * RANGE_BYTES_MAX + DEAD_PER_RECORD_MAX * DEAD_BYTES_MAX + 100
+    (RANGES_PER_RECORD_MAX + 1) * RANGE_BYTES_MAX
+        + DEAD_PER_RECORD_MAX * (DEAD_BYTES_MAX + MOVED_BYTES_MAX)
+        + HELD_PER_RECORD_MAX * HELD_BYTES_MAX
+        + AROUND_BYTES
         <= RECORD_BYTES_MAX,
     "the default bounds keep every record below its largest size"
 );
@@ -195,10 +228,11 @@ mod tests {
             let within = bounds.within(bytes_max);
             assert_eq!(within.draining(), within, "a drain too");
             let ranges = (within.ranges_per_record + 1) * RANGE_BYTES_MAX;
-            let record = ranges + within.dead_per_record * DEAD_BYTES_MAX + AROUND_BYTES;
+            let dead = within.dead_per_record * (DEAD_BYTES_MAX + MOVED_BYTES_MAX);
+            let record = ranges + dead + within.held_per_record * HELD_BYTES_MAX + AROUND_BYTES;
             assert!(record <= bytes_max, "{record} of {bytes_max}");
             assert!(within.snapshot_bytes_max < bytes_max);
-            assert!(within.ranges_per_record > 0 && within.dead_per_record > 0);
+            assert!(within.ranges_per_record > 0 && within.dead_per_record > 0 && within.held_per_record > 0);
         }
     }
 }

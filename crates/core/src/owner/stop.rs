@@ -1,5 +1,6 @@
 //! Why a partition is not, or no longer, owned here, and what an operator can do about it.
 
+use crate::ErrorCode;
 use crate::journal::{NotCarriedOut, RecordError};
 
 /// Why this process gives up being the owner. Those that have a code are for an operator; nothing was lost by any.
@@ -116,16 +117,16 @@ impl Stop {
     }
 
     /// The code that an operator can look up; `None` for what is no error.
-    pub fn code(&self) -> Option<&'static str> {
+    pub fn code(&self) -> Option<ErrorCode> {
         match self {
-            Stop::OtherJournal { .. } => Some("KL-1301"),
-            Stop::Shorter { .. } | Stop::WentBack { .. } => Some("KL-1302"),
-            Stop::OtherSource { .. } => Some("KL-1303"),
-            Stop::OtherPartitions { .. } => Some("KL-1304"),
-            Stop::UnknownRecord { .. } => Some("KL-1305"),
-            Stop::NotCarriedOut { .. } => Some("KL-1306"),
-            Stop::StateLost { .. } => Some("KL-1307"),
-            Stop::NewerFormat { .. } => Some("KL-1312"),
+            Stop::OtherJournal { .. } => Some(ErrorCode::OtherJournal),
+            Stop::Shorter { .. } | Stop::WentBack { .. } => Some(ErrorCode::ShorterJournal),
+            Stop::OtherSource { .. } => Some(ErrorCode::TopicMadeAnew),
+            Stop::OtherPartitions { .. } => Some(ErrorCode::OtherPartitionCount),
+            Stop::UnknownRecord { .. } => Some(ErrorCode::UnknownRecord),
+            Stop::NotCarriedOut { .. } => Some(ErrorCode::RecordNotCarriedOut),
+            Stop::StateLost { .. } => Some(ErrorCode::JournalBeginningLost),
+            Stop::NewerFormat { .. } => Some(ErrorCode::NewerJournal),
             Stop::Revoked | Stop::Lost | Stop::DrainTimedOut => None,
         }
     }

@@ -1,14 +1,14 @@
 //! What goes on record next.
 //!
-//! In come positions that handlers finished and messages that died; out come the contents of the next facts. Plain
-//! completions are batched; a dead letter goes at once, because its lane waits for it.
+//! In come positions that handlers finished, messages that died or were copied to hold, copies that were moved; out come
+//! the contents of the next facts. Plain completions are batched; what a lane waits for goes at once.
 //!
 //! Kept: what does not fit into one record goes in ascending position, so that after a crash no earlier message of a
 //! key runs behind a later one that is on record.
 
 use super::rules::Rules;
 use super::setup::Bounds;
-use crate::journal::DeadEntry;
+use crate::journal::{DeadEntry, Facts, Held, Moved};
 use crate::ledger::Ranges;
 
 /// What handlers finished and no record has taken yet.
@@ -16,42 +16,74 @@ use crate::ledger::Ranges;
 pub(super) struct Ready {
     done: Ranges,
     dead: Vec<DeadEntry>,
+    held: Vec<Held>,
+    moved: Vec<Moved>,
     settlements: u64,
     /// When the oldest of it came in.
     since_ms: u64,
 }
 
 impl Ready {
-    pub(super) fn add(&mut self, now_ms: u64, done: &Ranges, dead: &[DeadEntry]) {
-        if self.is_empty() {
-            self.since_ms = now_ms;
-        }
+    pub(super) fn add(&mut self, now_ms: u64, done: &Ranges) {
+        self.begin(now_ms);
         for range in done.iter() {
             self.settlements += range.end - range.start;
             self.done.insert(range);
         }
-        self.dead.extend_from_slice(dead);
+    }
+
+    pub(super) fn add_dead(&mut self, now_ms: u64, dead: DeadEntry) {
+        self.begin(now_ms);
+        self.dead.push(dead);
+    }
+
+    pub(super) fn add_held(&mut self, now_ms: u64, held: Held) {
+        self.begin(now_ms);
+        self.held.push(held);
+    }
+
+    pub(super) fn add_moved(&mut self, now_ms: u64, moved: Moved) {
+        self.begin(now_ms);
+        self.moved.push(moved);
+    }
+
+    fn begin(&mut self, now_ms: u64) {
+        if self.is_empty() {
+            self.since_ms = now_ms;
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.done.is_empty() && self.dead.is_empty()
+        self.done.is_empty() && self.dead.is_empty() && self.held.is_empty() && self.moved.is_empty()
+    }
+
+    /// True if that position is done, and waits for its record.
+    pub(super) fn is_done(&self, position: u64) -> bool {
+        self.done.contains(position)
+    }
+
+    /// The lowest position of `hold.p` that is to be named.
+    pub(super) fn lowest_named(&self) -> Option<u64> {
+        named(&self.held, &self.moved, &self.dead).min()
     }
 
     /// When the next record is to be sent: 0 is at once, `None` is never.
     pub(super) fn due_ms(&self, bounds: &Bounds) -> Option<u64> {
+        let awaited = !(self.dead.is_empty() && self.held.is_empty() && self.moved.is_empty());
         if self.is_empty() {
             None
-        } else if !self.dead.is_empty() || self.settlements >= bounds.batch_settlements {
+        } else if awaited || self.settlements >= bounds.batch_settlements {
             Some(0)
         } else {
             Some(self.since_ms.saturating_add(bounds.batch_ms))
         }
     }
 
-    /// Takes out what the next record carries. What stays keeps its age, so it goes right behind.
-    pub(super) fn take(&mut self, rules: Rules, bounds: &Bounds) -> (Ranges, Vec<DeadEntry>) {
-        let dead_rest = self.dead.split_off(self.dead.len().min(bounds.dead_per_record));
-        let dead = std::mem::replace(&mut self.dead, dead_rest);
+    /// Moves what the next record carries into `facts`. What stays keeps its age, so it goes right behind.
+    pub(super) fn take(&mut self, rules: Rules, bounds: &Bounds, facts: &mut Facts) {
+        facts.dead = take_lowest(&mut self.dead, bounds.dead_per_record, |dead| dead.position);
+        facts.held = take_lowest(&mut self.held, bounds.held_per_record, |held| held.position);
+        facts.moved = take_lowest(&mut self.moved, bounds.dead_per_record, |moved| moved.position);
         let count = self.done.len();
         let taken = count.min(bounds.ranges_per_record);
         let first = if rules.ascending() { 0 } else { count - taken };
@@ -63,7 +95,7 @@ impl Ready {
         } else {
             self.done.iter().take(first).collect()
         };
-        (done, dead)
+        facts.done = done;
     }
 
     /// Test time only: when things came in no longer matters.
@@ -71,4 +103,22 @@ impl Ready {
     pub(super) fn rewind(&mut self) {
         self.since_ms = 0;
     }
+}
+
+fn take_lowest<T>(from: &mut Vec<T>, most: usize, position: impl Fn(&T) -> u64) -> Vec<T> {
+    if from.len() > most {
+        from.sort_by_key(position);
+    }
+    let rest = from.split_off(from.len().min(most));
+    std::mem::replace(from, rest)
+}
+
+/// Positions of `hold.p` that a record names.
+pub(super) fn named<'a>(
+    held: &'a [Held],
+    moved: &'a [Moved],
+    dead: &'a [DeadEntry],
+) -> impl Iterator<Item = u64> + 'a {
+    let dead = dead.iter().flat_map(|dead| [Some(dead.body), dead.report]).flatten();
+    held.iter().map(|held| held.body).chain(moved.iter().map(|moved| moved.to)).chain(dead)
 }

@@ -1,7 +1,7 @@
 //! A scope: what may happen in a world, and how often.
 
 use keylane_core::Rules;
-use keylane_core::journal::FORMAT;
+use keylane_core::journal::{CommandKind, FORMAT};
 
 /// What may happen, and how often.
 #[derive(Debug, Clone)]
@@ -10,7 +10,31 @@ pub struct Scope {
     /// The key of each message.
     pub keys: &'static [u8],
     pub conditional: bool,
-    pub rejections: u8,
+    /// How often a handler fails for good.
+    pub failures: u8,
+    /// Messages, as bits, whose dead letters are passed; the others hold their key.
+    pub passed: u8,
+    /// Messages, as bits, that are scheduled for the next time.
+    pub scheduled: u8,
+    /// How often a message is copied to hold without a cause.
+    pub overflows: u8,
+    /// What operators ask for, and how often.
+    pub kinds: &'static [CommandKind],
+    pub commands: u8,
+    /// How often a body is moved within hold.
+    pub moved: u8,
+    /// How often time passes: what is due then runs.
+    pub times: u8,
+    /// Acknowledgements of hold come later than what they acknowledge.
+    pub late_acks: bool,
+    /// The source is read message by message; otherwise all of it at the start.
+    pub reader: bool,
+    /// Hold is cut as soon as it may be.
+    pub low: bool,
+    /// Snapshots are in chunks.
+    pub chunks: bool,
+    /// Both processes believe that the partition is theirs.
+    pub believers: bool,
     pub crashes: u8,
     /// Planned hand-overs.
     pub moves: u8,
@@ -40,7 +64,19 @@ impl Scope {
             name,
             keys,
             conditional: false,
-            rejections: 0,
+            failures: 0,
+            passed: 0,
+            scheduled: 0,
+            overflows: 0,
+            kinds: &[],
+            commands: 0,
+            moved: 0,
+            times: 0,
+            late_acks: false,
+            reader: false,
+            low: false,
+            chunks: false,
+            believers: false,
             crashes: 0,
             moves: 0,
             impatience: 0,
@@ -51,7 +87,7 @@ impl Scope {
             ranges_per_record: 8,
             full: false,
             warm: false,
-            checks: "LOCDWTR",
+            checks: "LOCDWTRK",
             rules: Rules::ALL,
         }
     }
@@ -67,6 +103,11 @@ impl Scope {
 
     pub fn messages(&self) -> u8 {
         self.keys.len() as u8
+    }
+
+    /// The hash of a message's key.
+    pub fn hash(&self, message: u8) -> Option<u64> {
+        Some(u64::from(self.keys[usize::from(message)]) + 1)
     }
 
     pub fn same_key(&self, left: u8, right: u8) -> bool {
@@ -87,18 +128,36 @@ pub enum Event {
     Land(usize, bool),
     /// The sender of an append gives up waiting for its answer.
     Forget(usize),
+    /// The next message of the source is read.
+    Source(usize),
     /// A handler starts.
     Start(usize, u8),
     /// A handler succeeds.
     Finish(usize, u8),
-    /// A handler rejects its message; the body is on its way to `hold.p`.
-    Reject(usize, u8),
-    /// A body lands in `hold.p`, and its sender learns it.
-    Store(usize),
-    /// A cut that was allowed is made.
+    /// A handler fails for good; the body is on its way to `hold.p`, unless it lies there.
+    Fail(usize, u8),
+    /// A message that waits in memory is copied to hold.
+    Copy(usize, u8),
+    /// A body lands in `hold.p`, and its sender learns it. True: it will land once more.
+    Store(usize, bool),
+    /// The sender of a body that landed learns it.
+    Acknowledge(usize),
+    /// A body is moved within `hold.p`.
+    Move(usize),
+    /// A cut of the journal that was allowed is made.
     Cut(usize),
+    /// A cut of `hold.p` that was allowed is made.
+    CutHold(usize),
+    /// A commit lands. Only where commits are taken for the truth.
+    Commit(usize),
     /// The coordinator gives the partition to the other process.
-    Move,
+    Assign,
+    /// An operator asks for something of a message.
+    Command(CommandKind, u8),
+    /// The same, and a process obeys before the command is in the journal.
+    Call(usize, CommandKind, u8),
+    /// Time passes.
+    Time,
     /// An operator asks for the next format.
     Upgrade,
     /// A process learns that the partition is not its own any more.

@@ -1,29 +1,34 @@
-//! A small world around one partition: its journal, two processes, a coordinator, and everything that can go wrong.
+//! A small world around one partition: its journal and its hold, two processes, a coordinator, operators, and everything
+//! that can go wrong.
 //!
 //! In comes an [`Event`]; out comes the world after it, or what was violated. The processes' decisions are core's own:
-//! [`Owner::step`] and `apply`. Here are only the broker, which may land an append late, twice, in another order or
-//! after its sender is dead; a plain lane per key; and the checks L, O, C, D, W, T, R of the protocol.
+//! [`Owner::step`], `apply`, and [`HeldLane`] for what a key may do next. Here are only the broker, which may land an
+//! append late, twice, in another order or after its sender is dead; what waits in memory; and the checks L, O, C, D, W,
+//! T, R, K of the protocol.
 //!
 //! Reductions, each of which merges worlds that no later step can tell apart:
 //! - Clocks stand at zero. Time matters only where it runs out, and that is an event of its own.
 //! - Reading the last record and learning that it was the last are one step, as they are one answer of a broker.
 //! - `Quiet` is said as soon as nothing runs: to say it later is to end the last handler later.
 //! - Without snapshots, what every live process has read is kept as the state it makes; a new process starts with it.
+//! - A lane is shown what its owner knows at once: to show it later is to read the record later.
 //! - Unless a scope is `full`, facts of a dead epoch are dropped when nobody waits for their answer: they would land and
 //!   be ignored by all.
 
 mod broker;
 mod checks;
+mod process;
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use foldhash::quality::FixedState;
-use keylane_core::journal::{Command, CommandKind, FORMAT};
-use keylane_core::owner::Bounds;
+use keylane_core::journal::{Command, CommandKind, DeadEffect, FORMAT};
+use keylane_core::owner::{Bounds, StoredChunks};
 use keylane_core::{
-    Action, Appended, DeadEffect, DeadEntry, DeadReason, Input, Order, Owner, Ranges, Record, Replay, Setup,
-    Source, State, Stop,
+    Action, Appended, Copied, Death, HeldLane, Input, Order, Owner, Ranges, Record, Replay, Setup, Source,
+    State, Stop, Stored, Storing,
 };
 
 use crate::scope::{Event, Scope};
@@ -31,8 +36,16 @@ use crate::scope::{Event, Scope};
 /// Later than every deadline.
 const LATE_MS: u64 = 1 << 40;
 const PROCESSES: usize = 2;
+/// Keys that a scope may have.
+const KEYS: usize = 2;
+/// Messages that a scope may have.
+const MESSAGES: usize = 5;
+/// So many entries of its key a lane is shown at once: few, so that there are more.
+const SHOWN: usize = 1;
 /// The sender of what no process sends; no life has this number.
 const NOBODY: u8 = u8::MAX;
+/// So many claims without an owner are too many.
+const CLAIMS_MAX: u8 = 8;
 
 /// A value with its hash, shared by the worlds in which it is the same.
 #[derive(Debug, Clone)]
@@ -60,12 +73,23 @@ struct Process {
     active: bool,
     draining: bool,
     quiet: bool,
+    /// The next message of the source.
+    reader: u8,
     running: u8,
     /// Handed over as done, perhaps not on record yet.
     done: u8,
-    /// Rejected: its body is under way, or it is not on record yet.
-    burying: u8,
+    /// Failed for good: its body is under way, or it is not on record yet.
+    dying: u8,
     storing: u8,
+    /// Being copied, or copied and not on record.
+    copying: u8,
+    /// The newest command that each attempt had seen when it began.
+    seen: [Option<u64>; MESSAGES],
+    lanes: [HeldLane; KEYS],
+    /// Only where commits are taken for the truth: everything below is skipped, nothing from there on.
+    resumes: Option<u64>,
+    /// Only where copies count that the journal does not name: messages whose copies were found.
+    strays: u8,
 }
 
 #[derive(Debug, Clone)]
@@ -75,6 +99,35 @@ struct Flight {
     expect: Option<u64>,
     /// The sender waits for the answer.
     answer: bool,
+}
+
+/// What is on its way to `hold.p`, or landed there.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Body {
+    life: u8,
+    epoch: u64,
+    storing: Storing,
+    what: What,
+    message: u8,
+    /// Which edit made it; 0: none.
+    version: u8,
+    /// The sender waits for the answer.
+    answer: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum What {
+    Copy,
+    Death,
+    Move { from: u64 },
+    Chunks(Vec<Bytes>),
+}
+
+/// What lies at a position of `hold.p`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Item {
+    Body { message: u8, version: u8, copy: bool },
+    Chunk(Bytes),
 }
 
 /// The world.
@@ -90,18 +143,30 @@ pub struct World {
     truth: Shared<State>,
     flights: Vec<Flight>,
     processes: [Shared<Process>; PROCESSES],
-    /// Which message's body lies at each position of `hold.p`.
-    hold: Vec<u8>,
-    /// Bodies on their way to `hold.p`: sender, its epoch, message.
-    bodies: Vec<(u8, u64, u8)>,
+    hold: Vec<Item>,
+    /// The first position of `hold.p`, after cuts.
+    hold_start: u64,
+    bodies: Vec<Body>,
+    /// Bodies that landed, with their positions, whose senders do not know it yet.
+    acks: Vec<(Body, Vec<u64>)>,
     cuts: Vec<u64>,
+    hold_cuts: Vec<u64>,
     /// The epoch of the broker's commit.
     mirrored: Option<u64>,
+    /// Only where commits are taken for the truth: those under way, and the one that landed last.
+    commits: Vec<u64>,
+    committed: u64,
     handled: u8,
+    discarded: u8,
+    /// An attempt has begun since the newest command, which had seen it.
+    tried: u8,
     /// Begun by anyone, ever.
     begun: u8,
     assigned: usize,
     lives: u8,
+    claims: u8,
+    edits: u8,
+    wall_ms: u64,
     /// Something unplanned has happened.
     fault: bool,
     left: Left,
@@ -109,31 +174,36 @@ pub struct World {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Left {
-    rejections: u8,
+    failures: u8,
+    overflows: u8,
+    commands: u8,
+    moved: u8,
+    times: u8,
     crashes: u8,
     moves: u8,
     impatience: u8,
     unknowns: u8,
     repeats: u8,
     upgrades: u8,
+    confirms: u8,
 }
 
 /// What was violated.
 pub type Violation = String;
 
-fn upgrade(id: u8) -> Record {
-    Record::Command(Command {
-        id: u128::from(id),
-        kind: CommandKind::Upgrade,
+fn command(id: u128, kind: CommandKind) -> Command {
+    Command {
+        id,
+        kind,
         positions: Ranges::new(),
         as_of: None,
         body: None,
         accept: None,
         partitions: None,
-        format: Some(FORMAT + 1),
+        format: None,
         who: String::new(),
         when_ms: 0,
-    })
+    }
 }
 
 fn bit(message: u8) -> u8 {
@@ -144,19 +214,19 @@ fn bits(mask: u8) -> impl Iterator<Item = u8> {
     (0..8).filter(move |message| mask & bit(*message) != 0)
 }
 
-fn entry(message: u8, body: u64) -> DeadEntry {
-    DeadEntry {
-        position: u64::from(message),
-        key_hash: Some(1),
-        effect: DeadEffect::Passed,
-        reason: DeadReason::Rejected,
-        body,
-        report: None,
-        tries: 1,
-        due_ms: None,
-        priority: 0,
-        command: None,
-    }
+fn bits_of(positions: impl Iterator<Item = u64>) -> u8 {
+    positions.filter(|position| *position < 8).fold(0, |mask, position| mask | bit(position as u8))
+}
+
+fn only(message: u8) -> Ranges {
+    let mut ranges = Ranges::new();
+    ranges.insert(u64::from(message)..u64::from(message) + 1);
+    ranges
+}
+
+fn hash_all<T: Hash>(items: &[T]) -> u64 {
+    let state = FixedState::with_seed(11);
+    items.iter().map(|item| state.hash_one(item)).fold(0u64, u64::wrapping_add)
 }
 
 impl World {
@@ -182,22 +252,37 @@ impl World {
             flights: Vec::new(),
             processes: [Shared::new(Process::default()), Shared::new(Process::default())],
             hold: Vec::new(),
+            hold_start: 0,
             bodies: Vec::new(),
+            acks: Vec::new(),
             cuts: Vec::new(),
+            hold_cuts: Vec::new(),
             mirrored: None,
+            commits: Vec::new(),
+            committed: 0,
             handled: 0,
+            discarded: 0,
+            tried: 0,
             begun: 0,
             assigned: 0,
             lives: 0,
+            claims: 0,
+            edits: 0,
+            wall_ms: 0,
             fault: false,
             left: Left {
-                rejections: scope.rejections,
+                failures: scope.failures,
+                overflows: scope.overflows,
+                commands: scope.commands,
+                moved: scope.moved,
+                times: scope.times,
                 crashes: scope.crashes,
                 moves: scope.moves,
                 impatience: scope.impatience,
                 unknowns: scope.unknowns,
                 repeats: scope.repeats,
                 upgrades: scope.upgrades,
+                confirms: 2,
             },
         }
     }
@@ -215,10 +300,12 @@ impl World {
             .map(|flight| state.hash_one((flight.record.hash, flight.life, flight.expect, flight.answer)));
         flights.fold(0u64, u64::wrapping_add).hash(&mut hasher);
         self.processes.iter().for_each(|process| process.hash.hash(&mut hasher));
-        self.bodies.iter().map(|body| state.hash_one(body)).fold(0u64, u64::wrapping_add).hash(&mut hasher);
-        self.cuts.iter().map(|cut| state.hash_one(cut)).fold(0u64, u64::wrapping_add).hash(&mut hasher);
-        (&self.hold, self.mirrored, self.handled, self.begun, self.assigned, self.lives, self.fault)
-            .hash(&mut hasher);
+        (hash_all(&self.bodies), hash_all(&self.acks), hash_all(&self.cuts)).hash(&mut hasher);
+        (hash_all(&self.hold_cuts), hash_all(&self.commits), self.committed).hash(&mut hasher);
+        // What was cut away is gone.
+        (&self.hold[self.hold_start as usize..], self.hold_start).hash(&mut hasher);
+        (self.mirrored, self.handled, self.begun, self.assigned, self.lives, self.fault).hash(&mut hasher);
+        (self.discarded, self.tried, self.edits, self.wall_ms).hash(&mut hasher);
         self.left.hash(&mut hasher);
         hasher.finish()
     }
@@ -227,11 +314,14 @@ impl World {
         self.kept + self.journal.len() as u64
     }
 
+    fn is_assigned(&self, scope: &Scope, index: usize) -> bool {
+        scope.believers || self.assigned == index
+    }
+
     /// What can happen now; true beside what must happen sooner or later.
     pub fn events(&self, scope: &Scope, out: &mut Vec<(Event, bool)>) {
         out.clear();
         for at in 0..self.flights.len() {
-            // Equal appends of dead senders are one.
             out.push((Event::Land(at, false), true));
             if self.left.repeats > 0 {
                 out.push((Event::Land(at, true), false));
@@ -240,61 +330,52 @@ impl World {
                 out.push((Event::Forget(at), false));
             }
         }
-        (0..self.bodies.len()).for_each(|at| out.push((Event::Store(at), true)));
+        for at in 0..self.bodies.len() {
+            out.push((Event::Store(at, false), true));
+            if self.left.repeats > 0 && scope.overflows > 0 {
+                out.push((Event::Store(at, true), false));
+            }
+        }
+        (0..self.acks.len()).for_each(|at| out.push((Event::Acknowledge(at), true)));
         (0..self.cuts.len()).for_each(|at| out.push((Event::Cut(at), true)));
+        (0..self.hold_cuts.len()).for_each(|at| out.push((Event::CutHold(at), true)));
+        (0..self.commits.len()).for_each(|at| out.push((Event::Commit(at), true)));
         for index in 0..PROCESSES {
             self.events_of(scope, index, out);
         }
         if self.left.moves > 0 {
-            out.push((Event::Move, false));
+            out.push((Event::Assign, false));
         }
         if self.left.upgrades > 0 {
             out.push((Event::Upgrade, false));
         }
+        if self.left.times > 0 && self.truth.value.epoch.is_some() {
+            out.push((Event::Time, false));
+        }
+        if self.left.commands > 0 {
+            self.commands(scope, out);
+        }
+        if scope.believers && self.left.confirms > 0 && !out.iter().any(|(_, must)| *must) {
+            // The wait is longer than anything that is under way.
+            let waits = (0..PROCESSES).filter(|index| self.processes[*index].value.stepped_back);
+            out.extend(waits.map(|index| (Event::Confirm(index), true)));
+        }
     }
 
-    fn events_of(&self, scope: &Scope, index: usize, out: &mut Vec<(Event, bool)>) {
-        let process = &*self.processes[index].value;
-        let Some(owner) = &process.owner else {
-            if self.assigned == index {
-                out.push((Event::Begin(index), true));
+    fn commands(&self, scope: &Scope, out: &mut Vec<(Event, bool)>) {
+        for entry in self.truth.value.entries.iter() {
+            let message = entry.position as u8;
+            for kind in scope.kinds {
+                let both = matches!(kind, CommandKind::Discard | CommandKind::Skip);
+                if (entry.is_dead() && *kind != CommandKind::Skip) || (both && !entry.is_dead()) {
+                    out.push((Event::Command(*kind, message), false));
+                    for index in 0..PROCESSES {
+                        if !scope.rules.commands_by_journal && self.processes[index].value.active {
+                            out.push((Event::Call(index, *kind, message), false));
+                        }
+                    }
+                }
             }
-            return;
-        };
-        if owner.next() < self.end() {
-            out.push((Event::Read(index), true));
-        } else if process.must_read {
-            out.push((Event::CaughtUp(index), true));
-        }
-        if self.assigned != index && !process.revoked {
-            out.push((Event::Revoke(index), true));
-        }
-        if self.assigned == index && process.stepped_back {
-            out.push((Event::Confirm(index), true));
-        }
-        if let Some(predecessor) = owner.predecessor()
-            && !process.must_read
-            && owner.next() == self.end()
-        {
-            let alive = self.lives_on(predecessor);
-            if !alive || self.left.impatience > 0 {
-                out.push((Event::GiveUp(index), !alive));
-            }
-        }
-        for message in bits(process.running) {
-            out.push((Event::Finish(index, message), true));
-            if self.left.rejections > 0 {
-                out.push((Event::Reject(index, message), false));
-            }
-        }
-        if process.active && !process.draining {
-            for message in (0..scope.messages()).filter(|message| process.is_head(scope, *message)) {
-                out.push((Event::Start(index, message), true));
-            }
-        }
-        if self.left.crashes > 0 {
-            out.push((Event::Crash(index, false), false));
-            out.push((Event::Crash(index, true), false));
         }
     }
 
@@ -335,52 +416,65 @@ impl World {
                 let life = self.flights[at].life;
                 self.answer(scope, life, Input::Appended(Appended::Unknown))
             }
-            Event::Start(index, message) => {
-                self.check_start(scope, index, message)?;
-                self.begun |= bit(message);
-                self.change(index, |process| process.running |= bit(message));
+            Event::Source(index) => {
+                self.change(index, |process| process.reader += 1);
                 Ok(())
             }
-            Event::Finish(index, message) => {
-                self.check_finish(scope, message)?;
-                self.handled |= bit(message);
-                self.change(index, |process| {
-                    process.running &= !bit(message);
-                    process.done |= bit(message);
-                });
-                let mut done = Ranges::new();
-                done.insert(u64::from(message)..u64::from(message) + 1);
-                {
-                    let epoch = self.processes[index].value.epoch();
-                    self.feed(scope, index, Input::Finished { epoch, done: &done, dead: &[] })
-                }
+            Event::Start(index, message) => self.start(scope, index, message),
+            Event::Finish(index, message) => self.finish(scope, index, message),
+            Event::Fail(index, message) => {
+                self.left.failures -= 1;
+                self.die(scope, index, message)
             }
-            Event::Reject(index, message) => {
-                self.left.rejections -= 1;
-                let process = &self.processes[index].value;
-                self.bodies.push((process.life, process.epoch(), message));
-                self.change(index, |process| {
-                    process.running &= !bit(message);
-                    process.burying |= bit(message);
-                    process.storing |= bit(message);
-                });
-                Ok(())
+            Event::Copy(index, message) => self.copy(scope, index, message),
+            Event::Store(at, again) => self.store(scope, at, again),
+            Event::Acknowledge(at) => {
+                let (body, positions) = self.acks.swap_remove(at);
+                self.acknowledge(scope, body, positions)
             }
-            Event::Store(at) => self.store(scope, at),
+            Event::Move(index) => self.move_body(scope, index),
             Event::Cut(at) => {
                 let below = self.cuts.swap_remove(at);
                 self.cut(below);
                 self.check_rebuilt(scope)
             }
-            Event::Move => {
+            Event::CutHold(at) => {
+                let below = self.hold_cuts.swap_remove(at);
+                self.hold_start = self.hold_start.max(below);
+                self.check_settled(scope)
+            }
+            Event::Commit(at) => {
+                self.committed = self.commits.swap_remove(at);
+                Ok(())
+            }
+            Event::Assign => {
                 self.left.moves -= 1;
                 self.assigned = 1 - self.assigned;
                 Ok(())
             }
+            Event::Command(kind, message) => {
+                self.ask(kind, message);
+                Ok(())
+            }
+            Event::Call(index, kind, message) => {
+                let record = self.ask(kind, message);
+                self.obey(scope, index, &record)
+            }
+            Event::Time => {
+                self.left.times -= 1;
+                self.wall_ms += 1;
+                for index in 0..PROCESSES {
+                    if self.processes[index].value.active {
+                        self.feed(scope, index, Input::Tick(0))?;
+                    }
+                }
+                Ok(())
+            }
             Event::Upgrade => {
                 self.left.upgrades -= 1;
-                let record = Shared::new(upgrade(self.left.upgrades));
-                self.flights.push(Flight { record, life: NOBODY, expect: None, answer: false });
+                let id = u128::from(self.left.upgrades);
+                let upgrade = Command { format: Some(FORMAT + 1), ..command(id, CommandKind::Upgrade) };
+                self.send(Record::Command(upgrade));
                 Ok(())
             }
             Event::Revoke(index) => {
@@ -388,6 +482,7 @@ impl World {
                 self.feed(scope, index, Input::Revoked)
             }
             Event::Confirm(index) => {
+                self.left.confirms -= u8::from(scope.believers);
                 self.change(index, |process| process.stepped_back = false);
                 self.feed(scope, index, Input::Confirmed)?;
                 self.feed(scope, index, Input::Tick(LATE_MS))
@@ -406,6 +501,25 @@ impl World {
         }
     }
 
+    fn send(&mut self, record: Record) {
+        self.flights.push(Flight { record: Shared::new(record), life: NOBODY, expect: None, answer: false });
+    }
+
+    /// An operator's command is on its way; the body of an edit is stored before.
+    fn ask(&mut self, kind: CommandKind, message: u8) -> Record {
+        self.left.commands -= 1;
+        let mut asked = command(100 + u128::from(self.left.commands), kind);
+        asked.positions = only(message);
+        if kind == CommandKind::Edit {
+            self.edits += 1;
+            asked.body = Some(self.hold.len() as u64);
+            self.hold.push(Item::Body { message, version: self.edits, copy: false });
+        }
+        let record = Record::Command(asked);
+        self.send(record.clone());
+        record
+    }
+
     fn change(&mut self, index: usize, change: impl FnOnce(&mut Process)) {
         let mut process = Process::clone(&self.processes[index].value);
         change(&mut process);
@@ -419,6 +533,11 @@ impl World {
             batch_ms: 0,
             ranges_per_record: scope.ranges_per_record,
             snapshot_after_bytes: scope.snapshot_after.unwrap_or(u64::MAX),
+            snapshot_bytes_max: if scope.chunks { 0 } else { usize::MAX },
+            chunk_bytes_max: 1,
+            low_step: if scope.low { 1 } else { u64::MAX },
+            move_slack: u64::MAX,
+            look_ms: 0,
             ..Bounds::default()
         };
         let setup = Setup {
@@ -473,7 +592,9 @@ impl World {
         let Some(mut owner) = process.owner.take() else {
             return Ok(());
         };
+        owner.tell_wall(self.wall_ms);
         let mut action = owner.step(input);
+        let mut chunks: Option<Vec<Bytes>>;
         loop {
             let mut next = Input::Tick(0);
             match action {
@@ -482,14 +603,58 @@ impl World {
                     self.flights.push(Flight { record, life: process.life, expect, answer: true });
                 }
                 Action::ReadCommit => next = Input::Committed(self.committed(&owner)),
-                Action::Start { .. } => process.active = true,
-                Action::Counted { epoch, done, dead, low } => {
+                Action::Start { epoch } => {
+                    if let Some(flawed) = process.starts(scope, self, &owner) {
+                        action = owner.step(Input::Finished { epoch, done: &flawed, dead: &[] });
+                        continue;
+                    }
+                }
+                Action::Counted { epoch, done, held, dead, low } => {
                     self.check_commit(scope, low)?;
                     self.mirrored = Some(epoch);
-                    process.done &= !bits_of(done.iter().flatten());
-                    process.burying &= !bits_of(dead.iter().map(|dead| dead.position));
+                    if !scope.rules.journal_is_truth {
+                        self.commits.push(low);
+                    }
+                    let done = bits_of(done.iter().flatten());
+                    let (held, dead) =
+                        (bits_of(held.into_iter()), bits_of(dead.iter().map(|dead| dead.position)));
+                    process.done &= !done;
+                    process.dying &= !dead;
+                    process.copying &= !held;
+                    process.told(&owner, done | held | dead);
+                }
+                Action::Changed { .. } => process.told(&owner, 0),
+                Action::Due { .. } => process.told(&owner, 0),
+                Action::StoreAgain { position } => {
+                    let message = position as u8;
+                    let what = if process.copying & bit(message) != 0 { What::Copy } else { What::Death };
+                    if let Some(storing) = owner.storing() {
+                        self.bodies.push(process.body(&owner, storing, what, message));
+                    }
+                }
+                Action::Move { position, from, storing } => {
+                    let message = position as u8;
+                    let mut body = process.body(&owner, storing, What::Move { from }, message);
+                    if let Some(Item::Body { version, .. }) = self.hold.get(from as usize) {
+                        body.version = *version;
+                    }
+                    self.bodies.push(body);
+                }
+                Action::StoreChunks { storing, chunks } => {
+                    let what = What::Chunks(chunks.collect());
+                    self.bodies.push(process.body(&owner, storing, what, 0));
+                }
+                Action::ReadChunks { position, chunks: wanted } => {
+                    chunks = self.chunks(&wanted);
+                    action = owner.step(Input::Chunks { position, chunks: chunks.as_deref() });
+                    continue;
                 }
                 Action::Cut { below } => self.cuts.push(below),
+                Action::CutHold { below } => {
+                    if below > self.hold_start && !self.hold_cuts.contains(&below) {
+                        self.hold_cuts.push(below);
+                    }
+                }
                 Action::Drain => process.draining = true,
                 Action::Resume => {}
                 Action::StepBack(_) => {
@@ -527,27 +692,4 @@ impl World {
 
 fn replay_under(scope: &Scope, replay: &mut Replay, position: u64, record: &Record) {
     replay.read_with(scope.rules, position, record, usize::from(scope.snapshot_after.is_some()));
-}
-
-fn bits_of(positions: impl Iterator<Item = u64>) -> u8 {
-    positions.fold(0, |mask, position| mask | bit(position as u8))
-}
-
-impl Process {
-    /// The epoch that it acts under; 0, which is never one, if none.
-    fn epoch(&self) -> u64 {
-        self.owner.as_ref().and_then(Owner::epoch).unwrap_or(0)
-    }
-
-    /// The protocol's walk: everything earlier of its key is settled, or done here.
-    fn is_head(&self, scope: &Scope, message: u8) -> bool {
-        let Some(settled) = self.owner.as_ref().and_then(Owner::state).map(|state| &state.settled) else {
-            return false;
-        };
-        let through = |message: u8| settled.contains(u64::from(message)) || self.done & bit(message) != 0;
-        let here = self.running | self.burying;
-        !through(message)
-            && here & bit(message) == 0
-            && (0..message).all(|earlier| !scope.same_key(earlier, message) || through(earlier))
-    }
 }

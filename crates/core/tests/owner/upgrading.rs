@@ -123,7 +123,7 @@ fn a_node_that_is_behind_stops_once_the_format_was_raised() {
     let (said, _) = log.drive(&mut behind, 0, Input::Tick(0));
     let why = Stop::NewerFormat { in_use: FORMAT + 1, reads: FORMAT };
     assert_eq!(stop_of(&said), &why);
-    assert_eq!(why.code(), Some("KL-1312"));
+    assert_eq!(why.code().map(ErrorCode::as_str), Some("KL-1312"));
     assert!(why.to_string().contains("run that version on this node too"), "{why}");
     assert!(!said.iter().any(|action| matches!(action, Action::Start { .. })));
     // Its claim asks the owner to drain; whoever comes then goes on where that one was.

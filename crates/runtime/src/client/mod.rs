@@ -1,5 +1,6 @@
 //! One opened broker and the pipelines that run on it.
 
+mod config;
 mod open;
 mod read;
 
@@ -16,71 +17,17 @@ use crate::pipeline::{Pipeline, PipelineBuilder, Subscription};
 use crate::produce::spill::{Spill, SpillEntry, SpillEntryState, SpillOptions, SpillStatus};
 use crate::produce::{Producer, Target};
 use crate::shard::Pace;
-use crate::status::{LaneSort, LaneStatus, PipelineStatus, TopicStatus, TopicWarning};
+use crate::status::{LaneSort, Lanes, PipelineStatus, TopicStatus, TopicWarning};
 use crate::tasks::Tasks;
 use crate::{Error, Message, Receipt};
 
+pub use config::Config;
 #[cfg(feature = "kafka")]
 pub use open::{KafkaJournals, KafkaOptions};
 pub(crate) use read::peek;
 
 /// Topics that are asked for at once where they end: some clusters have thousands, and a slow one must not hold up all.
 const TOPICS_AT_ONCE: usize = 16;
-
-/// How Keylane is opened.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Config {
-    /// Folder of the embedded broker, and of the spill of any other.
-    pub data: PathBuf,
-    /// A Kafka cluster, instead of the embedded broker.
-    #[cfg(feature = "kafka")]
-    pub kafka: Option<open::KafkaOptions>,
-    /// How the absence of a broker on another machine is bridged.
-    pub spill: SpillOptions,
-    /// Whether a topic is created by its first use. Without it, an unknown topic is an error.
-    pub create_topics: bool,
-    /// As what such a topic is created.
-    pub new_topic: TopicSpec,
-}
-
-impl Config {
-    /// The embedded broker in `data`; topics are created by first use.
-    pub fn embedded(data: impl Into<PathBuf>) -> Config {
-        Config {
-            data: data.into(),
-            #[cfg(feature = "kafka")]
-            kafka: None,
-            spill: SpillOptions::default(),
-            create_topics: true,
-            new_topic: TopicSpec::default(),
-        }
-    }
-
-    /// A Kafka cluster; topics are created by first use. What is produced while it is away is kept in `data`.
-    #[cfg(feature = "kafka")]
-    pub fn kafka(options: open::KafkaOptions, data: impl Into<PathBuf>) -> Config {
-        Config { kafka: Some(options), ..Config::embedded(data) }
-    }
-
-    /// How the absence of a broker on another machine is bridged.
-    pub fn spill(mut self, spill: SpillOptions) -> Config {
-        self.spill = spill;
-        self
-    }
-
-    /// Whether topics are created by their first use.
-    pub fn create_topics(mut self, create_topics: bool) -> Config {
-        self.create_topics = create_topics;
-        self
-    }
-
-    /// As what topics are created by their first use.
-    pub fn new_topic(mut self, new_topic: TopicSpec) -> Config {
-        self.new_topic = new_topic;
-        self
-    }
-}
 
 /// An opened broker, its producer, and the pipelines on it. Cheap to clone.
 #[derive(Clone)]
@@ -394,13 +341,8 @@ impl Keylane {
         Ok(self.with_those_apart(all.into_iter().collect::<Result<Vec<_>, _>>()?))
     }
 
-    /// Lanes of one pipeline, or of all, the first `limit` by `sort`.
-    pub async fn lanes(
-        &self,
-        pipeline: Option<&str>,
-        sort: LaneSort,
-        limit: usize,
-    ) -> Result<Vec<LaneStatus>, Error> {
+    /// Lanes of one pipeline, or of all, the first `limit` by `sort`. Shards that do not answer within some seconds are named.
+    pub async fn lanes(&self, pipeline: Option<&str>, sort: LaneSort, limit: usize) -> Result<Lanes, Error> {
         let running: Vec<Pipeline> = {
             let pipelines = self.inner.pipelines.lock().expect("no holder panics");
             match pipeline {
@@ -413,12 +355,8 @@ impl Keylane {
                 ],
             }
         };
-        let mut lanes = Vec::new();
-        for pipeline in running {
-            lanes.extend(pipeline.lanes(sort, limit).await);
-        }
-        crate::pipeline::sort_lanes(&mut lanes, sort, limit);
-        Ok(lanes)
+        let asked = running.iter().map(|pipeline| pipeline.lanes(sort, limit));
+        Ok(Lanes::of(join_all(asked).await, sort, limit))
     }
 }
 

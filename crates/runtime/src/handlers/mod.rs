@@ -1,12 +1,162 @@
 //! What runs on a message: the [`Handler`] trait, closures as handlers, and the handlers that come with Keylane.
 
-mod handler;
 mod http;
 mod log;
 
-pub use handler::{Attempt, Closure, Handler, IntoHandler, IntoOutcome};
+use std::fmt::Display;
+use std::future::Future;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use keylane_core::{Delivery, Outcome};
+
+use crate::Message;
+
 pub use http::{
     CONTENT_TYPE_HEADER as CONTENT_TYPE, HttpHandler, HttpSettings, HttpSettingsError, OCTET_STREAM,
     is_content_type,
 };
 pub use log::LogHandler;
+
+/// Handles messages. It borrows each, so that an attempt copies nothing; a closure that takes an owned [`Message`]
+/// is a handler too.
+///
+/// ```
+/// use keylane::{Attempt, Handler, Outcome};
+///
+/// struct Count(std::sync::atomic::AtomicU64);
+///
+/// impl Handler for Count {
+///     async fn handle(&self, attempt: Attempt<'_>) -> Outcome {
+///         self.0.fetch_add(attempt.payload().map_or(0, |p| p.len() as u64), std::sync::atomic::Ordering::Relaxed);
+///         Outcome::Done
+///     }
+/// }
+/// ```
+pub trait Handler: Send + Sync + 'static {
+    /// Handles one message. Called again for the same message if it fails, and after a crash; never for two messages
+    /// of one key at the same time.
+    fn handle<'a>(&'a self, attempt: Attempt<'a>) -> impl Future<Output = Outcome> + Send + 'a;
+
+    /// Whether a call may keep its thread from all else: by a blocking read, or by computing for long. A pipeline whose
+    /// handler does that often gives each call a thread of its own, and warns. A handler that says no is never blamed: if a
+    /// call of it takes long all the same, the machine is short of time.
+    fn may_block(&self) -> bool {
+        true
+    }
+}
+
+impl<H: Handler> Handler for Arc<H> {
+    fn handle<'a>(&'a self, attempt: Attempt<'a>) -> impl Future<Output = Outcome> + Send + 'a {
+        H::handle(self, attempt)
+    }
+
+    fn may_block(&self) -> bool {
+        H::may_block(self)
+    }
+}
+
+/// One call of a handler: a delivery, and which attempt it is. Reads like the delivery itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Attempt<'a> {
+    pub(crate) delivery: &'a Delivery,
+    pub(crate) topic: &'a Arc<str>,
+    pub(crate) number: u32,
+}
+
+impl<'a> Attempt<'a> {
+    /// Which attempt this is, from 1. A restart of Keylane starts anew.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The topic the message was read from.
+    pub fn topic(&self) -> &'a str {
+        self.topic
+    }
+
+    /// The message, to be kept beyond this attempt. Shares the buffer it was read into.
+    pub fn to_message(&self) -> Message {
+        Message::read(Arc::clone(self.topic), self.delivery.clone(), self.number)
+    }
+}
+
+impl Deref for Attempt<'_> {
+    type Target = Delivery;
+
+    fn deref(&self) -> &Delivery {
+        self.delivery
+    }
+}
+
+/// What a closure may answer with: an [`Outcome`], `()`, or a `Result` whose error is a retryable failure.
+pub trait IntoOutcome {
+    /// As an outcome.
+    fn into_outcome(self) -> Outcome;
+}
+
+impl IntoOutcome for Outcome {
+    fn into_outcome(self) -> Outcome {
+        self
+    }
+}
+
+impl IntoOutcome for () {
+    fn into_outcome(self) -> Outcome {
+        Outcome::Done
+    }
+}
+
+impl<E: Display> IntoOutcome for Result<(), E> {
+    fn into_outcome(self) -> Outcome {
+        match self {
+            Ok(()) => Outcome::Done,
+            Err(error) => Outcome::failed(error.to_string()),
+        }
+    }
+}
+
+/// What `.handle(…)` of a pipeline takes: a [`Handler`], or a closure from [`Message`] to a future.
+pub trait IntoHandler<Marker> {
+    /// The handler it becomes.
+    type Handler: Handler;
+    /// Becomes it.
+    fn into_handler(self) -> Self::Handler;
+}
+
+impl<H: Handler> IntoHandler<()> for H {
+    type Handler = H;
+
+    fn into_handler(self) -> H {
+        self
+    }
+}
+
+/// A closure as a handler.
+pub struct Closure<C, F>(C, PhantomData<fn() -> F>);
+
+impl<C, F> IntoHandler<(F,)> for C
+where
+    C: Fn(Message) -> F + Send + Sync + 'static,
+    F: Future + Send + 'static,
+    F::Output: IntoOutcome,
+{
+    type Handler = Closure<C, F>;
+
+    fn into_handler(self) -> Closure<C, F> {
+        Closure(self, PhantomData)
+    }
+}
+
+impl<C, F> Handler for Closure<C, F>
+where
+    C: Fn(Message) -> F + Send + Sync + 'static,
+    F: Future + Send + 'static,
+    F::Output: IntoOutcome,
+{
+    fn handle<'a>(&'a self, attempt: Attempt<'a>) -> impl Future<Output = Outcome> + Send + 'a {
+        let future = (self.0)(attempt.to_message());
+        async move { future.await.into_outcome() }
+    }
+}

@@ -91,11 +91,11 @@ pub(super) struct Found {
     /// In their order; none if some cannot be read: what is behind those must not be sent before they are marked.
     pub(super) rows: Vec<Row>,
     /// Rows that cannot be read, by why not.
-    pub(super) unreadable: Refused,
+    pub(super) unreadable: RefusedRows,
 }
 
 /// Rows by why they were refused.
-pub(super) type Refused = BTreeMap<String, Vec<i64>>;
+pub(super) type RefusedRows = BTreeMap<String, Vec<i64>>;
 
 /// A row whose message is durable: its number and its id.
 pub(super) type Sent = (i64, String);
@@ -232,7 +232,7 @@ impl Database {
     }
 
     /// Marks rows with why they were refused.
-    pub(super) async fn fail(&mut self, refused: &Refused) -> Result<(), Trouble> {
+    pub(super) async fn fail(&mut self, refused: &RefusedRows) -> Result<(), Trouble> {
         for (error, rows) in refused {
             // Postgres takes no zero byte in a text.
             let error: String = error.chars().filter(|sign| *sign != '\0').take(ERROR_CHARS_MAX).collect();

@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use keylane_broker::{BrokerError, ProduceError};
 use tokio::sync::watch;
 
-use super::database::{Database, Refused, Sent, Trouble};
+use super::database::{Database, RefusedRows, Sent, Trouble};
 use super::row::Row;
 use super::table::Table;
 use super::{OutboxOptions, OutboxState, OutboxStatus};
@@ -52,7 +52,7 @@ pub(super) struct Relay {
 #[derive(Default)]
 struct Outcome {
     durable: Vec<Sent>,
-    refused: Refused,
+    refused: RefusedRows,
 }
 
 impl Relay {
@@ -294,7 +294,7 @@ impl Relay {
         Ok(())
     }
 
-    async fn refuse(&mut self, database: &mut Database, refused: &Refused) -> Result<(), Trouble> {
+    async fn refuse(&mut self, database: &mut Database, refused: &RefusedRows) -> Result<(), Trouble> {
         if let Some(error) = refused.keys().next() {
             self.note(error);
             database.fail(refused).await?;

@@ -16,7 +16,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use keylane_broker::{AppendError, BrokerError, Journal};
-use keylane_core::{DeadEffect, DeadEntry, DeadReason, key_hash};
+use keylane_core::{DeadEffect, DeadReason, Death, Owner, Stored, Storing, key_hash};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -46,15 +46,22 @@ pub(crate) struct Burials {
     /// Begun with the first message that is rejected: most partitions never need it.
     task: Option<Burying>,
     /// What the task has no room for yet: bounded by the pipeline's buffer, toward which it counts.
-    waiting: VecDeque<Rejection>,
+    waiting: VecDeque<Burial>,
     /// What the task has.
     taken: usize,
 }
 
+/// A message that was rejected, and leave of its owner to store its body and its report.
+struct Burial {
+    rejection: Rejection,
+    body: Storing,
+    report: Storing,
+}
+
 /// The task that stores.
 struct Burying {
-    rejections: mpsc::Sender<Rejection>,
-    stored: mpsc::Receiver<Result<DeadEntry, BrokerError>>,
+    rejections: mpsc::Sender<Burial>,
+    stored: mpsc::Receiver<Result<Death, BrokerError>>,
     task: JoinHandle<Result<(), String>>,
 }
 
@@ -70,11 +77,14 @@ impl Burials {
         Burials { subscription, hold, task: None, waiting: VecDeque::new(), taken: 0 }
     }
 
-    /// These are to be stored, for the journal with this id.
-    pub(crate) fn add(&mut self, journal: u128, rejections: Vec<Rejection>) {
+    /// These are to be stored, for the journal with this id. Those of an epoch that is over are the next owner's.
+    pub(crate) fn add(&mut self, owner: &mut Owner, journal: u128, rejections: Vec<Rejection>) {
         let (subscription, hold) = (&self.subscription, &self.hold);
-        rejections.iter().for_each(|rejection| subscription.rejections.tell(subscription, rejection));
-        self.waiting.extend(rejections);
+        self.waiting.extend(rejections.into_iter().filter_map(|rejection| {
+            let (body, report) = (owner.storing()?, owner.storing()?);
+            subscription.rejections.tell(subscription, &rejection);
+            Some(Burial { rejection, body, report })
+        }));
         self.task.get_or_insert_with(|| {
             let (to, rejections) = mpsc::channel(STORING_MAX);
             let (stored, from) = mpsc::channel(STORING_MAX);
@@ -103,7 +113,7 @@ impl Burials {
     }
 
     /// The entry of one that is stored, or why none will be; `None` if the task has ended. Cancel safe.
-    pub(crate) async fn next(&mut self) -> Option<Result<DeadEntry, BrokerError>> {
+    pub(crate) async fn next(&mut self) -> Option<Result<Death, BrokerError>> {
         let task = self.task.as_mut()?;
         loop {
             tokio::select! {
@@ -126,8 +136,8 @@ async fn bury(
     subscription: Arc<Subscription>,
     hold: Arc<dyn Journal>,
     journal: u128,
-    mut rejections: mpsc::Receiver<Rejection>,
-    stored: mpsc::Sender<Result<DeadEntry, BrokerError>>,
+    mut rejections: mpsc::Receiver<Burial>,
+    stored: mpsc::Sender<Result<Death, BrokerError>>,
 ) {
     let mut storing = FuturesUnordered::new();
     let mut bytes = 0;
@@ -141,14 +151,12 @@ async fn bury(
                     return;
                 }
             }
-            rejection = rejections.recv(), if room => {
-                let Some(rejection) = rejection else { return };
+            burial = rejections.recv(), if room => {
+                let Some(burial) = burial else { return };
                 let (subscription, hold) = (&subscription, &*hold);
-                bytes += rejection.delivery.size();
-                storing.push(async move {
-                    let size = rejection.delivery.size();
-                    (size, store(hold, subscription, journal, &rejection).await)
-                });
+                let size = burial.rejection.delivery.size();
+                bytes += size;
+                storing.push(async move { (size, store(hold, subscription, journal, burial).await) });
             }
         }
     }
@@ -175,8 +183,9 @@ async fn store(
     hold: &dyn Journal,
     subscription: &Subscription,
     journal: u128,
-    rejection: &Rejection,
-) -> Result<DeadEntry, BrokerError> {
+    burial: Burial,
+) -> Result<Death, BrokerError> {
+    let Burial { rejection, body, report: of_report } = burial;
     let delivery = &rejection.delivery;
     let position = delivery.position();
     let report = Report {
@@ -198,17 +207,18 @@ async fn store(
         source_timestamp: delivery.appended_ms(),
     };
     let report = serde_json::to_vec(&report).expect("numbers and text are JSON");
-    let body = append(hold, entry(BODY, position, delivery.frame())).await?;
-    let report = append(hold, entry(REPORT, position, &report)).await?;
-    Ok(DeadEntry {
+    let body = append(hold, body, entry(BODY, position, delivery.frame())).await?;
+    let report = append(hold, of_report, entry(REPORT, position, &report)).await?;
+    Ok(Death {
         position,
         key_hash: delivery.key().map(|key| key_hash(journal, key)),
         effect: DeadEffect::Passed,
         reason: DeadReason::Rejected,
-        body,
+        body: Some(body),
         report: Some(report),
         tries: rejection.attempt,
         due_ms: None,
+        expires_ms: None,
         priority: PRIORITY,
         command: None,
     })
@@ -224,11 +234,11 @@ fn entry(kind: u8, position: u64, bytes: &[u8]) -> Bytes {
 }
 
 /// Appends until it is acknowledged. Fails only where nothing more will ever be taken.
-async fn append(hold: &dyn Journal, entry: Bytes) -> Result<u64, BrokerError> {
+async fn append(hold: &dyn Journal, storing: Storing, entry: Bytes) -> Result<Stored, BrokerError> {
     let mut wait_ms = AGAIN_MS;
     loop {
         match hold.append(entry.clone(), None).await {
-            Ok(position) => return Ok(position),
+            Ok(position) => return Ok(storing.acknowledged(position)),
             Err(AppendError::Stopped(why)) => return Err(BrokerError::Stopped(why)),
             Err(error) => {
                 tracing::error!(%error, "a dead letter was not stored; its key waits, and it is tried again");

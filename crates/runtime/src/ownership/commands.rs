@@ -2,7 +2,7 @@
 //!
 //! A shard takes commands once a pass. While its channel is full the owner must not wait for it, since it would hear
 //! nothing meanwhile: commands wait here. Kept: at most one of each kind waits, since what counts is gathered in one
-//! command, and the newest of suspending and verifying stands for all of them.
+//! command, and the newest of suspending and verifying stands for all of them; but each epoch is dropped by itself.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use crate::shard::{Command, Wakes};
+use crate::shard::{ShardCommand, Wakes};
 use crate::tasks::Tasks;
 
 /// What waits for room in a shard's channel.
 pub(super) struct Outbox {
-    shard: mpsc::Sender<Command>,
+    shard: mpsc::Sender<ShardCommand>,
     wakes: Arc<Wakes>,
-    waiting: VecDeque<Command>,
+    waiting: VecDeque<ShardCommand>,
 }
 
 impl Outbox {
-    pub(super) fn new(shard: mpsc::Sender<Command>, wakes: Arc<Wakes>) -> Outbox {
+    pub(super) fn new(shard: mpsc::Sender<ShardCommand>, wakes: Arc<Wakes>) -> Outbox {
         Outbox { shard, wakes, waiting: VecDeque::new() }
     }
 
     /// Sends a command, behind all that were sent before.
-    pub(super) fn send(&mut self, command: Command) {
+    pub(super) fn send(&mut self, command: ShardCommand) {
         if !self.waiting.is_empty() {
             return self.wait(command);
         }
@@ -38,25 +38,27 @@ impl Outbox {
         }
     }
 
-    fn wait(&mut self, command: Command) {
+    fn wait(&mut self, command: ShardCommand) {
         match command {
-            Command::Counted { partition, epoch, dead } => {
+            ShardCommand::Counted { partition, epoch, dead } => {
                 let before = self.waiting.iter_mut().find_map(|waiting| match waiting {
-                    Command::Counted { epoch: of, dead, .. } if *of == epoch => Some(dead),
+                    ShardCommand::Counted { epoch: of, dead, .. } if *of == epoch => Some(dead),
                     _ => None,
                 });
                 match before {
                     Some(before) => before.extend(dead),
-                    None => self.waiting.push_back(Command::Counted { partition, epoch, dead }),
+                    None => self.waiting.push_back(ShardCommand::Counted { partition, epoch, dead }),
                 }
             }
-            Command::Suspend { .. } | Command::Verified { .. } => {
-                self.waiting
-                    .retain(|waiting| !matches!(waiting, Command::Suspend { .. } | Command::Verified { .. }));
+            ShardCommand::Suspend { .. } | ShardCommand::Verified { .. } => {
+                self.waiting.retain(|waiting| {
+                    !matches!(waiting, ShardCommand::Suspend { .. } | ShardCommand::Verified { .. })
+                });
                 self.waiting.push_back(command);
             }
-            Command::Drop { .. } => {
-                self.waiting.clear();
+            ShardCommand::Drop { .. } => {
+                // What was to be dropped before may be what the shard has.
+                self.waiting.retain(|waiting| matches!(waiting, ShardCommand::Drop { .. }));
                 self.waiting.push_back(command);
             }
             command => self.waiting.push_back(command),
@@ -105,17 +107,17 @@ mod tests {
         let (shard, mut commands) = mpsc::channel(1);
         let mut outbox = Outbox::new(shard, Arc::default());
         for position in 0..100 {
-            outbox.send(Command::Counted { partition: 0, epoch: 7, dead: vec![position] });
-            outbox.send(Command::Suspend { partition: 0, epoch: 7 });
-            outbox.send(Command::Verified { partition: 0, epoch: 7, pauses: position });
+            outbox.send(ShardCommand::Counted { partition: 0, epoch: 7, dead: vec![position] });
+            outbox.send(ShardCommand::Suspend { partition: 0, epoch: 7 });
+            outbox.send(ShardCommand::Verified { partition: 0, epoch: 7, pauses: position });
         }
         assert!(outbox.waiting.len() <= 2, "{} wait", outbox.waiting.len());
         let sending = tokio::spawn(outbox.send_all());
         let (mut dead, mut verified) = (Vec::new(), None);
         while let Some(command) = commands.recv().await {
             match command {
-                Command::Counted { dead: more, .. } => dead.extend(more),
-                Command::Verified { pauses, .. } => verified = Some(pauses),
+                ShardCommand::Counted { dead: more, .. } => dead.extend(more),
+                ShardCommand::Verified { pauses, .. } => verified = Some(pauses),
                 _ => {}
             }
         }
@@ -128,11 +130,33 @@ mod tests {
     async fn a_partition_that_is_dropped_needs_no_other_command() {
         let (shard, mut commands) = mpsc::channel(1);
         let mut outbox = Outbox::new(shard, Arc::default());
-        outbox.send(Command::End);
-        outbox.send(Command::Drain { partition: 0, epoch: 7 });
-        outbox.send(Command::Drop { partition: 0, epoch: 7 });
-        assert!(matches!(commands.recv().await, Some(Command::End)));
+        outbox.send(ShardCommand::End);
+        outbox.send(ShardCommand::Drain { partition: 0, epoch: 7 });
+        outbox.send(ShardCommand::Drop { partition: 0, epoch: 7 });
+        assert!(matches!(commands.recv().await, Some(ShardCommand::End)));
         outbox.sends().await;
-        assert!(outbox.is_empty() && matches!(commands.recv().await, Some(Command::Drop { .. })));
+        assert!(outbox.is_empty() && matches!(commands.recv().await, Some(ShardCommand::Drop { .. })));
+    }
+
+    /// ORD-9, P9: an owner that lost a partition twice while its shard stood still has both epochs dropped: the shard has the
+    /// first.
+    #[tokio::test]
+    async fn a_partition_that_is_lost_again_is_dropped_as_it_was_before_too() {
+        let (shard, mut commands) = mpsc::channel(1);
+        let mut outbox = Outbox::new(shard, Arc::default());
+        outbox.send(ShardCommand::End);
+        outbox.send(ShardCommand::Drop { partition: 0, epoch: 7 });
+        outbox.send(ShardCommand::Suspend { partition: 0, epoch: 8 });
+        outbox.send(ShardCommand::Drop { partition: 0, epoch: 8 });
+        assert_eq!(outbox.waiting.len(), 2, "the newer epoch needs nothing but to be dropped");
+        let sending = tokio::spawn(outbox.send_all());
+        let mut dropped = Vec::new();
+        while let Some(command) = commands.recv().await {
+            if let ShardCommand::Drop { epoch, .. } = command {
+                dropped.push(epoch);
+            }
+        }
+        sending.await.expect("it ends");
+        assert_eq!(dropped, [7, 8]);
     }
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use keylane_broker::{AppendError, BrokerError, Journal, Reader};
 use keylane_core::{Action, Appended, Input, Owner, Record, Setup, State, StepBack, Stop};
 
-use super::assignment::Told;
+use super::assignment::Assignment;
 use super::bodies::Burials;
 use super::commands::Outbox;
 use super::event::{Sure, UnderWay};
@@ -19,7 +19,7 @@ use super::journal::Listening;
 use super::mail::{Alive, Letters};
 use super::mirror::Mirror;
 use super::task::{AGAIN_MS, Ended, Own, ended};
-use crate::shard::{Command, Link, Start};
+use crate::shard::{Link, ShardCommand, Start};
 use crate::status::PartitionState;
 
 /// One try at owning.
@@ -52,7 +52,7 @@ impl<'a> Epoch<'a> {
                 incarnation: own.topic.incarnation,
                 partitions: own.topic.partitions,
             },
-            former: own.gates.former(),
+            former: own.limits.former(),
             format: at.flaws.format(),
             order: at.order,
             start: own.start,
@@ -125,13 +125,25 @@ impl<'a> Epoch<'a> {
                 self.counted(epoch, dead.iter().map(|dead| dead.position).collect(), low);
             }
             Action::Cut { below } => self.cut(below),
+            // Nothing is held or commanded yet, so that nothing of a lane changes by these.
+            Action::Changed { .. } | Action::Due { .. } | Action::CutHold { .. } => {}
+            Action::Move { storing, .. } | Action::StoreChunks { storing, .. } => {
+                return ControlFlow::Continue(Next::Act(self.step(Input::GivenUp(storing))));
+            }
+            Action::ReadChunks { position, .. } => {
+                return ControlFlow::Continue(Next::Act(self.step(Input::Chunks { position, chunks: None })));
+            }
+            Action::StoreAgain { position } => {
+                let why = format!("the body of the dead letter at {position} lies where its hold is cut");
+                return ControlFlow::Break(Ended::Again(why));
+            }
             Action::Drain => {
                 self.own.view.set(PartitionState::Draining, None);
                 if self.under_way.starting.take().is_some() {
                     // The shard was told nothing yet, so that nothing runs.
                     return ControlFlow::Continue(Next::Act(self.step(Input::Quiet)));
                 }
-                self.tell(|partition, epoch| Command::Drain { partition, epoch });
+                self.tell(|partition, epoch| ShardCommand::Drain { partition, epoch });
             }
             Action::StepBack(why) => self.step_back(why),
             Action::Stop(why) => {
@@ -156,10 +168,10 @@ impl<'a> Epoch<'a> {
         self.owner.step(input)
     }
 
-    pub(super) fn told(&mut self, told: Told) -> Action {
-        match told {
-            Told::Yours | Told::Revoked => self.step(Input::Revoked),
-            Told::Lost => self.step(Input::Lost),
+    pub(super) fn reassigned(&mut self, assignment: Assignment) -> Action {
+        match assignment {
+            Assignment::Yours | Assignment::Revoked => self.step(Input::Revoked),
+            Assignment::Lost => self.step(Input::Lost),
         }
     }
 
@@ -192,7 +204,7 @@ impl<'a> Epoch<'a> {
     /// by our own commit before anything starts (COM-3).
     fn open_reader(&mut self, epoch: u64) {
         let (at, partition) = (Arc::clone(&self.own.subscription), self.own.partition);
-        self.own.gates.learn(self.state());
+        self.own.limits.learn(self.state());
         let from = self.state().settled.low();
         let ahead_bytes = at.ahead_bytes / self.own.topic.partitions.max(1) as usize;
         let replaced = self.mirror.replaces.take().map(|low| self.commit_of(epoch, low));
@@ -209,10 +221,10 @@ impl<'a> Epoch<'a> {
     pub(super) fn start(&mut self, epoch: u64, reader: Box<dyn Reader>) -> Action {
         let settled = self.state().settled.clone();
         let (partition, low) = (self.own.partition, settled.low());
-        let reader = self.own.gates.guard(partition, reader, low);
+        let reader = self.own.limits.guard(partition, reader, low);
         self.epoch = Some(epoch);
         self.link = Arc::default();
-        self.own.view.started(epoch, self.state(), Arc::clone(&self.link), Arc::clone(&self.own.gates));
+        self.own.view.started(epoch, self.state(), Arc::clone(&self.link), Arc::clone(&self.own.limits));
         let topic = &*self.own.subscription.topic;
         tracing::info!(topic, partition, epoch, from = low, "a partition is owned");
         // A predecessor that died may not have mirrored all that counts.
@@ -221,7 +233,14 @@ impl<'a> Epoch<'a> {
         }
         self.link.tick(self.now_ms());
         let (link, pauses) = (Arc::clone(&self.link), self.sure_pauses());
-        self.outbox.send(Command::Start(Box::new(Start { partition, epoch, settled, reader, link, pauses })));
+        self.outbox.send(ShardCommand::Start(Box::new(Start {
+            partition,
+            epoch,
+            settled,
+            reader,
+            link,
+            pauses,
+        })));
         self.tick()
     }
 
@@ -259,7 +278,7 @@ impl<'a> Epoch<'a> {
 
     /// The shard forgets the partition.
     fn drop_shard(&mut self) {
-        self.tell(|partition, epoch| Command::Drop { partition, epoch });
+        self.tell(|partition, epoch| ShardCommand::Drop { partition, epoch });
         self.burials.forget();
         // It could go back behind the next owner's.
         self.own.subscription.committer.forget(self.own.partition);
@@ -273,7 +292,7 @@ impl<'a> Epoch<'a> {
         self.outbox.leave(&self.own.subscription.tasks);
     }
 
-    pub(super) fn tell(&mut self, command: impl FnOnce(u32, u64) -> Command) {
+    pub(super) fn tell(&mut self, command: impl FnOnce(u32, u64) -> ShardCommand) {
         if let Some(epoch) = self.epoch {
             self.outbox.send(command(self.own.partition, epoch));
         }

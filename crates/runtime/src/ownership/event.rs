@@ -7,9 +7,9 @@ use std::future::pending;
 
 use futures_util::future::BoxFuture;
 use keylane_broker::{BrokerError, Commit, JournalPage, Reader};
-use keylane_core::{Action, Appended, Committed, DeadEntry, Input, Ranges};
+use keylane_core::{Action, Appended, Committed, Death, Input, Ranges};
 
-use super::assignment::Told;
+use super::assignment::Assignment;
 use super::epoch::Epoch;
 use super::journal::Reading;
 use super::task::{AGAIN_MS, Ended, ended};
@@ -48,7 +48,7 @@ pub(super) enum Sure {
 
 /// What happened.
 pub(super) enum Event {
-    Told(Told),
+    Assignment(Assignment),
     Appended(Result<Appended, Ended>),
     Page(Result<JournalPage, BrokerError>),
     Landed(Result<(), BrokerError>),
@@ -56,7 +56,7 @@ pub(super) enum Event {
     Started(Result<Opened, BrokerError>),
     Confirmed(Sure, bool),
     Proven(Option<u128>),
-    Buried(Option<Result<DeadEntry, BrokerError>>),
+    Buried(Option<Result<Death, BrokerError>>),
     Mail,
     /// Nothing to be told: something went its way.
     Done,
@@ -79,7 +79,7 @@ impl Epoch<'_> {
         let calls = &mut self.under_way;
         tokio::select! {
             biased;
-            told = self.own.news.next() => Event::Told(told),
+            assignment = self.own.assignment.next() => Event::Assignment(assignment),
             appended = answer(&mut calls.appending) => Event::Appended(appended),
             page = Reading::answer(&mut calls.reading) => Event::Page(page),
             landed = self.journal.beyond(next), if listens && !deaf => Event::Landed(landed),
@@ -98,7 +98,7 @@ impl Epoch<'_> {
     /// Tells the owner what happened.
     pub(super) fn happened(&mut self, event: Event) -> Result<Action, Ended> {
         match event {
-            Event::Told(told) => Ok(self.told(told)),
+            Event::Assignment(assignment) => Ok(self.reassigned(assignment)),
             Event::Appended(appended) => Ok(self.step(Input::Appended(appended?))),
             Event::Page(page) => self.page(page),
             Event::Landed(landed) => self.landed(landed),
@@ -115,7 +115,7 @@ impl Epoch<'_> {
                 Ok(self.start(epoch, reader))
             }
             // It was revoked, which is known: what runs is finished and put on record all the same (ORD-9).
-            Event::Confirmed(_, false) if self.own.news.given_up() => Ok(self.tick()),
+            Event::Confirmed(_, false) if self.own.assignment.given_up() => Ok(self.tick()),
             Event::Confirmed(_, false) => Ok(self.step(Input::Lost)),
             Event::Confirmed(Sure::Confirmed, true) => Ok(self.step(Input::Confirmed)),
             Event::Confirmed(Sure::Paused, true) => Ok(self.step(Input::Paused)),

@@ -44,7 +44,7 @@ impl Follow {
                 tasks: self.tasks.clone(),
                 stop: self.stop.clone(),
                 left,
-                gates: Arc::default(),
+                limits: Arc::default(),
                 owner_runs,
             };
             let ended = self.tasks.supervise(TaskKind::Group, assign.run()).await;

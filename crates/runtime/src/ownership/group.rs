@@ -9,15 +9,16 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use keylane_broker::{BrokerError, Change, Ends, Membership, Topic};
+use keylane_core::ErrorCode;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use super::assignment::{News, Teller, Told, news};
+use super::assignment::{Assignment, AssignmentReceiver, AssignmentSender, assignment};
 use super::follow::OwnerRuns;
-use super::growth::{Gates, growth_of, open_gates};
+use super::growth::{ReadLimits, growth_of, lift_limits};
 use super::task::Own;
 use crate::pipeline::{PartitionView, Subscription, Views, all};
-use crate::shard::{Command, Pauses, Wakes};
+use crate::shard::{Pauses, ShardCommand, Wakes};
 use crate::status::PartitionState;
 use crate::tasks::{TaskKind, Tasks};
 
@@ -76,7 +77,7 @@ impl Asks {
 /// Where a partition's messages are handled.
 #[derive(Clone)]
 pub(crate) struct ShardDoor {
-    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) commands: mpsc::Sender<ShardCommand>,
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) pauses: Arc<Pauses>,
 }
@@ -93,7 +94,7 @@ pub(crate) struct Assign {
     pub(crate) stop: watch::Receiver<Stopping>,
     /// The group was left, since nothing may be read of its topic.
     pub(crate) left: bool,
-    pub(crate) gates: Arc<Gates>,
+    pub(crate) limits: Arc<ReadLimits>,
     pub(crate) owner_runs: OwnerRuns,
 }
 
@@ -109,18 +110,18 @@ pub(crate) enum Stopping {
 }
 
 struct Owned {
-    teller: Teller,
+    sender: AssignmentSender,
     task: JoinHandle<()>,
 }
 
 impl Owned {
     /// Waits until it has drained, or drops it too when its successor is to be dropped.
-    async fn end(mut self, successor: &mut News) {
-        self.teller.tell(Told::Revoked);
+    async fn end(mut self, successor: &mut AssignmentReceiver) {
+        self.sender.tell(Assignment::Revoked);
         tokio::select! {
             biased;
             _ = &mut self.task => return,
-            () = successor.lost() => self.teller.tell(Told::Lost),
+            () = successor.lost() => self.sender.tell(Assignment::Lost),
         }
         let _ = self.task.await;
     }
@@ -183,9 +184,9 @@ impl Assign {
             self.membership = join_after_pause(&at, &self.topic).await?;
             self.left = false;
         }
-        self.gates = Gates::new(growth);
-        let (gates, at) = (Arc::downgrade(&self.gates), Arc::downgrade(&at));
-        self.tasks.keep(TaskKind::Gates, move || open_gates(gates.clone(), at.clone()));
+        self.limits = ReadLimits::new(growth);
+        let (limits, at) = (Arc::downgrade(&self.limits), Arc::downgrade(&at));
+        self.tasks.keep(TaskKind::ReadLimits, move || lift_limits(limits.clone(), at.clone()));
         for view in all(&self.views) {
             view.set(PartitionState::Idle, None);
         }
@@ -195,8 +196,7 @@ impl Assign {
     /// The topic as it is now, which may have more partitions.
     async fn look_again(&mut self) -> Result<(), BrokerError> {
         let at = &self.subscription;
-        let unknown = || BrokerError::UnknownTopic(at.topic.to_string());
-        let there = at.broker.topic(&at.topic).await?.ok_or_else(unknown)?;
+        let there = at.topic_there().await?;
         if there.incarnation != self.topic.incarnation {
             return Err(BrokerError::Recreated(there.name));
         }
@@ -262,11 +262,11 @@ impl Assign {
         let why = said(error);
         tracing::error!(topic = &*self.subscription.topic, why, "a pipeline has stopped");
         for own in owned.values() {
-            own.teller.tell(Told::Revoked);
+            own.sender.tell(Assignment::Revoked);
         }
         self.leave().await;
-        let tasks: Vec<_> = std::mem::take(owned).into_values().map(|own| (own.teller, own.task)).collect();
-        let (tellers, tasks): (Vec<_>, Vec<_>) = tasks.into_iter().unzip();
+        let tasks: Vec<_> = std::mem::take(owned).into_values().map(|own| (own.sender, own.task)).collect();
+        let (senders, tasks): (Vec<_>, Vec<_>) = tasks.into_iter().unzip();
         let mut ended = Box::pin(join_all(tasks));
         let mut drained = false;
         let mut dropping = stop.clone();
@@ -274,7 +274,7 @@ impl Assign {
             tokio::select! {
                 biased;
                 () = reached(&mut dropping, Stopping::Drop) => {
-                    tellers.iter().for_each(|teller| teller.tell(Told::Lost));
+                    senders.iter().for_each(|sender| sender.tell(Assignment::Lost));
                     return false;
                 }
                 Some(first) = asked.recv() => self.answer(first, asked).await,
@@ -319,7 +319,7 @@ impl Assign {
         stop: &mut Stop,
     ) -> Result<(), BrokerError> {
         for own in owned.values() {
-            own.teller.tell(Told::Revoked);
+            own.sender.tell(Assignment::Revoked);
         }
         self.membership.leave().await;
         let (subscription, topic) = (Arc::clone(&self.subscription), self.topic.clone());
@@ -379,13 +379,13 @@ impl Assign {
             }
             Change::Revoked(partition) => {
                 if let Some(own) = owned.get(&partition) {
-                    own.teller.tell(Told::Revoked);
+                    own.sender.tell(Assignment::Revoked);
                 }
                 self.membership.gave_up(partition).await;
             }
             Change::Lost(partition) => {
                 if let Some(own) = owned.get(&partition) {
-                    own.teller.tell(Told::Lost);
+                    own.sender.tell(Assignment::Lost);
                 }
             }
             _ => {}
@@ -395,7 +395,7 @@ impl Assign {
     /// An owner for a partition; one that still drains ends first.
     fn owner_of(&self, partition: u32, asks: Asks, before: Option<Owned>) -> Owned {
         let door = self.shards[partition as usize % self.shards.len()].clone();
-        let (teller, news) = news();
+        let (sender, assignment) = assignment();
         let own = Own {
             subscription: Arc::clone(&self.subscription),
             topic: self.topic.clone(),
@@ -405,10 +405,10 @@ impl Assign {
             shard: door.commands,
             wakes: door.wakes,
             pauses: door.pauses,
-            news,
+            assignment,
             asks,
             view: Arc::clone(&self.views.read().expect("no holder panics")[partition as usize]),
-            gates: Arc::clone(&self.gates),
+            limits: Arc::clone(&self.limits),
         };
         let runs = self.owner_runs.clone();
         let task = self.tasks.spawn(async move {
@@ -416,25 +416,25 @@ impl Assign {
             let _runs = runs;
             let mut own = own;
             if let Some(before) = before {
-                before.end(&mut own.news).await;
+                before.end(&mut own.assignment).await;
             }
             // It may have gone elsewhere meanwhile.
-            if own.news.is_yours() {
+            if own.assignment.is_yours() {
                 own.run().await;
             }
         });
-        Owned { teller, task }
+        Owned { sender, task }
     }
 
     /// Drains all, and drops what has not ended when the deadline passes.
     async fn give_all_up(&mut self, owned: BTreeMap<u32, Owned>, asked: Asked) {
         // Questions that wait in it end with it: an owner would wait for their answer for ever.
         drop(asked);
-        let mut tellers = Vec::new();
+        let mut senders = Vec::new();
         let mut tasks = Vec::new();
         for own in owned.into_values() {
-            own.teller.tell(Told::Revoked);
-            tellers.push(own.teller);
+            own.sender.tell(Assignment::Revoked);
+            senders.push(own.sender);
             tasks.push(own.task);
         }
         let mut all = join_all(tasks);
@@ -443,8 +443,8 @@ impl Assign {
             _ = &mut all => return,
             () = reached(&mut self.stop, Stopping::Drop) => {}
         }
-        for teller in tellers {
-            teller.tell(Told::Lost);
+        for sender in senders {
+            sender.tell(Assignment::Lost);
         }
         all.await;
     }
@@ -460,7 +460,7 @@ fn said(error: &BrokerError) -> String {
     match *error {
         BrokerError::Partitions { there, asked, .. } => {
             let why = keylane_core::Stop::OtherPartitions { recorded: asked, found: there };
-            format!("{}: {why}", why.code().unwrap_or_default())
+            format!("{}: {why}", ErrorCode::OtherPartitionCount)
         }
         _ => format!("{}: {error}", crate::error::broker_code(error)),
     }
@@ -476,9 +476,7 @@ async fn join_after_pause(at: &Subscription, before: &Topic) -> Result<Box<dyn M
     tokio::time::sleep_until(at.clock.instant(at.clock.now_ms() + REJOIN_MS)).await;
     let mut membership = at.broker.join(&at.group, &at.topic, &at.node).await?;
     // Looked at behind the joining: what it is now it was then, since no topic becomes again what it was.
-    let there = at.broker.topic(&at.topic).await;
-    let there = there.and_then(|there| there.ok_or_else(|| BrokerError::UnknownTopic(at.topic.to_string())));
-    match there.and_then(|there| before.same(&there)) {
+    match at.topic_there().await.and_then(|there| before.same(&there)) {
         Ok(()) => Ok(membership),
         Err(error) => {
             membership.leave().await;

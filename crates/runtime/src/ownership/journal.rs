@@ -14,12 +14,13 @@ use keylane_core::{Action, Input};
 
 use super::epoch::Epoch;
 use super::task::{AGAIN_MS, Ended, ended, passes};
-use crate::shard::{Command, Pauses};
+use crate::shard::{Pauses, ShardCommand};
 
 /// Bytes of a journal read at a time: a take-over reads one snapshot and about as much again.
 const PAGE_BYTES: usize = 512 * 1024;
-/// The longest time between two tries to read.
-const READ_AGAIN_MS_MAX: u64 = 5_000;
+/// The longest time between two tries to read: a third of the silence after which a claimant fences an owner. A journal that
+/// answers again is so read in time, and an owner that drains is heard before its successor takes it for dead (BRK-7).
+const READ_AGAIN_MS_MAX: u64 = 1_000;
 /// For so long an owner starts messages on a journal that it could not read on: a third of the silence after which a
 /// claimant fences it, and the pause of a process that must be noticed (ORD-12).
 const UNREAD_MS: u64 = 1_000;
@@ -242,7 +243,7 @@ impl Epoch<'_> {
         let why = if now_ms < listening.unwritten_ms() { UNREAD } else { UNWRITTEN };
         tracing::warn!(partition = self.own.partition, why, "a partition starts nothing for now");
         self.own.view.hold(Some(why));
-        self.tell(|partition, epoch| Command::Suspend { partition, epoch });
+        self.tell(|partition, epoch| ShardCommand::Suspend { partition, epoch });
         Some(self.step(Input::Paused))
     }
 
@@ -263,7 +264,7 @@ impl Epoch<'_> {
         self.listening.suspended = false;
         self.own.view.hold(None);
         let pauses = self.listening.look.pauses;
-        self.tell(|partition, epoch| Command::Verified { partition, epoch, pauses });
+        self.tell(|partition, epoch| ShardCommand::Verified { partition, epoch, pauses });
         None
     }
 

@@ -1,11 +1,11 @@
 //! What a shard left for its owner, and whether the shard moves at all.
 
 use keylane_broker::BrokerError;
-use keylane_core::{Action, DeadEntry, Input, Ranges};
+use keylane_core::{Action, Death, Input, Ranges};
 
 use super::epoch::Epoch;
 use super::event::Sure;
-use super::task::{Ended, LOOK_MS};
+use super::task::{Ended, SHARD_EVERY_MS};
 use crate::shard::Mail;
 
 /// A shard that has not ticked for so long gives its partitions up (ORD-12).
@@ -56,7 +56,7 @@ impl Epoch<'_> {
         }
         if !rejected.is_empty() {
             let journal = self.state().journal.expect("an owned journal has an id");
-            self.burials.add(journal, rejected);
+            self.burials.add(&mut self.owner, journal, rejected);
         }
         let letters = &mut self.letters;
         letters.broken = letters.broken.take().or(broken);
@@ -112,7 +112,7 @@ impl Epoch<'_> {
         self.under_way.confirming.is_some() || paused_ms > Some(CONFIRM_AFTER_MS)
     }
 
-    pub(super) fn finished(&mut self, done: &Ranges, dead: &[DeadEntry]) -> Action {
+    pub(super) fn finished(&mut self, done: &Ranges, dead: &[Death]) -> Action {
         match self.epoch {
             Some(epoch) if !done.is_empty() || !dead.is_empty() => {
                 self.step(Input::Finished { epoch, done, dead })
@@ -133,12 +133,12 @@ pub(super) struct Alive {
 impl Alive {
     /// When to look next.
     pub(super) fn look_ms(&self) -> u64 {
-        self.looked_ms + LOOK_MS
+        self.looked_ms + SHARD_EVERY_MS
     }
 
     /// True if the shard has not ticked for [`STALLED_MS`], though the owner looked all the time.
     pub(super) fn stalled(&mut self, ticked_ms: u64, now_ms: u64) -> bool {
-        if ticked_ms != self.ticked_ms || now_ms > self.looked_ms + 2 * LOOK_MS {
+        if ticked_ms != self.ticked_ms || now_ms > self.looked_ms + 2 * SHARD_EVERY_MS {
             (self.ticked_ms, self.since_ms) = (ticked_ms, now_ms);
         }
         self.looked_ms = now_ms;
@@ -152,7 +152,7 @@ mod tests {
 
     /// Looks as often as an owner does, until `until_ms`, at a shard that last ticked at `ticked_ms`.
     fn look(alive: &mut Alive, ticked_ms: u64, from_ms: u64, until_ms: u64) -> Option<u64> {
-        (from_ms..=until_ms).step_by(LOOK_MS as usize).find(|now_ms| alive.stalled(ticked_ms, *now_ms))
+        (from_ms..=until_ms).step_by(SHARD_EVERY_MS as usize).find(|now_ms| alive.stalled(ticked_ms, *now_ms))
     }
 
     /// ORD-12.
@@ -168,18 +168,24 @@ mod tests {
     #[test]
     fn a_shard_that_ticks_has_not_stalled() {
         let mut alive = Alive::default();
-        assert!((0..100).all(|round| !alive.stalled(round, round * LOOK_MS)));
+        assert!((0..100).all(|round| !alive.stalled(round, round * SHARD_EVERY_MS)));
         // Its minute begins with its last tick, not with the first look.
-        assert_eq!(look(&mut alive, 99, 100 * LOOK_MS, 1_000 * LOOK_MS), Some(106 * LOOK_MS));
+        assert_eq!(
+            look(&mut alive, 99, 100 * SHARD_EVERY_MS, 1_000 * SHARD_EVERY_MS),
+            Some(106 * SHARD_EVERY_MS)
+        );
     }
 
     /// ORD-12: the owner slept with its shard.
     #[test]
     fn time_in_which_the_owner_did_not_look_does_not_count() {
         let mut alive = Alive::default();
-        assert_eq!(look(&mut alive, 5, 0, 5 * LOOK_MS), None);
+        assert_eq!(look(&mut alive, 5, 0, 5 * SHARD_EVERY_MS), None);
         let awake_ms = 10 * STALLED_MS;
         assert!(!alive.stalled(5, awake_ms), "the shard has had no time to tick");
-        assert_eq!(look(&mut alive, 5, awake_ms, 20 * STALLED_MS), Some(awake_ms + STALLED_MS + LOOK_MS));
+        assert_eq!(
+            look(&mut alive, 5, awake_ms, 20 * STALLED_MS),
+            Some(awake_ms + STALLED_MS + SHARD_EVERY_MS)
+        );
     }
 }

@@ -11,7 +11,7 @@ use keylane_broker::Commit;
 use keylane_core::commit_metadata;
 
 use super::epoch::Epoch;
-use crate::shard::Command;
+use crate::shard::ShardCommand;
 
 /// What is released waits at most this long for the broker's commit: below the silence that a successor takes for death.
 const COMMIT_LAST_MS: u64 = 1_000;
@@ -45,7 +45,7 @@ impl Epoch<'_> {
             return;
         }
         self.commit(epoch, low);
-        self.outbox.send(Command::Counted { partition: self.own.partition, epoch, dead });
+        self.outbox.send(ShardCommand::Counted { partition: self.own.partition, epoch, dead });
     }
 
     /// The broker's commit is to follow to the lowest position that is not settled.

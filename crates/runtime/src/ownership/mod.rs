@@ -25,5 +25,5 @@ pub(crate) use committer::{Committer, keep_committing};
 pub(crate) use follow::Follow;
 pub(crate) use group::{ShardDoor, Stopping};
 pub use growth::Accepted;
-pub(crate) use growth::Gates;
+pub(crate) use growth::ReadLimits;
 pub use upgrade::Upgraded;

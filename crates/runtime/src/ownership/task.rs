@@ -9,20 +9,20 @@ use std::sync::Arc;
 use keylane_broker::{BrokerError, Journal, Topic};
 use tokio::sync::{mpsc, oneshot};
 
-use super::assignment::{News, Told};
+use super::assignment::{Assignment, AssignmentReceiver};
 use super::commands::Outbox;
 use super::epoch::Epoch;
 use super::group::Asks;
-use super::growth::{self, Gates};
+use super::growth::{self, ReadLimits};
 use crate::pipeline::{PartitionView, Subscription};
-use crate::shard::{Command, Pauses, Wakes};
+use crate::shard::{Pauses, ShardCommand, Wakes};
 use crate::status::{LaneSort, PartitionState};
 use crate::tasks::TaskKind;
 
 /// Between two tries of something that a broker did not do.
 pub(super) const AGAIN_MS: u64 = 200;
 /// How often an owner looks whether its shard is alive.
-pub(super) const LOOK_MS: u64 = 10_000;
+pub(super) const SHARD_EVERY_MS: u64 = 10_000;
 
 /// What one partition's owner works with.
 pub(crate) struct Own {
@@ -31,13 +31,13 @@ pub(crate) struct Own {
     pub(crate) partition: u32,
     pub(crate) instance: u128,
     pub(crate) start: u64,
-    pub(crate) shard: mpsc::Sender<Command>,
+    pub(crate) shard: mpsc::Sender<ShardCommand>,
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) pauses: Arc<Pauses>,
-    pub(crate) news: News,
+    pub(crate) assignment: AssignmentReceiver,
     pub(crate) asks: Asks,
     pub(crate) view: Arc<PartitionView>,
-    pub(crate) gates: Arc<Gates>,
+    pub(crate) limits: Arc<ReadLimits>,
 }
 
 /// How owning ended.
@@ -62,7 +62,7 @@ impl Own {
                 Err(why) => {
                     // Nobody puts on record what its shard does now: that must not go on.
                     let mut outbox = Outbox::new(self.shard.clone(), Arc::clone(&self.wakes));
-                    outbox.send(Command::Forget { partition: self.partition });
+                    outbox.send(ShardCommand::Forget { partition: self.partition });
                     outbox.leave(&tasks);
                     self.subscription.committer.forget(self.partition);
                     Ended::Again(why)
@@ -73,7 +73,7 @@ impl Own {
                 Ended::Again(why) => {
                     tracing::warn!(partition = self.partition, why, "a partition starts over");
                     self.view.set(PartitionState::Claiming, Some(why));
-                    if self.news.given_up() || self.pause(AGAIN_MS * 5).await.is_some() {
+                    if self.assignment.given_up() || self.pause(AGAIN_MS * 5).await.is_some() {
                         break;
                     }
                 }
@@ -81,7 +81,7 @@ impl Own {
                     let why = "its shard has not moved for a minute; it is claimed again when that moves";
                     tracing::error!(partition = self.partition, why, "a partition has stopped");
                     self.view.set(PartitionState::Stopped, Some(why.to_owned()));
-                    if self.news.given_up() || self.until_the_shard_moves().await.is_some() {
+                    if self.assignment.given_up() || self.until_the_shard_moves().await.is_some() {
                         // Nobody has to look at what is another's.
                         self.view.set(PartitionState::Idle, None);
                         break;
@@ -91,9 +91,11 @@ impl Own {
                     tracing::error!(partition = self.partition, why, "a partition has stopped");
                     self.view.set(PartitionState::Stopped, Some(why));
                     // Nothing is guessed: it stays as it is until somebody acts, or it is assigned elsewhere.
-                    if !self.news.given_up() {
-                        self.news.next().await;
+                    if !self.assignment.given_up() {
+                        self.assignment.next().await;
                     }
+                    // Nobody has to look at what is another's.
+                    self.view.set(PartitionState::Idle, None);
                     break;
                 }
             }
@@ -101,21 +103,21 @@ impl Own {
         self.view.idle();
     }
 
-    /// Waits, unless there is news.
-    async fn pause(&mut self, ms: u64) -> Option<Told> {
+    /// Waits, unless the assignment changes.
+    async fn pause(&mut self, ms: u64) -> Option<Assignment> {
         let until = self.subscription.clock.instant(self.subscription.clock.now_ms() + ms);
         tokio::select! {
             biased;
-            told = self.news.next() => Some(told),
+            assignment = self.assignment.next() => Some(assignment),
             () = tokio::time::sleep_until(until) => None,
         }
     }
 
-    /// Waits until the shard answers, unless there is news.
-    async fn until_the_shard_moves(&mut self) -> Option<Told> {
+    /// Waits until the shard answers, unless the assignment changes.
+    async fn until_the_shard_moves(&mut self) -> Option<Assignment> {
         let (reply, answer) = oneshot::channel();
         let asks = async {
-            let ask = Command::Lanes { sort: LaneSort::Depth, limit: 0, reply };
+            let ask = ShardCommand::Lanes { sort: LaneSort::Depth, limit: 0, reply, turn: None };
             // One that is gone, or falls, has dropped everything by itself.
             if self.shard.send(ask).await.is_ok() {
                 self.wakes.wake();
@@ -124,7 +126,7 @@ impl Own {
         };
         tokio::select! {
             biased;
-            told = self.news.next() => Some(told),
+            assignment = self.assignment.next() => Some(assignment),
             () = asks => None,
         }
     }
@@ -134,8 +136,8 @@ impl Own {
         let (journal, hold) = tokio::select! {
             biased;
             // Nothing was claimed yet, so that there is nothing to drain.
-            _ = self.news.next() => return Ended::GivenUp,
-            journals = journals(&subscription, self.partition, &self.gates) => match journals {
+            _ = self.assignment.next() => return Ended::GivenUp,
+            journals = journals(&subscription, self.partition, &self.limits) => match journals {
                 Ok(journals) => journals,
                 Err(error) => return ended(error),
             },
@@ -152,10 +154,10 @@ impl Own {
 async fn journals(
     at: &Subscription,
     partition: u32,
-    gates: &Gates,
+    limits: &ReadLimits,
 ) -> Result<(Arc<dyn Journal>, Arc<dyn Journal>), BrokerError> {
     let (journal, hold) = at.journals(partition).await?;
-    growth::complete(at, gates, &*journal).await?;
+    growth::complete(at, limits, &*journal).await?;
     Ok((journal, hold))
 }
 

@@ -1,5 +1,6 @@
-//! A pipeline: one subscription with its handler and its settings (MSG-5), built, run and drained.
+//! A pipeline: one subscription with its handler and its settings (MSG-5), built (`builder`), run, looked at and drained.
 
+mod builder;
 mod lag;
 mod partition_view;
 mod rejections;
@@ -7,214 +8,25 @@ mod start;
 mod stats;
 mod subscription;
 
-use std::future::Future;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use keylane_core::Order;
 use tokio::sync::watch;
 
+use crate::Error;
 use crate::client::Claimed;
-use crate::handlers::IntoHandler;
-use crate::ownership::{Committer, Follow, Stopping, keep_committing};
-use crate::settings::Settings;
-use crate::status::{LaneCounts, LaneSort, LaneStatus, PartitionState, PartitionStatus, PipelineStatus};
-use crate::{Error, Handler, Keylane};
+use crate::ownership::Stopping;
+use crate::status::{
+    LaneCounts, LaneSort, LaneStatus, Lanes, PartitionState, PartitionStatus, PipelineStatus,
+};
 
+pub use builder::PipelineBuilder;
 use lag::Lagging;
 pub(crate) use partition_view::{PartitionView, Views, all};
 pub(crate) use rejections::{Rejections, beginning};
 use start::Shards;
 pub(crate) use stats::ShardStats;
 pub(crate) use subscription::{CommitCounters, Subscription};
-
-/// Of a pipeline's bytes in memory, the part for what the broker's client reads ahead, where it does.
-const AHEAD_SHARE: usize = 4;
-
-/// A pipeline about to run. Every setting has a default.
-pub struct PipelineBuilder<H = ()> {
-    keylane: Keylane,
-    name: String,
-    topic: String,
-    group: String,
-    settings: Settings,
-    handler: H,
-}
-
-impl PipelineBuilder {
-    pub(crate) fn new(keylane: Keylane, name: &str) -> PipelineBuilder {
-        PipelineBuilder {
-            keylane,
-            name: name.to_owned(),
-            topic: name.to_owned(),
-            group: name.to_owned(),
-            settings: Settings::default(),
-            handler: (),
-        }
-    }
-
-    /// What runs on each message: a closure that takes a [`crate::Message`], or a [`Handler`].
-    pub fn handle<M, T: IntoHandler<M>>(self, handler: T) -> PipelineBuilder<T::Handler> {
-        PipelineBuilder {
-            keylane: self.keylane,
-            name: self.name,
-            topic: self.topic,
-            group: self.group,
-            settings: self.settings,
-            handler: handler.into_handler(),
-        }
-    }
-}
-
-impl<H> PipelineBuilder<H> {
-    /// The topic to read, if it is not called like the pipeline.
-    pub fn topic(mut self, topic: &str) -> Self {
-        topic.clone_into(&mut self.topic);
-        self
-    }
-
-    /// The group whose position is kept, if it is not called like the pipeline.
-    pub fn group(mut self, group: &str) -> Self {
-        group.clone_into(&mut self.group);
-        self
-    }
-
-    /// What keeps its order.
-    pub fn order(mut self, order: Order) -> Self {
-        self.settings.order = order;
-        self
-    }
-
-    /// Handlers in flight at most.
-    pub fn concurrency(mut self, concurrency: usize) -> Self {
-        self.settings.concurrency = concurrency;
-        self
-    }
-
-    /// A handler that takes longer has failed.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.settings.timeout = timeout;
-        self
-    }
-
-    /// All settings at once.
-    pub fn settings(mut self, settings: Settings) -> Self {
-        self.settings = settings;
-        self
-    }
-}
-
-impl<H: Handler> PipelineBuilder<H> {
-    /// Starts the pipeline; it runs until it is drained.
-    pub async fn start(self) -> Result<Pipeline, Error> {
-        let PipelineBuilder { keylane, name, topic, group, settings, handler } = self;
-        settings.check().map_err(|why| Error::Pipeline(name.clone(), why))?;
-        let inner = &keylane.inner;
-        let topic = keylane.producer().ensure(&topic).await?;
-        let reads_ahead = |bytes| inner.broker.reads_ahead(bytes);
-        let (settings, ahead_bytes) = with_ahead(settings, topic.partitions as usize, reads_ahead);
-        let subscription = Arc::new(Subscription {
-            ahead_bytes,
-            broker: Arc::clone(&inner.broker),
-            clock: inner.clock,
-            tasks: inner.tasks.clone(),
-            pipeline: name.as_str().into(),
-            topic: topic.name.as_str().into(),
-            group,
-            node: inner.node.clone(),
-            timeout_ms: settings.timeout_ms(),
-            bounds: settings.bounds(),
-            order: settings.order,
-            flaws: settings.flaws(),
-            counters: CommitCounters::default(),
-            committer: Committer::default(),
-            rejections: Rejections::default(),
-            pace: Arc::clone(&inner.pace),
-            seed: inner.clock.seed().map(AtomicU64::new),
-        });
-        let claimed = inner.claim(&subscription)?;
-        let membership =
-            inner.broker.join(&subscription.group, &subscription.topic, &subscription.node).await?;
-        // Read once the group is known: what it has not settled is kept from then on.
-        let ends = inner.broker.ends(&topic.name).await?;
-        let (stop, stopping) = watch::channel(Stopping::No);
-        let mut views = Vec::new();
-        for (partition, ends) in (0..).zip(&ends) {
-            let commit = inner.broker.committed(&subscription.group, &topic.name, partition).await?;
-            let committed = commit.map_or(ends.start, |commit| commit.position);
-            views.push(Arc::new(PartitionView::new(partition, committed)));
-        }
-        let views: Views = Arc::new(RwLock::new(views));
-        let lagging = Lagging::new(&ends);
-        // Nothing may fail from here on: shards and their watchdog would run for nobody.
-        let shards = Shards::start(&subscription, &settings, &topic, handler, &inner.tasks);
-        let follow = Follow {
-            subscription: Arc::clone(&subscription),
-            ends,
-            shards: shards.doors.clone(),
-            views: Arc::clone(&views),
-            tasks: inner.tasks.clone(),
-            topic,
-            stop: stopping,
-        };
-        let ending = run_in_background(Arc::clone(&subscription), follow.run(membership));
-        let drain = settings.drain;
-        let running = Running {
-            subscription,
-            shards,
-            views,
-            stop,
-            ended: ending,
-            drain,
-            lagging,
-            claimed: Mutex::new(Some(claimed)),
-        };
-        let pipeline = Pipeline { inner: Arc::new(running) };
-        inner.apart.lock().expect("no holder panics").remove(&name);
-        inner.pipelines.lock().expect("no holder panics").insert(name, pipeline.clone());
-        Ok(pipeline)
-    }
-
-    /// Runs the pipeline until `stop` is ready, then drains it.
-    pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), Error> {
-        let pipeline = self.start().await?;
-        stop.await;
-        pipeline.drain().await
-    }
-}
-
-/// Takes what the broker's client reads ahead from the pipeline's bytes: one bound for both, since all of it is in memory
-/// (P5). What counts is what the client keeps, which may be more than it is asked to for many partitions; half is left
-/// for the pipeline in any case.
-fn with_ahead(
-    mut settings: Settings,
-    partitions: usize,
-    reads_ahead: impl Fn(usize) -> usize,
-) -> (Settings, usize) {
-    let ahead_bytes = settings.buffer_bytes / AHEAD_SHARE;
-    let kept = reads_ahead(ahead_bytes / partitions.max(1)) * partitions;
-    settings.buffer_bytes -= kept.min(settings.buffer_bytes / 2);
-    (settings, if kept > 0 { ahead_bytes } else { 0 })
-}
-
-/// Follows the group, and commits for it until that ends; the answer says when.
-fn run_in_background(
-    subscription: Arc<Subscription>,
-    following: impl Future<Output = ()> + Send + 'static,
-) -> watch::Receiver<bool> {
-    let (ended, ending) = watch::channel(false);
-    let tasks = subscription.tasks.clone();
-    tasks.spawn(async move {
-        tokio::select! {
-            biased;
-            () = following => {}
-            () = keep_committing(subscription) => {}
-        }
-        let _ = ended.send(true);
-    });
-    ending
-}
 
 /// A running pipeline. Cheap to clone.
 #[derive(Clone)]
@@ -331,8 +143,8 @@ impl Pipeline {
         }
     }
 
-    /// Its lanes, the first `limit` by `sort`.
-    pub async fn lanes(&self, sort: LaneSort, limit: usize) -> Vec<LaneStatus> {
+    /// Its lanes, the first `limit` by `sort`. A shard that does not answer within some seconds is named.
+    pub async fn lanes(&self, sort: LaneSort, limit: usize) -> Lanes {
         self.inner.shards.lanes(sort, limit).await
     }
 }
@@ -350,25 +162,4 @@ pub(crate) fn sort_lanes(lanes: &mut Vec<LaneStatus>, sort: LaneSort, limit: usi
         LaneSort::Waiting => lanes.sort_by(|a, b| b.waiting_seconds.total_cmp(&a.waiting_seconds)),
     }
     lanes.truncate(limit);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// P5, BPR-1: what the broker's client keeps counts, though it may be more than it is asked to; half is the
-    /// pipeline's.
-    #[test]
-    fn what_is_read_ahead_is_taken_from_the_buffer() {
-        let left = |partitions, reads_ahead: fn(usize) -> usize| {
-            let settings = Settings { buffer_bytes: 1 << 20, ..Settings::default() };
-            let (settings, ahead_bytes) = with_ahead(settings, partitions, reads_ahead);
-            (settings.buffer_bytes, ahead_bytes)
-        };
-        let whole = 1 << 20;
-        assert_eq!(left(4, |_| 0), (whole, 0), "nothing is read ahead");
-        assert_eq!(left(4, |asked| asked), (whole - whole / 4, whole / 4), "as much as is asked for");
-        assert_eq!(left(4, |asked| asked.max(96 << 10)), (whole - (384 << 10), whole / 4), "a batch each");
-        assert_eq!(left(1_000, |asked| asked.max(96 << 10)), (whole / 2, whole / 4), "too many");
-    }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, RwLock};
 
 use keylane_core::State;
 
-use crate::ownership::Gates;
+use crate::ownership::ReadLimits;
 use crate::shard::Link;
 use crate::status::{PartitionState, PartitionStatus};
 
@@ -12,11 +12,11 @@ use crate::status::{PartitionState, PartitionStatus};
 #[derive(Debug)]
 pub(crate) struct PartitionView {
     partition: u32,
-    shown: Mutex<Shown>,
+    shown: Mutex<ViewState>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Shown {
+struct ViewState {
     state: PartitionState,
     epoch: u64,
     committed: u64,
@@ -26,7 +26,7 @@ struct Shown {
     /// Why nothing of it starts, though it is owned.
     held: Option<&'static str>,
     link: Option<Arc<Link>>,
-    gates: Option<Arc<Gates>>,
+    limits: Option<Arc<ReadLimits>>,
 }
 
 /// Each partition of a pipeline. More are added when a topic gets more.
@@ -40,18 +40,18 @@ pub(crate) fn all(views: &Views) -> Vec<Arc<PartitionView>> {
 impl PartitionView {
     /// A partition that is not owned yet; the broker's commit shows how far it is.
     pub(crate) fn new(partition: u32, committed: u64) -> PartitionView {
-        PartitionView { partition, shown: Mutex::new(Shown { committed, ..Shown::default() }) }
+        PartitionView { partition, shown: Mutex::new(ViewState { committed, ..ViewState::default() }) }
     }
 
     pub(crate) fn set(&self, state: PartitionState, why: Option<String>) {
         self.change(|shown| (shown.state, shown.why) = (state, why));
     }
 
-    pub(crate) fn started(&self, epoch: u64, state: &State, link: Arc<Link>, gates: Arc<Gates>) {
+    pub(crate) fn started(&self, epoch: u64, state: &State, link: Arc<Link>, limits: Arc<ReadLimits>) {
         self.recorded(state);
         self.change(|shown| {
             (shown.state, shown.epoch, shown.why) = (PartitionState::Running, epoch, None);
-            (shown.link, shown.gates, shown.held) = (Some(link), Some(gates), None);
+            (shown.link, shown.limits, shown.held) = (Some(link), Some(limits), None);
         });
     }
 
@@ -65,7 +65,7 @@ impl PartitionView {
         let (low, above) = (state.settled.low(), state.settled.above().positions());
         self.change(|shown| {
             (shown.committed, shown.settled_above) = (low, above);
-            shown.dead = state.dead.len() as u64;
+            shown.dead = state.entries.tally().dead as u64;
         });
     }
 
@@ -74,11 +74,11 @@ impl PartitionView {
             if shown.state != PartitionState::Stopped {
                 (shown.state, shown.epoch) = (PartitionState::Idle, 0);
             }
-            shown.gates = None;
+            shown.limits = None;
         });
     }
 
-    fn change(&self, change: impl FnOnce(&mut Shown)) {
+    fn change(&self, change: impl FnOnce(&mut ViewState)) {
         change(&mut self.shown.lock().expect("no holder panics"));
     }
 
@@ -90,7 +90,7 @@ impl PartitionView {
     /// As it is shown, but for where the log ends; if nobody can say, it seems to end where it is settled.
     pub(crate) fn status(&self, end: Option<u64>) -> PartitionStatus {
         let mut shown = self.shown.lock().expect("no holder panics").clone();
-        let waits = shown.gates.as_ref().and_then(|gates| gates.why(self.partition, shown.committed));
+        let waits = shown.limits.as_ref().and_then(|limits| limits.why(self.partition, shown.committed));
         let full = || shown.link.as_ref().and_then(|link| link.pause());
         let pause = shown.held.or_else(full).map(str::to_owned).or(waits);
         if let (PartitionState::Running, Some(pause)) = (shown.state, pause) {

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use keylane_broker::Topic;
 use keylane_core::lanes::Bounds;
 use keylane_core::{Engine, Intake, Outcome, RetryPolicy};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use super::stats::{Figures, ShardStats};
 use super::subscription::Subscription;
@@ -16,18 +18,24 @@ use crate::handlers::{Attempt, Handler};
 use crate::ownership::ShardDoor;
 use crate::settings::Settings;
 use crate::shard::{
-    AllWatched, BATCH_BYTES, Blocked, COMMANDS_MAX, Cell, Command, Elsewhere, Pace, Pauses, Permits, Setup,
-    Shard, Successor, Wakes, Watched, lend, watch,
+    AllWatched, BATCH_BYTES, Blocked, COMMANDS_MAX, Pace, Pauses, Permits, Setup, Shard, ShardCommand,
+    ShardTask, Successor, ThreadPool, Wakes, Watched, lend, watch,
 };
-use crate::status::{BlockingThreads, LaneSort, LaneStatus};
+use crate::status::{BlockingThreads, LaneSort, LaneStatus, Lanes, Unanswered};
 use crate::tasks::Tasks;
 
 /// Lanes of a pipeline at most (ORD-5).
 const LANES_MAX: usize = 1_000_000;
 
+/// Who asks for lanes waits at most so long for a shard.
+const LANES_WAIT: Duration = Duration::from_secs(3);
+
 /// A pipeline's shards.
 pub(crate) struct Shards {
     pub(crate) doors: Vec<ShardDoor>,
+    pipeline: Arc<str>,
+    /// For each shard: who may ask it for lanes now.
+    looks: Vec<Arc<Semaphore>>,
     stats: Vec<Arc<ShardStats>>,
     threads: Threads,
     stop: Arc<AtomicBool>,
@@ -38,7 +46,7 @@ pub(crate) struct Shards {
 #[derive(Clone)]
 struct Threads {
     blocked: Arc<Blocked>,
-    elsewhere: Arc<Elsewhere>,
+    pool: Arc<ThreadPool>,
 }
 
 impl Shards {
@@ -53,9 +61,9 @@ impl Shards {
         let count = shard_count(settings, topic.partitions);
         let wakes: Vec<Arc<Wakes>> = (0..count).map(|_| Arc::default()).collect();
         let permits = Permits::new(settings.concurrency, wakes.clone());
-        let elsewhere = Elsewhere::new(&subscription.pipeline, settings.blocking);
+        let pool = ThreadPool::new(&subscription.pipeline, settings.blocking);
         let blocked = Arc::new(Blocked::new(handler.may_block()));
-        let threads = Threads { blocked, elsewhere: Arc::new(elsewhere) };
+        let threads = Threads { blocked, pool: Arc::new(pool) };
         let stop = Arc::new(AtomicBool::new(false));
         let handler = Arc::new(handler);
         let watched = AllWatched::default();
@@ -86,7 +94,8 @@ impl Shards {
             place.succeed(receiver);
         }
         watch(tasks, &subscription.pipeline, watched, Arc::clone(&stop));
-        Shards { doors, stats, threads, stop, tasks: tasks.clone() }
+        let (pipeline, looks) = (Arc::clone(&subscription.pipeline), one_look_each(count));
+        Shards { doors, pipeline, looks, stats, threads, stop, tasks: tasks.clone() }
     }
 
     /// All shards' figures.
@@ -98,29 +107,30 @@ impl Shards {
 
     /// Threads that its handlers block now.
     pub(crate) fn blocking(&self) -> BlockingThreads {
-        let (at_work, waiting, max) = self.threads.elsewhere.figures();
+        let (at_work, waiting, max) = self.threads.pool.figures();
         let threads = at_work as u64 + u64::from(self.threads.blocked.contained());
         BlockingThreads { threads, waiting: waiting as u64, max: max as u64 }
     }
 
-    /// Lanes of all shards, the first `limit` by `sort`.
-    pub(crate) async fn lanes(&self, sort: LaneSort, limit: usize) -> Vec<LaneStatus> {
-        let mut lanes = Vec::new();
-        for door in &self.doors {
-            let (reply, answer) = oneshot::channel();
-            let _ = door.commands.send(Command::Lanes { sort, limit, reply }).await;
-            door.wakes.wake();
-            lanes.extend(answer.await.unwrap_or_default());
-        }
-        crate::pipeline::sort_lanes(&mut lanes, sort, limit);
-        lanes
+    /// Lanes of all shards, the first `limit` by `sort`, and which shards did not answer.
+    pub(crate) async fn lanes(&self, sort: LaneSort, limit: usize) -> Lanes {
+        let asked = self.doors.iter().zip(&self.looks).enumerate().map(async |(shard, (door, look))| {
+            match tokio::time::timeout(LANES_WAIT, lanes_of(door, look, sort, limit)).await {
+                Ok(lanes) => Lanes { lanes, unanswered: Vec::new() },
+                Err(_) => {
+                    let pipeline = self.pipeline.to_string();
+                    Lanes { lanes: Vec::new(), unanswered: vec![Unanswered { pipeline, shard }] }
+                }
+            }
+        });
+        Lanes::of(join_all(asked).await, sort, limit)
     }
 
     /// The shards end: what they still have is dropped.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         for door in &self.doors {
-            match door.commands.try_send(Command::End) {
+            match door.commands.try_send(ShardCommand::End) {
                 // It takes its time; a shard that does not hear it would run for nobody.
                 Err(TrySendError::Full(end)) => {
                     let (commands, wakes) = (door.commands.clone(), Arc::clone(&door.wakes));
@@ -134,6 +144,21 @@ impl Shards {
             door.wakes.wake();
         }
     }
+}
+
+fn one_look_each(shards: usize) -> Vec<Arc<Semaphore>> {
+    (0..shards).map(|_| Arc::new(Semaphore::new(1))).collect()
+}
+
+/// Asks a shard for its lanes, when all who asked before have been heard: a shard that stands still has one question in its
+/// channel, and room for what its owners tell it.
+async fn lanes_of(door: &ShardDoor, look: &Arc<Semaphore>, sort: LaneSort, limit: usize) -> Vec<LaneStatus> {
+    let turn = Some(Arc::clone(look).acquire_owned().await.expect("never closed"));
+    let (reply, answer) = oneshot::channel();
+    let _ = door.commands.send(ShardCommand::Lanes { sort, limit, reply, turn }).await;
+    door.wakes.wake();
+    // A shard that has ended has none.
+    answer.await.unwrap_or_default()
 }
 
 /// Not more shards than partitions, which they own whole, and not more than half of the concurrency: each may have a
@@ -168,7 +193,7 @@ struct Place<H> {
 
 impl<H: Handler> Successor for Place<H> {
     #[allow(unsafe_code, reason = "the handler lives as long as the closure that lends it")]
-    fn succeed(self: Arc<Self>, commands: mpsc::Receiver<Command>) {
+    fn succeed(self: Arc<Self>, commands: mpsc::Receiver<ShardCommand>) {
         let shard = Shard::new(Setup {
             pipeline: Arc::clone(&self.pipeline),
             engine: engine(self.seed, &self.settings, self.shards),
@@ -185,7 +210,7 @@ impl<H: Handler> Successor for Place<H> {
             timeout_ms: self.settings.timeout_ms(),
             flaws: self.settings.flaws(),
         });
-        // SAFETY: the closure keeps the Arc, and the cell drops the shard's futures before the closure.
+        // SAFETY: the closure keeps the Arc, and the shard's task drops the shard's futures before the closure.
         let lent: &'static H = unsafe { lend(&self.handler) };
         let kept = Arc::clone(&self.handler);
         let begin = move |attempt: Attempt<'static>| {
@@ -211,11 +236,11 @@ where
     F: Future<Output = Outcome> + Send + 'static,
     B: Fn(Attempt<'static>) -> F + Send + Sync + 'static,
 {
-    let Threads { blocked, elsewhere } = place.threads.clone();
+    let Threads { blocked, pool } = place.threads.clone();
     let topic = Arc::clone(&place.topic);
-    let cell = Cell::new(shard, begin, topic, place.tasks.clone(), blocked, elsewhere, successor);
-    let watched: Arc<dyn Watched> = Arc::clone(&cell) as _;
-    cell.go();
+    let task = ShardTask::new(shard, begin, topic, place.tasks.clone(), blocked, pool, successor);
+    let watched: Arc<dyn Watched> = Arc::clone(&task) as _;
+    task.go();
     Arc::downgrade(&watched)
 }
 
@@ -254,24 +279,79 @@ fn intake(settings: &Settings, shards: usize) -> Intake {
 mod tests {
     use super::*;
 
+    fn shards(commands: Vec<mpsc::Sender<ShardCommand>>) -> Shards {
+        let looks = one_look_each(commands.len());
+        let door = |commands| ShardDoor { commands, wakes: Arc::default(), pauses: Arc::default() };
+        let pool = Arc::new(ThreadPool::new(&"t".into(), 1));
+        Shards {
+            doors: commands.into_iter().map(door).collect(),
+            pipeline: "t".into(),
+            looks,
+            stats: Vec::new(),
+            threads: Threads { blocked: Arc::default(), pool },
+            stop: Arc::default(),
+            tasks: Tasks::default(),
+        }
+    }
+
+    /// ADM-1, P10: a shard that stands still keeps nobody waiting who asks for lanes, is named, and has one question in its
+    /// channel, however often it was asked.
+    #[tokio::test(start_paused = true)]
+    async fn a_shard_that_stands_still_is_named_and_the_others_show_their_lanes() {
+        let (stands, mut still) = mpsc::channel(COMMANDS_MAX);
+        let (moves, mut moving) = mpsc::channel(COMMANDS_MAX);
+        let shards = Arc::new(shards(vec![stands, moves]));
+        tokio::spawn(async move {
+            while let Some(ShardCommand::Lanes { reply, .. }) = moving.recv().await {
+                let _ = reply.send(vec![lane()]);
+            }
+        });
+        let asking: Vec<_> = (0..1_000)
+            .map(|_| {
+                let shards = Arc::clone(&shards);
+                tokio::spawn(async move { shards.lanes(LaneSort::Depth, 5).await })
+            })
+            .collect();
+        let all = tokio::time::timeout(Duration::from_secs(60), join_all(asking)).await;
+        for lanes in all.expect("nobody waits for ever") {
+            let lanes = lanes.expect("it answers");
+            assert_eq!(lanes.lanes.len(), 1);
+            assert_eq!(lanes.unanswered, [Unanswered { pipeline: "t".to_owned(), shard: 0 }]);
+        }
+        assert_eq!(still.len(), 1);
+        // It moves again.
+        tokio::spawn(async move { while still.recv().await.is_some() {} });
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(shards.lanes(LaneSort::Depth, 5).await.unanswered, []);
+    }
+
+    fn lane() -> LaneStatus {
+        LaneStatus {
+            pipeline: "t".to_owned(),
+            key: None,
+            partition: 1,
+            depth: 1,
+            state: "running",
+            attempt: 1,
+            waiting_seconds: 0.0,
+            last_tried_seconds: 0.0,
+            why: None,
+        }
+    }
+
     /// ORD-9: shards that have more to hear than their channels hold hear that they end all the same.
     #[tokio::test]
     async fn a_shard_that_is_behind_hears_that_it_ends() {
         let (commands, mut shard) = mpsc::channel(1);
-        let door = ShardDoor { commands, wakes: Arc::default(), pauses: Arc::default() };
-        let elsewhere = Arc::new(Elsewhere::new(&"t".into(), 1));
-        let shards = Shards {
-            doors: vec![door],
-            stats: Vec::new(),
-            threads: Threads { blocked: Arc::default(), elsewhere },
-            stop: Arc::default(),
-            tasks: Tasks::default(),
-        };
-        shards.doors[0].commands.try_send(Command::Forget { partition: 0 }).expect("there is room for one");
+        let shards = shards(vec![commands]);
+        shards.doors[0]
+            .commands
+            .try_send(ShardCommand::Forget { partition: 0 })
+            .expect("there is room for one");
         shards.stop();
         drop(shards);
-        assert!(matches!(shard.recv().await, Some(Command::Forget { .. })));
-        assert!(matches!(shard.recv().await, Some(Command::End)));
+        assert!(matches!(shard.recv().await, Some(ShardCommand::Forget { .. })));
+        assert!(matches!(shard.recv().await, Some(ShardCommand::End)));
     }
 
     /// MSG-2, ORD-1.

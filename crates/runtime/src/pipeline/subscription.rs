@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use keylane_broker::{Broker, BrokerError, Journal, JournalName, LogKind};
+use keylane_broker::{Broker, BrokerError, Journal, JournalName, LogKind, Topic};
 use keylane_core::owner::Bounds;
 use keylane_core::{Order, random};
 
@@ -72,6 +72,12 @@ impl Subscription {
         let journal = self.broker.journal(&name(LogKind::Journal)).await?;
         let hold = self.broker.journal(&name(LogKind::Hold)).await?;
         Ok((journal, hold))
+    }
+
+    /// Its topic as it is now.
+    pub(crate) async fn topic_there(&self) -> Result<Topic, BrokerError> {
+        let there = self.broker.topic(&self.topic).await?;
+        there.ok_or_else(|| BrokerError::UnknownTopic(self.topic.to_string()))
     }
 
     /// A number that no other owner has.

@@ -60,7 +60,7 @@ pub struct Backlog {
     pub severity: Severity,
 }
 
-type Told = Box<dyn Fn(&Backlog) + Send + Sync>;
+type Listener = Box<dyn Fn(&Backlog) + Send + Sync>;
 
 /// Watches what is in flight.
 #[derive(Default)]
@@ -70,7 +70,7 @@ pub(crate) struct Watch {
     began: Mutex<BTreeMap<u64, u64>>,
     level: AtomicU8,
     rate: Mutex<Rate>,
-    told: Mutex<Vec<Arc<Told>>>,
+    listeners: Mutex<Vec<Arc<Listener>>>,
 }
 
 #[derive(Debug, Default)]
@@ -111,8 +111,8 @@ impl Watch {
         rate.rate
     }
 
-    pub(crate) fn tell(&self, told: impl Fn(&Backlog) + Send + Sync + 'static) {
-        self.told.lock().expect("no holder panics").push(Arc::new(Box::new(told)));
+    pub(crate) fn tell(&self, listener: impl Fn(&Backlog) + Send + Sync + 'static) {
+        self.listeners.lock().expect("no holder panics").push(Arc::new(Box::new(listener)));
     }
 
     /// Tells whoever wants to know if the level is not what it was.
@@ -121,10 +121,10 @@ impl Watch {
         if self.level.load(Ordering::Relaxed) == level || self.level.swap(level, Ordering::Relaxed) == level {
             return;
         }
-        let told = self.told.lock().expect("no holder panics").clone();
-        if !told.is_empty() {
+        let listeners = self.listeners.lock().expect("no holder panics").clone();
+        if !listeners.is_empty() {
             let backlog = backlog();
-            told.iter().for_each(|told| told(&backlog));
+            listeners.iter().for_each(|listener| listener(&backlog));
         }
     }
 }

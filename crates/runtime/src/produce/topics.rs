@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::tasks::Tasks;
 
 /// After so long a topic is looked at again, beside the calls.
-const LOOK_MS: u64 = 3_000;
+const REFRESH_MS: u64 = 3_000;
 /// After so long no call goes by what was seen, unless nobody answers.
 const STALE_MS: u64 = 6_000;
 /// How long a call waits for that. A broker that does not answer is for the spill to bridge.
@@ -52,21 +52,21 @@ impl Targets {
     pub(crate) async fn find(self: &Arc<Self>, topic: &str) -> Option<Arc<Target>> {
         let known = self.get(topic)?;
         let (now_ms, seen_ms) = (self.clock.now_ms(), known.seen_ms.load(Ordering::Relaxed));
-        if now_ms < seen_ms + LOOK_MS {
+        if now_ms < seen_ms + REFRESH_MS {
             return Some(Arc::clone(&known.target));
         }
         let asked_ms = known.asked_ms.load(Ordering::Relaxed);
         if now_ms >= seen_ms + STALE_MS {
             // Together with all others that wait; and not for every call, while nobody answers. It goes on if nobody
             // waits for it any more.
-            if known.looking.try_lock().is_err() || now_ms >= asked_ms + LOOK_MS {
+            if known.looking.try_lock().is_err() || now_ms >= asked_ms + REFRESH_MS {
                 let (targets, topic, known) = (Arc::clone(self), topic.to_owned(), Arc::clone(&known));
                 let looking = self.tasks.spawn(async move { targets.look_first(&topic, &known).await });
                 let _late = tokio::time::timeout(WAIT, looking).await;
             }
             return self.get(topic).map(|known| Arc::clone(&known.target));
         }
-        if now_ms >= asked_ms + LOOK_MS && known.asks(asked_ms, now_ms) {
+        if now_ms >= asked_ms + REFRESH_MS && known.asks(asked_ms, now_ms) {
             let (targets, topic) = (Arc::clone(self), topic.to_owned());
             self.tasks.spawn(async move { targets.look_at(&topic).await });
         }
@@ -78,7 +78,7 @@ impl Targets {
         let _turn = known.looking.lock().await;
         let (now_ms, asked_ms) = (self.clock.now_ms(), known.asked_ms.load(Ordering::Relaxed));
         let seen_ms = self.get(topic).map_or(0, |known| known.seen_ms.load(Ordering::Relaxed));
-        if now_ms >= seen_ms + STALE_MS && now_ms >= asked_ms + LOOK_MS && known.asks(asked_ms, now_ms) {
+        if now_ms >= seen_ms + STALE_MS && now_ms >= asked_ms + REFRESH_MS && known.asks(asked_ms, now_ms) {
             self.look_at(topic).await;
         }
     }

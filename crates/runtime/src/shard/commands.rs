@@ -1,41 +1,42 @@
 //! What others tell a shard: partitions to start, drain or drop, what counts, what to show; and its own tick.
 
-use keylane_core::{Delivery, LaneState, LaneView, Load};
+use keylane_core::{Delivery, Load};
 
-use super::attempts::SeatState;
-use super::mailbox::{Command, Start};
+use super::mailbox::{ShardCommand, Start};
 use super::partition::{Part, PartState};
 use super::pass::{SWEEP_MAX, Shard};
 use super::wake::LIST_KEPT;
-use crate::status::{LaneSort, LaneStatus};
 
 impl<F> Shard<F> {
-    pub(crate) fn obey(&mut self, command: Command) {
+    pub(crate) fn carry_out(&mut self, command: ShardCommand) {
         match command {
-            Command::Start(start) => self.start(*start),
-            Command::Counted { partition, epoch, dead } => self.counted(partition, epoch, &dead),
-            Command::Verified { partition, epoch, pauses } => {
+            ShardCommand::Start(start) => self.start(*start),
+            ShardCommand::Counted { partition, epoch, dead } => self.counted(partition, epoch, &dead),
+            ShardCommand::Verified { partition, epoch, pauses } => {
                 let sure = pauses == self.pauses.count();
                 if self.part(partition, epoch).is_some_and(|part| part.state == PartState::Verifying) && sure
                 {
                     self.enter(partition, PartState::Running);
                 }
             }
-            Command::Suspend { partition, epoch } => {
+            ShardCommand::Suspend { partition, epoch } => {
                 if self.part(partition, epoch).is_some_and(|part| part.state == PartState::Running) {
                     self.enter(partition, PartState::Verifying);
                 }
             }
-            Command::Drain { partition, epoch } => self.drain(partition, epoch),
-            Command::Drop { partition, epoch } => {
+            ShardCommand::Drain { partition, epoch } => self.drain(partition, epoch),
+            ShardCommand::Drop { partition, epoch } => {
                 if self.part(partition, epoch).is_some() {
                     self.drop_part(partition);
                 }
             }
-            Command::Forget { partition } => self.drop_part(partition),
-            Command::End => self.ended = true,
-            Command::Lanes { sort, limit, reply } => {
-                let _ = reply.send(self.lanes(sort, limit));
+            ShardCommand::Forget { partition } => self.drop_part(partition),
+            ShardCommand::End => self.ended = true,
+            ShardCommand::Lanes { sort, limit, reply, turn } => {
+                drop(turn);
+                if !reply.is_closed() {
+                    let _ = reply.send(self.lanes(sort, limit));
+                }
             }
         }
     }
@@ -122,61 +123,5 @@ impl<F> Shard<F> {
         if self.woken.len() < LIST_KEPT {
             self.woken.shrink_to(LIST_KEPT);
         }
-    }
-
-    /// The first `limit` lanes. Chosen before anything is written out: the shard's other work waits for this.
-    fn lanes(&self, sort: LaneSort, limit: usize) -> Vec<LaneStatus> {
-        let mut views: Vec<LaneView<'_>> = self.engine.views().collect();
-        let by_lane = self.attempts.by_lane();
-        // The message that is being handled is older than those that are queued behind it.
-        let appended_ms = |view: &LaneView<'_>| {
-            let running = by_lane.get(&view.lane).map(|(delivery, _)| delivery.appended_ms());
-            running.or(view.appended_ms).unwrap_or(u64::MAX)
-        };
-        let last = |view: &LaneView<'_>| match sort {
-            LaneSort::Depth => (u64::from(u32::MAX - view.depth), view.since_ms),
-            LaneSort::Waiting => (appended_ms(view), view.since_ms),
-        };
-        if limit < views.len() {
-            views.select_nth_unstable_by_key(limit, last);
-            views.truncate(limit);
-        }
-        let mut lanes: Vec<LaneStatus> =
-            views.iter().map(|view| self.lane(view, by_lane.get(&view.lane))).collect();
-        crate::pipeline::sort_lanes(&mut lanes, sort, limit);
-        lanes
-    }
-
-    fn lane(&self, view: &LaneView<'_>, running: Option<&(&Delivery, SeatState)>) -> LaneStatus {
-        let key = running.and_then(|(delivery, _)| delivery.key()).or(view.key);
-        let appended_ms = running.map(|(delivery, _)| delivery.appended_ms()).or(view.appended_ms);
-        let contained = matches!(running, Some((_, SeatState::Elsewhere { .. })));
-        LaneStatus {
-            pipeline: self.pipeline.to_string(),
-            key: key.map(|key| crate::percent::encode(key).into_owned()),
-            partition: view.partition,
-            depth: view.depth as usize + usize::from(running.is_some()),
-            state: state_name(view.state, view.stuck),
-            attempt: view.attempt,
-            waiting_seconds: appended_ms
-                .map_or(0.0, |ms| self.clock.wall_ms().saturating_sub(ms) as f64 / 1000.0),
-            last_tried_seconds: self.now_ms.saturating_sub(view.since_ms) as f64 / 1000.0,
-            why: match view.why {
-                None if contained => Some("its call keeps a thread to itself".to_owned()),
-                why => why.map(str::to_owned),
-            },
-        }
-    }
-}
-
-fn state_name(state: LaneState, stuck: bool) -> &'static str {
-    match state {
-        _ if stuck => "stuck",
-        LaneState::Idle => "idle",
-        LaneState::Ready => "ready",
-        LaneState::Busy => "running",
-        LaneState::Waiting => "retrying",
-        LaneState::Burying => "burying",
-        _ => "unknown",
     }
 }

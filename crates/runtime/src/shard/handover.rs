@@ -32,6 +32,15 @@ impl Pace {
         let next_ms = self.next_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
         next_ms.unwrap_or_else(|next_ms| next_ms).max(now_ms)
     }
+
+    /// A lot does not need its time any more: it went before, by its count, or with its partition. Otherwise lots that go
+    /// by count would take more times than pass, and what is finished elsewhere would wait behind all of them.
+    fn give_back(&self, since_ms: u64, now_ms: u64) {
+        if since_ms > now_ms {
+            let given = |next_ms: u64| Some(next_ms.saturating_sub(PACE_MS));
+            let _ = self.next_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, given);
+        }
+    }
 }
 
 /// When a shard looks for lots to hand over.
@@ -93,7 +102,10 @@ impl HandOver {
     }
 
     /// A partition is gone.
-    pub(super) fn forget(&mut self, part: &Part) {
+    pub(super) fn forget(&mut self, part: &Part, now_ms: u64) {
+        if let Some(since_ms) = part.fresh_since_ms {
+            self.pace.give_back(since_ms, now_ms);
+        }
         if part.hands_over {
             self.partitions.retain(|partition| *partition != part.partition);
         }
@@ -145,12 +157,17 @@ fn hand_over(part: &mut Part, pace: &Pace, now_ms: u64) -> Again {
         // Nothing while the last lot does not count yet: the rest keeps its age.
         let lot = part.ledger.take(LOT_RANGES_MAX);
         if !lot.is_empty() {
+            if let Some(since_ms) = part.fresh_since_ms {
+                pace.give_back(since_ms, now_ms);
+            }
             part.fresh_since_ms = fresh(part).then(|| pace.since_ms(now_ms));
             part.link.leave(|mail| mail.done = lot);
         }
     }
-    if !fresh(part) {
-        part.fresh_since_ms = None;
+    if !fresh(part)
+        && let Some(since_ms) = part.fresh_since_ms.take()
+    {
+        pace.give_back(since_ms, now_ms);
     }
     if draining && !part.said_quiet && part.running == 0 && part.ledger.fresh() == 0 {
         part.said_quiet = true;
@@ -167,7 +184,13 @@ fn hand_over(part: &mut Part, pace: &Pace, now_ms: u64) -> Again {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Poll};
+
+    use keylane_broker::{BrokerError, Reader};
+    use keylane_core::{Batch, Settled};
+
     use super::*;
+    use crate::shard::mailbox::Start;
 
     /// COM-2: a hundred busy partitions have 100 ms each; of more, each waits longer, and the process writes no more.
     #[test]
@@ -187,5 +210,64 @@ mod tests {
             assert!(lots <= 10_000 + partitions as u64, "{partitions} partitions: {lots} in 10 s");
             assert!((least_ms..=most_ms).contains(&longest_ms), "{partitions} partitions: {longest_ms} ms");
         }
+    }
+
+    /// A reader that has nothing.
+    struct Empty;
+
+    impl Reader for Empty {
+        fn poll_batch(&mut self, _: &mut Context<'_>, _: usize) -> Poll<Result<Batch, BrokerError>> {
+            Poll::Pending
+        }
+    }
+
+    fn part(partition: u32) -> Part {
+        let (settled, reader) = (Settled::default(), Box::new(Empty));
+        let start = Start { partition, epoch: 1, settled, reader, link: Arc::default(), pauses: 0 };
+        Part::new(start, Default::default(), &Arc::default(), 0)
+    }
+
+    fn finish(part: &mut Part, hand_over: &mut HandOver, positions: std::ops::Range<u64>, now_ms: u64) {
+        for position in positions {
+            part.ledger.arrived(position);
+            part.ledger.finish(position);
+            hand_over.finished(part, now_ms);
+        }
+    }
+
+    /// COM-2: lots that go by their count, however many, do not keep what is finished elsewhere from the record.
+    #[test]
+    fn lots_that_go_by_count_delay_nobody() {
+        let mut at = HandOver::at(Arc::default());
+        let pace = Arc::clone(&at.pace);
+        let mut busy: Vec<Part> = (0..20).map(part).collect();
+        // 4,000 lots a second, for 10 seconds.
+        for now_ms in (1..=10_000).step_by(5) {
+            for part in &mut busy {
+                let first = part.ledger.front();
+                finish(part, &mut at, first..first + LOT as u64, now_ms);
+                super::hand_over(part, &pace, now_ms);
+                assert_eq!(part.link.take().done.positions(), LOT as u64, "it goes by its count");
+                part.ledger.counted();
+            }
+        }
+        let mut quiet = part(20);
+        finish(&mut quiet, &mut at, 0..1, 10_000);
+        let waits_ms = quiet.fresh_since_ms.expect("it has something") + LOT_MS - 10_000;
+        assert!(waits_ms <= LOT_MS + 20, "{waits_ms} ms until it goes on record");
+    }
+
+    /// COM-2: nor do partitions that go with what they had.
+    #[test]
+    fn partitions_that_are_given_up_delay_nobody() {
+        let mut at = HandOver::at(Arc::default());
+        for partition in 0..10_000 {
+            let mut part = part(partition);
+            finish(&mut part, &mut at, 0..1, 5);
+            at.forget(&part, 5);
+        }
+        let mut quiet = part(0);
+        finish(&mut quiet, &mut at, 0..1, 5);
+        assert!(quiet.fresh_since_ms.expect("it has something") <= 6);
     }
 }

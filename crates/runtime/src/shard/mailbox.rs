@@ -1,15 +1,16 @@
 //! Between a shard and the owner of one of its partitions.
 //!
 //! The shard leaves mail: what its handlers finished, what they rejected, that nothing runs any more. The owner's task
-//! takes it when it can put it on record. The other way go [`Command`]s, over a bounded channel. At most one lot of
-//! completions lies in the mail: the shard keeps the rest in its ledger until that was taken, so nothing piles up.
+//! takes it when it can put it on record. The other way go [`ShardCommand`]s, over a bounded channel. At most one lot
+//! of completions lies in the mail: the shard keeps the rest in its ledger until that was taken, so nothing piles up.
 
+use std::borrow::Cow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use keylane_broker::{BrokerError, Reader};
 use keylane_core::{Delivery, Ranges, Settled};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
 
 use super::batch_times::BatchTimes;
 use crate::status::{LaneSort, LaneStatus};
@@ -18,7 +19,7 @@ use crate::status::{LaneSort, LaneStatus};
 pub(crate) const COMMANDS_MAX: usize = 256;
 
 /// What a shard is told.
-pub(crate) enum Command {
+pub(crate) enum ShardCommand {
     /// A partition is owned: read and handle it.
     Start(Box<Start>),
     /// What was handed over counts: done positions, and dead letters.
@@ -39,7 +40,7 @@ pub(crate) enum Command {
         /// Pauses that had been noticed when that reading began.
         pauses: u64,
     },
-    /// Start nothing until the owner says [`Command::Verified`]: it cannot read its journal (ORD-12).
+    /// Start nothing until the owner says [`ShardCommand::Verified`]: it cannot read its journal (ORD-12).
     Suspend {
         /// The partition.
         partition: u32,
@@ -75,6 +76,8 @@ pub(crate) enum Command {
         limit: usize,
         /// Where to.
         reply: oneshot::Sender<Vec<LaneStatus>>,
+        /// Held until the shard hears it: of those who only look, one question at a time is on its way.
+        turn: Option<OwnedSemaphorePermit>,
     },
 }
 
@@ -135,11 +138,21 @@ pub(crate) struct Rejection {
 
 impl Rejection {
     pub(crate) fn new(delivery: Delivery, attempt: u32, error: &str) -> Rejection {
-        let mut kept = error[..error.floor_char_boundary(ERROR_BYTES_MAX)].to_owned();
-        if kept.len() < error.len() {
-            kept.push_str(&format!(" … (cut, of {} bytes)", error.len()));
-        }
-        Rejection { delivery, attempt, error: kept }
+        let error = cut(Cow::Borrowed(error), ERROR_BYTES_MAX).into_owned();
+        Rejection { delivery, attempt, error }
+    }
+}
+
+/// A handler's words, cut to `bytes_max` bytes if they are longer, which they then say. What was allocated for more than
+/// that is given back.
+pub(crate) fn cut(words: Cow<'_, str>, bytes_max: usize) -> Cow<'_, str> {
+    if words.len() > bytes_max {
+        let kept = &words[..words.floor_char_boundary(bytes_max)];
+        return format!("{kept} … (cut, of {} bytes)", words.len()).into();
+    }
+    match words {
+        Cow::Owned(words) if words.capacity() > bytes_max => words.as_str().to_owned().into(),
+        words => words,
     }
 }
 

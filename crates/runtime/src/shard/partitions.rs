@@ -2,7 +2,7 @@
 
 use tokio::sync::mpsc;
 
-use super::mailbox::{COMMANDS_MAX, Command};
+use super::mailbox::{COMMANDS_MAX, ShardCommand};
 use super::partition::PartState;
 use super::pass::Shard;
 
@@ -42,7 +42,7 @@ impl<F> Shard<F> {
     }
 
     /// What is told from here on is for whoever takes its place.
-    pub(super) fn take_commands(&mut self) -> mpsc::Receiver<Command> {
+    pub(super) fn take_commands(&mut self) -> mpsc::Receiver<ShardCommand> {
         let (_, nobody) = mpsc::channel(COMMANDS_MAX);
         std::mem::replace(&mut self.commands, nobody)
     }

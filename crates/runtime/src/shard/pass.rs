@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 
 use super::attempts::Attempts;
 use super::handover::{HandOver, Pace};
-use super::mailbox::{Command, Pauses};
+use super::mailbox::{Pauses, ShardCommand};
 use super::partition::Part;
 use super::pause::LooksForPause;
 use super::permits::{Permits, ShardPermits};
@@ -67,6 +67,16 @@ enum Stage {
     Read,
 }
 
+impl Stage {
+    fn next(self) -> Stage {
+        match self {
+            Stage::Woken => Stage::Ready,
+            Stage::Ready => Stage::Read,
+            Stage::Read => Stage::Woken,
+        }
+    }
+}
+
 /// The attempt that is being polled.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Current {
@@ -109,15 +119,17 @@ pub(crate) struct Shard<F> {
     /// What the log says of messages that are stuck.
     pub(super) stuck_told: Seldom,
     pub(super) woken: VecDeque<u32>,
+    /// Attempts whose futures are to be dropped, unfinished.
+    pub(super) ending: VecDeque<u32>,
     /// Nobody needs it any more.
     pub(super) ended: bool,
     pub(super) intake: Intake,
-    pub(super) commands: mpsc::Receiver<Command>,
+    pub(super) commands: mpsc::Receiver<ShardCommand>,
     stage: Stage,
     pub(super) polls: u32,
-    /// The last pass was broken off among those that had woken: this one begins behind them. Attempts that compute and wake
-    /// again and again must not keep the others waiting.
-    pub(super) skips_woken: bool,
+    /// Where this pass began. One that was broken off is followed by one that begins a stage further: attempts that compute
+    /// and wake again and again, or heads of lanes that compute, must not keep the others waiting.
+    begins: Stage,
     /// Partitions that may have something to read. It is the first one's turn; whether that has read its batch.
     pub(super) turns: VecDeque<u32>,
     pub(super) turn_used: bool,
@@ -137,7 +149,7 @@ pub(crate) struct Setup {
     pub(crate) partitions: u32,
     pub(crate) permits: Arc<Permits>,
     pub(crate) stats: Arc<ShardStats>,
-    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) commands: mpsc::Receiver<ShardCommand>,
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) pauses: Arc<Pauses>,
     pub(crate) clock: Clock,
@@ -169,9 +181,10 @@ impl<F> Shard<F> {
             intake: setup.intake,
             commands: setup.commands,
             woken: VecDeque::new(),
+            ending: VecDeque::new(),
             stage: Stage::Woken,
             polls: 0,
-            skips_woken: false,
+            begins: Stage::Woken,
             turns: VecDeque::new(),
             turn_used: false,
             #[cfg(test)]
@@ -195,7 +208,7 @@ impl<F> Shard<F> {
     pub(super) fn begin_pass(&mut self, cx: &mut Context<'_>) -> bool {
         self.now_ms = self.clock.now_ms();
         self.permits.new_pass(self.now_ms);
-        self.stage = if std::mem::take(&mut self.skips_woken) { Stage::Ready } else { Stage::Woken };
+        self.stage = self.begins;
         self.polls = 0;
         self.worked = false;
         self.wakes.awake();
@@ -210,7 +223,7 @@ impl<F> Shard<F> {
         }
         loop {
             match self.commands.poll_recv(cx) {
-                Poll::Ready(Some(command)) => self.obey(command),
+                Poll::Ready(Some(command)) => self.carry_out(command),
                 Poll::Ready(None) => self.ended = true,
                 Poll::Pending => break,
             }
@@ -221,7 +234,7 @@ impl<F> Shard<F> {
             }
         }
         while let Some(seat) = self.attempts.overdue(self.now_ms) {
-            self.time_out(seat);
+            self.end_early(seat);
         }
         self.engine.wake_due(self.now_ms);
         true
@@ -237,8 +250,7 @@ impl<F> Shard<F> {
         if self.looks_for_pause.due(self.pauses.beats(), self.polls) && !self.flaws.blind_within_a_pass() {
             self.notice_pause();
             if self.worked && self.looks_for_pause.pass_lasts() {
-                self.skips_woken = self.stage == Stage::Woken;
-                return self.end_pass(cx);
+                return self.break_off(cx);
             }
         }
         self.polls += 1;
@@ -252,12 +264,38 @@ impl<F> Shard<F> {
                 self.worked = true;
                 return Next::Poll(seat);
             }
-            self.stage = match self.stage {
-                Stage::Woken => Stage::Ready,
-                Stage::Ready => Stage::Read,
-                Stage::Read => return self.end_pass(cx),
-            };
+            self.stage = self.stage.next();
+            if self.stage == self.begins {
+                return self.end_pass(cx);
+            }
         }
+    }
+
+    /// Ends a pass that lasts, and with it the turn of what it was at: the next one begins with the others.
+    #[cold]
+    fn break_off(&mut self, cx: &mut Context<'_>) -> Next {
+        match self.stage {
+            Stage::Woken => {}
+            Stage::Ready => self.engine.end_burst(),
+            Stage::Read => {
+                // What is left of its batch is for its next turn.
+                self.turn_used = false;
+                if !self.turns.is_empty() {
+                    self.turns.rotate_left(1);
+                }
+            }
+        }
+        let begins = self.stage.next();
+        let next = self.end_pass(cx);
+        self.begins = begins;
+        next
+    }
+
+    /// An attempt whose future is to be dropped now.
+    pub(super) fn next_ending(&mut self) -> Option<u32> {
+        let seat = self.ending.pop_front()?;
+        self.current = Current { seat, first: None, pinned: false };
+        Some(seat)
     }
 
     /// What the poll of the current attempt came to.
@@ -281,12 +319,13 @@ impl<F> Shard<F> {
     /// Attempts that would be polled if there were a thread for them, as far as is known.
     pub(super) fn wants_threads(&self) -> usize {
         let counts = self.engine.counts();
-        self.woken.len() + counts.ready + counts.keyless_queued + self.turns.len()
+        self.ending.len() + self.woken.len() + counts.ready + counts.keyless_queued + self.turns.len()
     }
 
     /// Ends a pass: hands over what was finished, and sleeps if there was nothing to do.
     pub(super) fn end_pass(&mut self, cx: &mut Context<'_>) -> Next {
-        match self.worked || !self.woken.is_empty() {
+        self.begins = Stage::Woken;
+        match self.worked {
             true => {
                 self.say_what_is_done();
                 Next::Yield

@@ -9,7 +9,7 @@ use crate::tasks::Tasks;
 const PAUSE_MS: u64 = 1000;
 /// Within a pass a shard looks whenever its watchdog was awake, and before each of so many polls: right after a pause the
 /// watchdog may not have a core yet. Looking before each poll would cost a tenth of a message and more.
-pub(super) const LOOK_EVERY: u32 = 16;
+pub(super) const PAUSE_POLLS: u32 = 16;
 
 /// When it was looked last.
 pub(super) struct LooksForPause {
@@ -27,7 +27,7 @@ pub(super) struct LooksForPause {
 impl LooksForPause {
     pub(super) fn new(clock: Clock, tasks: &Tasks) -> LooksForPause {
         // A simulated process has no watchdog.
-        let every = if tasks.watches() { LOOK_EVERY } else { 1 };
+        let every = if tasks.watches() { PAUSE_POLLS } else { 1 };
         let looked_ms = clock.passed_ms();
         LooksForPause { clock, looked_ms, pass_ms: looked_ms, beat: clock.beat(), beats: 0, every }
     }

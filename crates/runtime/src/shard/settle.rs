@@ -7,11 +7,15 @@ use std::borrow::Cow;
 
 use keylane_core::{Delivery, End, LaneHash, LaneId, Outcome, Settlement, settle};
 
-use super::mailbox::Rejection;
+use super::mailbox::{Rejection, cut};
 use super::partition::Part;
 use super::pass::{Current, Shard};
-use super::slot::Polled;
+use super::slot::{Late, Polled};
 use crate::pipeline::beginning;
+
+/// What is kept of a failure's words while its lane waits, in bytes: a line or two for people. Each lane that waits keeps
+/// one, and there may be a million of them (P5).
+const FAILURE_BYTES_MAX: usize = 2 << 10;
 
 impl<F> Shard<F> {
     /// The attempt in `seat` is done. Nothing of it is moved: most messages end here, at their first poll.
@@ -56,8 +60,15 @@ impl<F> Shard<F> {
         self.attempts.waits(seat, lane, self.now_ms + self.timeout_ms);
     }
 
-    /// The attempt took too long (ORD-7): its future is dropped, and it has failed.
-    pub(super) fn time_out(&mut self, seat: u32) {
+    /// The attempt took too long (ORD-7), or its partition is lost: its future is dropped where a poll would run, since a
+    /// destructor of a handler may block its thread. Until then its lane is busy.
+    pub(super) fn end_early(&mut self, seat: u32) {
+        self.attempts.ends(seat);
+        self.ending.push_back(seat);
+    }
+
+    /// Its future is dropped: it has failed, if its partition is still there.
+    pub(super) fn ended_early(&mut self, seat: u32) {
         self.finish_attempt(seat, None, End::TimedOut { after_ms: self.timeout_ms });
     }
 
@@ -102,6 +113,7 @@ impl<F> Shard<F> {
     ) {
         self.stats.failed();
         let (partition, position, size) = (delivery.partition(), delivery.position(), delivery.size());
+        let error = cut(error, FAILURE_BYTES_MAX);
         // Told once: it is tried again for as long as it takes, and each try fails like the one before.
         let was_stuck = self.engine.view(lane).is_some_and(|view| view.stuck);
         let retry = self.engine.failed(lane, delivery, error, retry_after_ms, self.now_ms);
@@ -147,7 +159,9 @@ impl<F> Shard<F> {
     }
 
     /// The message is void. Nothing of its lane runs until that is on record and counts.
-    fn dead(&mut self, lane: LaneId, delivery: Delivery, attempt: u32, error: Cow<'static, str>) {
+    fn dead(&mut self, lane: LaneId, mut delivery: Delivery, attempt: u32, error: Cow<'static, str>) {
+        // It waits until its body is stored, and would keep its whole batch in memory.
+        delivery.detach();
         self.engine.rejected(lane, self.now_ms);
         let part = part_of(&mut self.parts, &delivery).expect("found by the caller");
         part.burying.insert(delivery.position(), (lane, delivery.size()));
@@ -162,13 +176,12 @@ impl<F> Shard<F> {
         };
         self.count(part.state, None);
         self.load.sub(part.load.messages, part.load.bytes);
-        self.hand_over.forget(&part);
+        self.hand_over.forget(&part, self.now_ms);
         self.turns.retain(|turn| *turn != partition);
         self.engine.drop_partition(partition);
         let dropped: Vec<u32> = self.attempts.here_of(partition).collect();
         for seat in dropped {
-            self.attempts.leave(seat);
-            self.permits.give();
+            self.end_early(seat);
         }
     }
 }
@@ -181,24 +194,24 @@ impl<F> Shard<F> {
         self.attempts.went_elsewhere(seat);
     }
 
-    /// That thread reports back. `None`: it did not poll the attempt, since the partition does not allow it any more.
-    pub(super) fn came_back(&mut self, seat: u32, polled: Option<Polled>) {
+    /// That thread reports back.
+    pub(super) fn came_back(&mut self, seat: u32, late: Late) {
         let woken = self.attempts.came_back(seat);
-        let Some(polled) = polled else {
-            return self.not_begun(seat);
-        };
-        match polled {
-            Polled::Done => self.done(seat),
-            Polled::Ended(outcome) => self.ended(seat, None, *outcome),
-            Polled::Waits if part_of(&mut self.parts, self.attempts.delivery(seat)).is_none() => {
-                self.attempts.leave(seat);
-                self.permits.give();
+        match late {
+            Late::NotBegun => self.not_begun(seat),
+            Late::Dropped => self.ended_early(seat),
+            Late::Polled(Polled::Done) => self.done(seat),
+            Late::Polled(Polled::Ended(outcome)) => self.ended(seat, None, *outcome),
+            Late::Polled(Polled::Waits)
+                if part_of(&mut self.parts, self.attempts.delivery(seat)).is_none() =>
+            {
+                self.end_early(seat);
             }
-            Polled::Waits => {
+            Late::Polled(Polled::Waits) => {
                 let lane = self.attempts.lane(seat).expect("an attempt that went elsewhere has a lane");
                 let deadline_ms = self.attempts.deadline(seat);
                 if deadline_ms <= self.now_ms {
-                    return self.time_out(seat);
+                    return self.end_early(seat);
                 }
                 self.attempts.waits(seat, lane, deadline_ms);
                 if woken {

@@ -55,6 +55,16 @@ pub(super) enum Polled {
     Waits,
 }
 
+/// What another thread came to with an attempt.
+pub(super) enum Late {
+    /// It polled it.
+    Polled(Polled),
+    /// It did not, since the partition does not allow it any more.
+    NotBegun,
+    /// It dropped its future, which had not ended.
+    Dropped,
+}
+
 /// One attempt's place.
 pub(super) struct Slot<F> {
     delivery: UnsafeCell<MaybeUninit<Delivery>>,
@@ -140,14 +150,26 @@ impl<F> Slot<F> {
 
     #[inline]
     fn drop_future(&mut self) {
-        if std::mem::take(self.begun.get_mut()) {
-            // SAFETY: `begun` says that the future was written and not dropped. A panic in its drop must not stop the
-            // loop; the handler's own destructor is the handler's affair.
-            let dropped =
-                catch_unwind(AssertUnwindSafe(|| unsafe { self.future.get_mut().assume_init_drop() }));
-            if dropped.is_err() {
-                tracing::error!("a handler's future panicked while it was dropped");
+        // SAFETY: nobody else has the slot.
+        unsafe { self.end() }
+    }
+
+    /// Drops the future, if it was made. That runs destructors of the handler, which may block as its polls may.
+    ///
+    /// # Safety
+    /// The slot is polled by no other thread.
+    #[inline]
+    pub(super) unsafe fn end(&self) {
+        // SAFETY: the caller is the only one here. `begun` says that the future was written and not dropped. A panic in
+        // its drop must not stop the loop; the handler's own destructor is the handler's affair.
+        let dropped = unsafe {
+            if !std::mem::take(&mut *self.begun.get()) {
+                return;
             }
+            catch_unwind(AssertUnwindSafe(|| (*self.future.get()).assume_init_drop()))
+        };
+        if dropped.is_err() {
+            tracing::error!("a handler's future panicked while it was dropped");
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The shard's state lies in a cell that whoever holds the baton may touch. While a handler is polled nobody touches
 //! it, so that a watchdog can take the baton from a poll that blocks its thread and have the shard run on in a new
-//! task (`watched.rs`); the late poll reports back through [`Cell::late`].
+//! task (`watched.rs`); the late poll reports back through [`ShardTask::late`].
 #![allow(unsafe_code, reason = "the shard's state moves between threads with the baton; see above")]
 
 use std::cell::UnsafeCell;
@@ -14,22 +14,22 @@ use std::task::{Context, Poll};
 use keylane_core::Outcome;
 use tokio::sync::mpsc;
 
-use super::blocking::{Baton, Blocked, Elsewhere, Thread};
-use super::mailbox::{Command, Pauses};
+use super::blocking::{Baton, Blocked, Thread, ThreadPool};
+use super::mailbox::{Pauses, ShardCommand};
 use super::partition::Standing;
 use super::pass::{Next, Shard};
 use super::settle::part_of;
-use super::slot::{Begin, Polled, Slot};
+use super::slot::{Begin, Late, Polled, Slot};
 use super::wake::Wakes;
 use crate::tasks::{TaskKind, Tasks};
 
 /// A shard, its baton, and what its handlers need.
-pub(crate) struct Cell<F, B> {
+pub(crate) struct ShardTask<F, B> {
     // Before `begin` and `topic`, which its futures borrow: fields are dropped in this order.
     pub(super) shard: UnsafeCell<Shard<F>>,
     pub(super) baton: Baton,
-    /// What polls on other threads came to; none: the attempt was not polled.
-    pub(super) late: Mutex<Vec<(u32, Option<Polled>)>>,
+    /// What other threads came to.
+    pub(super) late: Mutex<Vec<(u32, Late)>>,
     pub(super) wakes: Arc<Wakes>,
     pub(super) pauses: Arc<Pauses>,
     /// Which thread polls it: what the watchdog asks the kernel about.
@@ -41,7 +41,7 @@ pub(crate) struct Cell<F, B> {
     pub(super) begin: B,
     pub(super) tasks: Tasks,
     pub(super) blocked: Arc<Blocked>,
-    pub(super) elsewhere: Arc<Elsewhere>,
+    pub(super) pool: Arc<ThreadPool>,
     /// Of the runtime.
     pub(super) workers: usize,
     pub(super) successor: Arc<dyn Successor>,
@@ -50,16 +50,16 @@ pub(crate) struct Cell<F, B> {
 /// Puts another shard in the place of one that ended.
 pub(crate) trait Successor: Send + Sync {
     /// The other one is told what was on its way to the first.
-    fn succeed(self: Arc<Self>, commands: mpsc::Receiver<Command>);
+    fn succeed(self: Arc<Self>, commands: mpsc::Receiver<ShardCommand>);
 }
 
 // SAFETY: `shard` is touched only by the holder of the baton, who got it through the baton's atomics or the runtime's
 // own hand-over of a task between threads; everything else is Sync.
-unsafe impl<F: Send, B: Sync + Send> Sync for Cell<F, B> {}
+unsafe impl<F: Send, B: Sync + Send> Sync for ShardTask<F, B> {}
 // SAFETY: nothing in it is tied to a thread.
-unsafe impl<F: Send, B: Send> Send for Cell<F, B> {}
+unsafe impl<F: Send, B: Send> Send for ShardTask<F, B> {}
 
-impl<F, B> Cell<F, B>
+impl<F, B> ShardTask<F, B>
 where
     F: Future<Output = Outcome> + Send + 'static,
     B: Begin<F>,
@@ -70,11 +70,11 @@ where
         topic: Arc<str>,
         tasks: Tasks,
         blocked: Arc<Blocked>,
-        elsewhere: Arc<Elsewhere>,
+        pool: Arc<ThreadPool>,
         successor: Arc<dyn Successor>,
-    ) -> Arc<Cell<F, B>> {
+    ) -> Arc<ShardTask<F, B>> {
         let (wakes, pauses) = (Arc::clone(&shard.wakes), Arc::clone(&shard.pauses));
-        Arc::new(Cell {
+        Arc::new(ShardTask {
             shard: UnsafeCell::new(shard),
             baton: Baton::new(),
             late: Mutex::default(),
@@ -87,7 +87,7 @@ where
             begin,
             tasks,
             blocked,
-            elsewhere,
+            pool,
             workers: crate::tasks::workers(),
             successor,
         })
@@ -114,7 +114,7 @@ where
         let shard = unsafe { &mut *self.shard.get() };
         let commands = shard.take_commands();
         // A panic there is noted, like the first.
-        let _ = self.tasks.supervise_now(TaskKind::Shard, || shard.fall(why));
+        let _ = self.tasks.supervise_now(TaskKind::Shard, || crate::tasks::may_block(|| shard.fall(why)));
         Arc::clone(&self.successor).succeed(commands);
     }
 
@@ -124,15 +124,20 @@ where
         // reference is made anew after each handler's poll, during which somebody else may use the shard.
         let shard = || unsafe { &mut *self.shard.get() };
         let late = std::mem::take(&mut *self.late.lock().expect("no holder panics"));
-        for (seat, polled) in late {
-            shard().came_back(seat, polled);
+        for (seat, late) in late {
+            shard().came_back(seat, late);
         }
         if !self.goes_on_within_a_pass() && !shard().begin_pass(cx) {
+            // Handlers' destructors may block.
+            crate::tasks::may_block(|| shard().attempts.end_all());
             return Poll::Ready(());
         }
         if self.blocked.elsewhere(self.workers) {
             // Nothing of a handler runs on this thread, so nothing can block it.
             return self.poll_all_elsewhere(cx);
+        }
+        if !shard().ending.is_empty() && !crate::tasks::may_block(|| self.drop_futures()) {
+            return Poll::Ready(());
         }
         match self.next(cx) {
             // A handler may block the thread. Whoever needs the runtime must not wait for it.
@@ -171,15 +176,19 @@ where
         let shard = || unsafe { &mut *self.shard.get() };
         loop {
             let wants = shard().wants_threads();
-            let Some(thread) = self.elsewhere.reserve(wants, &self.wakes) else {
+            let Some(thread) = self.pool.reserve(wants, &self.wakes) else {
                 let next = if wants == 0 { shard().end_pass(cx) } else { shard().rest(cx) };
                 self.sleep_or_yield(&next, cx);
-                if wants > 0 && self.elsewhere.any_free() {
+                if wants > 0 && self.pool.any_free() {
                     // It came free before this shard slept.
                     cx.waker().wake_by_ref();
                 }
                 return Poll::Pending;
             };
+            if let Some(seat) = shard().next_ending() {
+                self.drop_future_elsewhere(seat, thread);
+                continue;
+            }
             match self.next(cx) {
                 Ok(seat) => self.poll_elsewhere(seat, thread),
                 Err(ends) => return ends,
@@ -200,7 +209,7 @@ where
             let polled = self.poll_slot(slot, &mut Context::from_waker(&waker));
             if !self.baton.leave(polling) {
                 self.blocked.returned();
-                self.post(seat, Some(polled));
+                self.post(seat, Late::Polled(polled));
                 return Poll::Ready(());
             }
             shard().polled(polled);
@@ -232,9 +241,9 @@ where
         }
     }
 
-    /// Reports a poll to the shard, wherever it runs now.
-    fn post(&self, seat: u32, polled: Option<Polled>) {
-        self.late.lock().expect("no holder panics").push((seat, polled));
+    /// Reports to the shard, wherever it runs now.
+    pub(super) fn post(&self, seat: u32, late: Late) {
+        self.late.lock().expect("no holder panics").push((seat, late));
         self.wakes.wake();
     }
 
@@ -257,13 +266,20 @@ where
     pub(super) fn poll_there(&self, seat: u32, slot: *const Slot<F>, standing: &Standing) {
         // SAFETY: the seat stays filled until this poll was reported, and with it its waker; nobody else polls it.
         let (begun, waker) = unsafe { ((*slot).begun(), (*slot).waker()) };
-        let polled = standing.allows(begun).then(|| self.poll_slot(slot, &mut Context::from_waker(&waker)));
-        self.post(seat, polled);
+        let late = match standing.allows(begun) {
+            true => Late::Polled(self.poll_slot(slot, &mut Context::from_waker(&waker))),
+            false => {
+                // SAFETY: as above.
+                unsafe { (*slot).end() };
+                Late::NotBegun
+            }
+        };
+        self.post(seat, late);
     }
 }
 
 /// A slot that one other thread polls.
-struct SendPointer<F>(*const Slot<F>);
+pub(super) struct SendPointer<F>(pub(super) *const Slot<F>);
 
 // SAFETY: the slot is Sync, and the cell that owns it goes with the pointer.
 unsafe impl<F: Send> Send for SendPointer<F> {}

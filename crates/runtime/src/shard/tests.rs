@@ -13,13 +13,13 @@ use keylane_core::lanes::Bounds;
 use keylane_core::{Batch, Draft, Engine, Intake, Outcome, Settings, Settled};
 use tokio::sync::mpsc;
 
-use super::blocking::Elsewhere;
-use super::mailbox::{COMMANDS_MAX, Command, Link, Pauses, Start};
+use super::blocking::ThreadPool;
+use super::mailbox::{COMMANDS_MAX, Link, Pauses, ShardCommand, Start};
 use super::partition::Standing;
 use super::pass::{Next, Setup, Shard};
 use super::permits::Permits;
-use super::slot::Polled;
-use super::task::{Cell, Successor};
+use super::slot::{Late, Polled};
+use super::task::{ShardTask, Successor};
 use super::wake::Wakes;
 use crate::clock::Clock;
 use crate::handlers::Attempt;
@@ -56,7 +56,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 struct World {
     shard: Shard<Ready<Outcome>>,
-    commands: mpsc::Sender<Command>,
+    commands: mpsc::Sender<ShardCommand>,
     logs: Vec<Arc<Mutex<Log>>>,
     links: Vec<Arc<Link>>,
     pauses: Arc<Pauses>,
@@ -96,7 +96,7 @@ impl World {
                 link: Arc::clone(&link),
                 pauses: 0,
             };
-            world.tell(Command::Start(Box::new(start)));
+            world.tell(ShardCommand::Start(Box::new(start)));
             world.logs.push(log);
             world.links.push(link);
             world.pass(|_| {});
@@ -104,7 +104,7 @@ impl World {
         world
     }
 
-    fn tell(&self, command: Command) {
+    fn tell(&self, command: ShardCommand) {
         self.commands.try_send(command).unwrap_or_else(|_| panic!("the shard takes commands"));
     }
 
@@ -161,7 +161,7 @@ impl World {
     }
 
     fn verified(&self, partition: u32) {
-        self.tell(Command::Verified { partition, epoch: 1, pauses: self.pauses.count() });
+        self.tell(ShardCommand::Verified { partition, epoch: 1, pauses: self.pauses.count() });
     }
 }
 
@@ -245,7 +245,7 @@ fn a_pause_that_no_watchdog_sees_is_noticed_within_a_few_attempts() {
         }
     });
     assert!(
-        (10..10 + super::pause::LOOK_EVERY as usize).contains(&started.len()),
+        (10..10 + super::pause::PAUSE_POLLS as usize).contains(&started.len()),
         "{} started",
         started.len()
     );
@@ -317,7 +317,7 @@ fn a_lot_that_waits_to_count_keeps_nobody_awake() {
     world.shard.now_ms += 10_000;
     world.shard.hand_over_due();
     assert_eq!(world.shard.hand_over.due_ms(), None, "there is nothing to do until the owner says so");
-    world.tell(Command::Counted { partition: 0, epoch: 1, dead: Vec::new() });
+    world.tell(ShardCommand::Counted { partition: 0, epoch: 1, dead: Vec::new() });
     world.run();
     world.shard.now_ms += 10_000;
     world.shard.hand_over_due();
@@ -353,11 +353,11 @@ fn an_attempt_that_did_not_begin_is_the_head_of_its_lane_again() {
         assert!(standing.allows(false));
         match pauses {
             true => world.sleep(5_000),
-            false => world.tell(Command::Suspend { partition: 0, epoch: 1 }),
+            false => world.tell(ShardCommand::Suspend { partition: 0, epoch: 1 }),
         }
         assert!(world.run().is_empty());
         assert!(!standing.allows(false) && standing.allows(true), "what has begun goes on");
-        world.shard.came_back(seat, None);
+        world.shard.came_back(seat, Late::NotBegun);
         assert!(world.run().is_empty(), "it may start nothing");
         world.verified(0);
         let mut order = Vec::new();
@@ -380,10 +380,10 @@ fn an_attempt_that_did_not_begin_is_the_next_owners() {
         world.arrive(0, Some("k"), 3, 10);
         let (seat, standing) = world.goes_elsewhere();
         match what {
-            "drained" => world.tell(Command::Drain { partition: 0, epoch: 1 }),
-            "dropped" => world.tell(Command::Drop { partition: 0, epoch: 1 }),
-            "forgotten" => world.tell(Command::Forget { partition: 0 }),
-            "ended" => world.tell(Command::End),
+            "drained" => world.tell(ShardCommand::Drain { partition: 0, epoch: 1 }),
+            "dropped" => world.tell(ShardCommand::Drop { partition: 0, epoch: 1 }),
+            "forgotten" => world.tell(ShardCommand::Forget { partition: 0 }),
+            "ended" => world.tell(ShardCommand::End),
             _ => world.shard.fall("a test ended it"),
         }
         if matches!(what, "ended" | "fallen") {
@@ -395,7 +395,7 @@ fn an_attempt_that_did_not_begin_is_the_next_owners() {
         assert!(world.run().is_empty());
         assert!(!standing.allows(false), "{what}");
         assert_eq!(standing.allows(true), what == "drained");
-        world.shard.came_back(seat, None);
+        world.shard.came_back(seat, Late::NotBegun);
         assert!(world.run().is_empty(), "{what}");
         assert_eq!((world.shard.load.messages, world.shard.attempts.in_flight()), (0, 0), "{what}");
         let mail = world.links[0].take();
@@ -417,13 +417,13 @@ fn a_thread_begins_nothing_that_its_partition_does_not_allow() {
         count.fetch_add(1, Ordering::SeqCst);
         std::future::ready(Outcome::Done)
     };
-    world.tell(Command::Suspend { partition: 0, epoch: 1 });
+    world.tell(ShardCommand::Suspend { partition: 0, epoch: 1 });
     world.run();
     let slot = world.shard.attempts.slot(seat);
-    let elsewhere = Arc::new(Elsewhere::new(&"t".into(), 1));
+    let pool = Arc::new(ThreadPool::new(&"t".into(), 1));
     let successor = Arc::<Succeeded>::default();
     let tasks = Tasks::default();
-    let cell = Cell::new(world.shard, begin, "t".into(), tasks, Arc::default(), elsewhere, successor);
+    let cell = ShardTask::new(world.shard, begin, "t".into(), tasks, Arc::default(), pool, successor);
     cell.poll_there(seat, slot, &standing);
     assert_eq!(begun.load(Ordering::SeqCst), 0);
 }
@@ -433,7 +433,7 @@ fn a_thread_begins_nothing_that_its_partition_does_not_allow() {
 struct Succeeded(AtomicU64);
 
 impl Successor for Succeeded {
-    fn succeed(self: Arc<Self>, _: mpsc::Receiver<Command>) {
+    fn succeed(self: Arc<Self>, _: mpsc::Receiver<ShardCommand>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
@@ -463,16 +463,16 @@ fn a_shard_has_a_successor_though_its_fall_panics() {
     let reader = Box::new(Broken(LogReader(log)));
     let settled = Settled::default();
     let start = Start { partition: 0, epoch: 2, settled, reader, link: Arc::clone(&link), pauses: 0 };
-    world.tell(Command::Start(Box::new(start)));
+    world.tell(ShardCommand::Start(Box::new(start)));
     world.run();
     let (successor, tasks) = (Arc::<Succeeded>::default(), Tasks::default());
-    let cell = Cell::new(
+    let cell = ShardTask::new(
         world.shard,
         |_: Attempt<'static>| std::future::ready(Outcome::Done),
         "t".into(),
         tasks.clone(),
         Arc::default(),
-        Arc::new(Elsewhere::new(&"t".into(), 1)),
+        Arc::new(ThreadPool::new(&"t".into(), 1)),
         Arc::clone(&successor) as _,
     );
     cell.fall("it fell");
@@ -493,7 +493,7 @@ fn a_pass_of_handlers_that_compute_is_short() {
     world.arrive(0, None, 100, 10);
     let started = world.pass(|world| world.sleep(4));
     assert!((1..10).contains(&started.len()), "{} computed 4 ms each", started.len());
-    world.tell(Command::Drop { partition: 0, epoch: 1 });
+    world.tell(ShardCommand::Drop { partition: 0, epoch: 1 });
     assert!(world.run().is_empty());
 }
 
@@ -536,4 +536,114 @@ fn attempts_that_compute_leave_others_their_turn() {
     let polled: Vec<u64> = (0..40).flat_map(|_| world.computes(0..6)).collect();
     let woken = polled.iter().filter(|position| **position < 6).count();
     assert!(woken > 10 && polled.len() - woken > 10, "{woken} of {} had woken", polled.len());
+}
+
+/// P5, BPR-1: a message that was rejected waits until its body is stored, and keeps nothing but itself in memory until then.
+#[test]
+fn a_rejected_message_does_not_keep_its_batch_in_memory() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    world.arrive(0, Some("k"), 2, 10_000);
+    let batch = world.logs[0].lock().expect("free").batches[0].frames.clone();
+    let (waker, mut first) = (noop_waker(), true);
+    let mut cx = Context::from_waker(&waker);
+    assert!(world.shard.begin_pass(&mut cx));
+    while let Next::Poll(_) = world.shard.next(&mut cx) {
+        let rejected = || Polled::Ended(Box::new(Outcome::rejected("void")));
+        world.shard.polled(if std::mem::take(&mut first) { rejected() } else { Polled::Done });
+    }
+    world.tell(ShardCommand::Counted { partition: 0, epoch: 1, dead: Vec::new() });
+    world.run();
+    let mail = world.links[0].take();
+    assert_eq!(mail.rejected.len(), 1, "it waits for its owner");
+    assert!(batch.is_unique(), "the batch is in memory only because this test holds it");
+}
+
+/// P5: a lane that waits for its retry keeps the beginning of what its handler said, and says that it was cut.
+#[test]
+fn a_failure_of_many_megabytes_is_cut_and_says_so() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    world.arrive(0, Some("k"), 1, 10);
+    let waker = noop_waker();
+    let mut cx = Context::from_waker(&waker);
+    assert!(world.shard.begin_pass(&mut cx));
+    let words = "é".repeat(3 << 20);
+    while let Next::Poll(_) = world.shard.next(&mut cx) {
+        world.shard.polled(Polled::Ended(Box::new(Outcome::failed(words.clone()))));
+    }
+    let lane = world.shard.engine.views().next().expect("it waits");
+    let why = lane.why.expect("it failed");
+    assert!(why.len() < (2 << 10) + 100, "{} bytes are kept", why.len());
+    assert!(why.starts_with("éé") && why.ends_with(&format!("(cut, of {} bytes)", words.len())), "{why}");
+}
+
+/// P3: handlers of one partition that compute do not keep its turn until its batch ends: another's message is
+/// read after a few of them.
+#[test]
+fn a_partition_whose_handlers_compute_leaves_others_their_turn() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(2, &Bounds::default(), Settings::default());
+    world.arrive(0, None, 1_000, 10);
+    world.pass(|world| world.sleep(2));
+    world.arrive(1, None, 1, 10);
+    let started: Vec<u32> = (0..10).flat_map(|_| world.pass(|world| world.sleep(2))).collect();
+    let before = started.iter().position(|partition| *partition == 1);
+    assert!(before.is_some_and(|before| before < 50), "after {before:?} of {}", started.len());
+    assert!(started[before.expect("just seen")..].contains(&0), "it goes on where it was");
+}
+
+/// One message of each key under way, and so many behind it.
+fn backlog(world: &mut World, keys: &[&str], behind: u64) -> Vec<u32> {
+    for key in keys {
+        world.arrive(0, Some(key), 1 + behind, 10);
+    }
+    let waker = noop_waker();
+    let mut cx = Context::from_waker(&waker);
+    let mut waiting = Vec::new();
+    while waiting.len() < keys.len() {
+        assert!(world.shard.begin_pass(&mut cx));
+        while let Next::Poll(seat) = world.shard.next(&mut cx) {
+            waiting.push(seat);
+            world.shard.polled(Polled::Waits);
+        }
+    }
+    waiting
+}
+
+/// P3, ORD-4: nor does a backlog of lanes whose handlers compute keep what is to be read waiting.
+#[test]
+fn lanes_whose_handlers_compute_leave_what_is_read_its_turn() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(2, &Bounds::default(), Settings::default());
+    let waiting = backlog(&mut world, &["a", "b", "c", "d"], 200);
+    world.shard.woken.extend(waiting);
+    world.arrive(1, None, 1, 10);
+    let started: Vec<u32> = (0..20).flat_map(|_| world.pass(|world| world.sleep(2))).collect();
+    let before = started.iter().position(|partition| *partition == 1);
+    assert!(before.is_some_and(|before| before < 50), "after {before:?} of {}", started.len());
+}
+
+/// ORD-4: a key with a backlog whose handlers compute does not go on for a whole burst: the next pass begins with others.
+#[test]
+fn a_hot_key_whose_handlers_compute_leaves_others_their_turn() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    let mut world = World::new(1, &Bounds::default(), Settings::default());
+    let waiting = backlog(&mut world, &["hot", "other"], 300);
+    world.shard.woken.extend(waiting);
+    let mut keys = Vec::new();
+    for _ in 0..12 {
+        world.pass(|world| {
+            let delivery = world.shard.attempts.delivery(world.shard.current.seat);
+            keys.push(delivery.key() == Some(b"hot"));
+            world.sleep(2);
+        });
+    }
+    let longest = keys.chunk_by(|a, b| a == b).map(<[bool]>::len).max();
+    assert!(longest < Some(30), "{longest:?} in a row of {}", keys.len());
 }

@@ -9,10 +9,10 @@ use keylane_core::Outcome;
 
 use super::blocking::{Blocking, Polling, Watched};
 use super::slot::Begin;
-use super::task::Cell;
+use super::task::ShardTask;
 use crate::tasks::TaskKind;
 
-impl<F, B> Watched for Cell<F, B>
+impl<F, B> Watched for ShardTask<F, B>
 where
     F: Future<Output = Outcome> + Send + 'static,
     B: Begin<F>,

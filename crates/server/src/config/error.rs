@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use keylane::ErrorCode;
+
 /// Where in a config something stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
@@ -22,7 +24,7 @@ pub enum Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigProblem {
     /// The code under which `docs/errors/` explains it.
-    pub code: &'static str,
+    pub code: ErrorCode,
     /// Where it is.
     pub place: Place,
     /// What is wrong.

@@ -4,6 +4,8 @@
 
 use std::path::Path;
 
+use keylane::ErrorCode;
+
 use super::environment::Environment;
 use super::error::{ConfigError, ConfigProblem, Place};
 use super::file;
@@ -43,9 +45,12 @@ fn values(node: &mut Node, environment: &Environment, problems: &mut Vec<ConfigP
                     *text = changed;
                     node.secret = true;
                 }
-                Err((what, help)) => {
-                    problems.push(ConfigProblem { code: "KL-1008", place: node.place.clone(), what, help })
-                }
+                Err((what, help)) => problems.push(ConfigProblem {
+                    code: ErrorCode::MissingOutsideValue,
+                    place: node.place.clone(),
+                    what,
+                    help,
+                }),
             }
         }
         Value::Null | Value::Bool(_) | Value::Whole(_) | Value::Number(_) => {}

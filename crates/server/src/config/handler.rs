@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use keylane::ErrorCode;
 use keylane::handlers::{HttpHandler, HttpSettings};
 
 use super::error::ConfigProblem;
-use super::reader::{Reader, Section};
+use super::fields::{Reader, Section};
 use super::{HandlerConfig, file};
 
 /// How a URL is written.
@@ -23,7 +24,7 @@ pub(super) fn handler(reader: &mut Reader, pipeline: &Section<'_>) -> HandlerCon
     let (http, log) = (section.names("http"), section.names("log"));
     if http == log && reader.problems.len() == before {
         reader.problems.push(ConfigProblem {
-            code: if http { "KL-1007" } else { "KL-1006" },
+            code: if http { ErrorCode::ContradictorySettings } else { ErrorCode::MissingSetting },
             place: section.place.clone(),
             what: format!(
                 "{} {}",
@@ -56,7 +57,7 @@ pub(super) fn handler(reader: &mut Reader, pipeline: &Section<'_>) -> HandlerCon
             _ => "see docs/handlers.md for what a handler takes",
         };
         reader.problems.push(ConfigProblem {
-            code: "KL-1005",
+            code: ErrorCode::WrongValue,
             place: http.place_of(error.setting),
             what: format!("{}.{error}", http.path),
             help: help.to_owned(),
@@ -69,7 +70,7 @@ fn http_settings(reader: &mut Reader, http: &Section<'_>) -> HttpSettings {
     let url = reader.text(http, "url");
     if http.node("url").is_some() && !(url.starts_with("http://") || url.starts_with("https://")) {
         reader.problems.push(ConfigProblem {
-            code: "KL-1005",
+            code: ErrorCode::WrongValue,
             place: http.place_of("url"),
             what: format!("{}.url must be a URL that begins with http:// or https://", http.path),
             help: URL_HELP.to_owned(),
@@ -89,7 +90,7 @@ fn http_settings(reader: &mut Reader, http: &Section<'_>) -> HttpSettings {
         (certificate, _) => {
             let (has, lacks) = if certificate.is_some() { ("cert", "key") } else { ("key", "cert") };
             reader.problems.push(ConfigProblem {
-                code: "KL-1007",
+                code: ErrorCode::ContradictorySettings,
                 place: http.place_of(has),
                 what: format!("{}.{has} is given without {lacks}", http.path),
                 help: "a client certificate needs both: `cert: /etc/keylane/client.pem, key: /etc/keylane/client.key`"
@@ -118,7 +119,7 @@ fn pem(reader: &mut Reader, section: &Section<'_>, name: &str) -> Option<String>
         read => {
             let why = read.err().map_or("it holds no PEM".to_owned(), |error| error.to_string());
             reader.problems.push(ConfigProblem {
-                code: "KL-1008",
+                code: ErrorCode::MissingOutsideValue,
                 place: section.place_of(name),
                 what: format!("{}.{name}: {text} cannot be used: {why}", section.path),
                 help: "give the path of a PEM file that this user may read; it has a line that begins with -----BEGIN"

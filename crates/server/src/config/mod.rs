@@ -1,19 +1,19 @@
 //! One YAML file, with the environment in it and over it (ADM-9).
 //!
-//! `tree` reads YAML and keeps lines and columns; `expand` puts in what comes from outside; `table` says which
-//! settings there are; `reader` and `read` make a [`Config`] of it all, or say everything that is wrong. The JSON
-//! schema and `deploy/keylane.reference.yaml` are written from the same table.
+//! `tree` reads YAML and keeps lines and columns; `expand` puts in what comes from outside; `settings` says which
+//! there are, in the words of `schema`; `fields` and `read` make a [`Config`] of it all, or say everything that is wrong. The JSON
+//! schema and `deploy/keylane.reference.yaml` are written from the same list.
 
 mod environment;
 mod error;
 mod expand;
+mod fields;
 mod file;
 mod handler;
 mod print;
 mod read;
-mod reader;
-mod shape;
-mod table;
+mod schema;
+mod settings;
 mod topics;
 mod tree;
 mod units;
@@ -25,17 +25,17 @@ use std::time::Duration;
 
 use keylane::handlers::HttpSettings;
 use keylane::outbox::OutboxOptions;
-use keylane::{KafkaOptions, Settings, SpillOptions, TopicSpec};
+use keylane::{ErrorCode, KafkaOptions, Settings, SpillOptions, TopicSpec};
 
 pub use environment::Environment;
 pub(crate) use error::nearest;
 pub use error::{ConfigError, ConfigProblem, Place};
-pub(crate) use shape::NAME_BYTES_MAX;
-pub use shape::{Profile, is_name};
+pub(crate) use schema::NAME_BYTES_MAX;
+pub use schema::{Profile, is_name};
 pub use topics::TopicConfig;
 pub(crate) use units::duration;
 
-use crate::access::Role;
+use crate::http::Role;
 use tree::Node;
 
 /// Bytes of a config: thousands of pipelines.
@@ -162,7 +162,7 @@ impl Config {
             ConfigError::one(
                 &name,
                 ConfigProblem {
-                    code: "KL-1001",
+                    code: ErrorCode::ConfigUnreadable,
                     place: Place::Whole,
                     what: format!("the config cannot be read: {why}"),
                     help: "check the path given with -c, and that this user may read the file".to_owned(),

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::shape::{Absent, Field, Kind, Profiled, Shape};
-use super::table::ROOT;
+use super::schema::{Absent, Field, Kind, Profiled, Shape};
+use super::settings::ROOT;
 
 /// The schema of a whole config.
 pub(super) fn schema() -> Value {

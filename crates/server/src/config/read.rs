@@ -5,17 +5,17 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use keylane::outbox::OutboxOptions;
-use keylane::{KafkaOptions, Order, Settings, SpillOptions};
+use keylane::{ErrorCode, KafkaOptions, Order, Settings, SpillOptions};
 
 use super::error::{ConfigProblem, Place};
+use super::fields::{Reader, Section};
 use super::handler::handler;
-use super::reader::{Reader, Section};
-use super::shape::Profile;
-use super::table::ROOT;
+use super::schema::Profile;
+use super::settings::ROOT;
 use super::topics::{TopicConfig, kafka_names, topics};
 use super::tree::Node;
 use super::{BrokerConfig, Config, HandlerConfig, IngestConfig, PipelineConfig, ServerConfig, TokenConfig};
-use crate::access::Role;
+use crate::http::Role;
 
 /// How much longer than the handler's own call an attempt may take: the call's error says more than a time-out.
 const ATTEMPT_MARGIN: Duration = Duration::from_secs(1);
@@ -68,7 +68,7 @@ fn broker(reader: &mut Reader, top: &Section<'_>) -> BrokerConfig {
     if reader.choice(&section, "kind") == "embedded" {
         if section.node("kafka").is_some() {
             reader.problems.push(ConfigProblem {
-                code: "KL-1007",
+                code: ErrorCode::ContradictorySettings,
                 place: section.place_of("kafka"),
                 what: "broker.kafka is given, and broker.kind is embedded: the cluster would not be used"
                     .to_owned(),
@@ -81,7 +81,7 @@ fn broker(reader: &mut Reader, top: &Section<'_>) -> BrokerConfig {
         let what = error.to_string();
         let section = if what.contains("broker.kafka.journals") { "journals" } else { "settings" };
         reader.problems.push(ConfigProblem {
-            code: "KL-1007",
+            code: ErrorCode::ContradictorySettings,
             place: kafka.place_of(section),
             what,
             help: "see docs/kafka.md".to_owned(),
@@ -105,7 +105,7 @@ fn outbox(reader: &mut Reader, top: &Section<'_>, drain: Duration) -> BTreeMap<S
         {
             let setting = if what.starts_with("the table") { "table" } else { "url" };
             reader.problems.push(ConfigProblem {
-                code: "KL-1005",
+                code: ErrorCode::WrongValue,
                 place: section.place_of(setting),
                 what: format!("outbox.{name}.{setting}: {what}"),
                 help: "see docs/outbox.md for what an outbox takes".to_owned(),
@@ -130,7 +130,7 @@ fn server(reader: &mut Reader, top: &Section<'_>) -> ServerConfig {
         let same = |other: &&TokenConfig| other.sha256 == token.sha256 && token.sha256 != [0; 32];
         if let Some(other) = tokens.iter().find(same) {
             reader.problems.push(ConfigProblem {
-                code: "KL-1007",
+                code: ErrorCode::ContradictorySettings,
                 place,
                 what: format!(
                     "the tokens {} and {} in server.tokens have one hash: only one of the two roles would count",
@@ -151,7 +151,7 @@ fn server(reader: &mut Reader, top: &Section<'_>) -> ServerConfig {
     };
     if config.is_open_to_all() {
         reader.problems.push(ConfigProblem {
-            code: "KL-1009",
+            code: ErrorCode::OpenToAll,
             place: section.place_of("listen"),
             what: format!(
                 "server.listen is {listen}, which other machines can reach, and there are no tokens"
@@ -175,7 +175,7 @@ fn pipelines(
         let pipeline = pipeline(reader, &name, &section, drain);
         if !topics.is_empty() && !topics.contains_key(&pipeline.topic) {
             reader.problems.push(ConfigProblem {
-                code: "KL-1007",
+                code: ErrorCode::ContradictorySettings,
                 place: section.place_of("topic"),
                 what: format!("pipelines.{name} reads topic {}, which is not declared", pipeline.topic),
                 help: format!("declare it: `topics: {{ {}: {{}} }}`", pipeline.topic),
@@ -186,7 +186,7 @@ fn pipelines(
         };
         if let Some((other, _)) = pipelines.iter().find(same) {
             reader.problems.push(ConfigProblem {
-                code: "KL-1007",
+                code: ErrorCode::ContradictorySettings,
                 place: section.place_of("group"),
                 what: format!(
                     "pipelines.{name} and pipelines.{other} both read topic {} as group {}: each message would go to one of them only",
@@ -222,7 +222,7 @@ fn pipeline(reader: &mut Reader, name: &str, section: &Section<'_>, drain: Durat
     settings.resume_at = reader.share(&buffer, "resume_at");
     if settings.resume_at > settings.pause_at {
         reader.problems.push(ConfigProblem {
-            code: "KL-1007",
+            code: ErrorCode::ContradictorySettings,
             place: buffer.place_of("resume_at"),
             what: format!(
                 "{}.resume_at is {}, above pause_at ({}): reading would stop and go on at once",
@@ -237,7 +237,7 @@ fn pipeline(reader: &mut Reader, name: &str, section: &Section<'_>, drain: Durat
     settings.retry_max = reader.duration(&retry, "max");
     if settings.retry_base > settings.retry_max {
         reader.problems.push(ConfigProblem {
-            code: "KL-1007",
+            code: ErrorCode::ContradictorySettings,
             place: retry.place_of("base"),
             what: format!("{}.base is above {}.max", retry.path, retry.path),
             help: "set base below max".to_owned(),

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use keylane::{Compression, Ids, KafkaOptions, TopicSpec};
+use keylane::{Compression, ErrorCode, Ids, KafkaOptions, TopicSpec};
 
 use super::error::{ConfigProblem, Place};
-use super::reader::{Reader, Section};
-use super::shape::NAME_BYTES_MAX;
-use super::table::TOPIC;
+use super::fields::{Reader, Section};
+use super::schema::NAME_BYTES_MAX;
+use super::settings::TOPIC;
 use super::{BrokerConfig, PipelineConfig};
 
 /// A topic that the config declares.
@@ -110,7 +110,7 @@ fn copies(reader: &mut Reader, section: &Section<'_>, embedded: bool) -> (u32, u
     for (setting, copies) in [("replicas", replicas), ("min_insync", min_insync)] {
         if copies > 1 && embedded {
             reader.problems.push(ConfigProblem {
-                code: "KL-1007",
+                code: ErrorCode::ContradictorySettings,
                 place: section.place_of(setting),
                 what: format!("{path}.{setting} is {copies}, but the embedded broker keeps one copy"),
                 help: format!("set {setting} to 1"),
@@ -119,7 +119,7 @@ fn copies(reader: &mut Reader, section: &Section<'_>, embedded: bool) -> (u32, u
     }
     if min_insync > replicas && !embedded {
         reader.problems.push(ConfigProblem {
-            code: "KL-1007",
+            code: ErrorCode::ContradictorySettings,
             place: section.place_of("min_insync"),
             what: format!("{path}.min_insync is {min_insync}, above {path}.replicas ({replicas}): no message could ever be acknowledged"),
             help: format!("set min_insync to {replicas} or less, or replicas to {min_insync} or more"),
@@ -141,7 +141,7 @@ pub(super) fn kafka_names(
     let mut taken = BTreeMap::<String, String>::new();
     let mut take = |reader: &mut Reader, place: Place, path: &str, name: String| {
         let refused = |what: String, help: &str| ConfigProblem {
-            code: "KL-1007",
+            code: ErrorCode::ContradictorySettings,
             place: place.clone(),
             what,
             help: help.to_owned(),
@@ -166,7 +166,7 @@ pub(super) fn kafka_names(
         let path = format!("topics.{name}");
         if name.starts_with("__") || name.starts_with(&own) {
             reader.problems.push(ConfigProblem {
-                code: "KL-1007",
+                code: ErrorCode::ContradictorySettings,
                 place: section.clone(),
                 what: format!("{path}: names that begin with `__` are Kafka's own, with `{own}` Keylane's"),
                 help: "rename it".to_owned(),

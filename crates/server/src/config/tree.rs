@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use keylane::ErrorCode;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
@@ -50,7 +51,7 @@ impl Node {
         serde_saphyr::from_str::<Node>(text).map_err(|error| {
             let place = error.location().map_or(Place::Whole, place);
             let (what, help) = complaint(&error);
-            ConfigError::one(name, ConfigProblem { code: "KL-1002", place, what, help })
+            ConfigError::one(name, ConfigProblem { code: ErrorCode::ConfigNotYaml, place, what, help })
         })
     }
 

@@ -3,11 +3,11 @@
 use std::io::Write;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::http::{Response, StatusCode};
 use keylane::error::produce_code;
-use keylane::{ProduceError, Receipt};
+use keylane::{ErrorCode, ProduceError, Receipt};
 
-use crate::problem::{Problem, Rejected, produce_status};
+use crate::http::{Problem, Rejected, json, produce_status};
 
 /// Bytes an accepted message takes in an answer, about: a UUID, a partition, a position and the names.
 const ACCEPTED_BYTES: usize = 96;
@@ -17,12 +17,12 @@ const LISTED_MAX: usize = 1_000;
 
 /// Messages that were not taken, by index, in rising order.
 #[derive(Debug, Default)]
-pub(super) struct Refused {
+pub(super) struct Refusals {
     listed: Vec<Rejected>,
     indexes: Vec<u32>,
 }
 
-impl Refused {
+impl Refusals {
     /// Adds one.
     pub(super) fn push(&mut self, index: usize, error: String) {
         if self.indexes.len() < LISTED_MAX {
@@ -40,13 +40,13 @@ impl Refused {
 /// sender should know though all went well.
 pub(super) fn answer(
     results: Vec<Result<Receipt, ProduceError>>,
-    before: Refused,
+    before: Refusals,
     warning: Option<String>,
 ) -> Result<Response<Body>, Problem> {
     let alone = results.len() + before.count() == 1;
     let mut body = Vec::with_capacity(32 + ACCEPTED_BYTES * results.len());
     body.extend_from_slice(b"{\"accepted\":[");
-    let mut refused = Refused::default();
+    let mut refused = Refusals::default();
     let mut worst: Option<ProduceError> = None;
     let mut accepted = 0usize;
     let mut listed = before.listed.into_iter();
@@ -93,15 +93,7 @@ pub(super) fn answer(
     Ok(json(StatusCode::ACCEPTED, body))
 }
 
-/// A JSON answer.
-pub(crate) fn json(status: StatusCode, body: Vec<u8>) -> Response<Body> {
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
-fn none_accepted(alone: bool, worst: Option<ProduceError>, mut refused: Refused) -> Problem {
+fn none_accepted(alone: bool, worst: Option<ProduceError>, mut refused: Refusals) -> Problem {
     let problem = match worst {
         Some(error) if alone || is_passing(&error) => {
             let (status, title) = produce_status(&error);
@@ -109,11 +101,16 @@ fn none_accepted(alone: bool, worst: Option<ProduceError>, mut refused: Refused)
         }
         _ if alone => {
             let detail = refused.listed.pop().map_or_else(String::new, |rejected| rejected.error);
-            Problem::new(StatusCode::BAD_REQUEST, "KL-1202", "the message cannot be taken", detail)
+            Problem::new(
+                StatusCode::BAD_REQUEST,
+                ErrorCode::InvalidMessage,
+                "the message cannot be taken",
+                detail,
+            )
         }
         _ => Problem::new(
             StatusCode::BAD_REQUEST,
-            "KL-1208",
+            ErrorCode::NoMessageTaken,
             "no message was taken",
             format!("all {} messages were refused; `rejected` says why", refused.count()),
         ),
@@ -164,8 +161,8 @@ fn put_text(body: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
 
-    fn refused(indexes: &[usize]) -> Refused {
-        let mut refused = Refused::default();
+    fn refused(indexes: &[usize]) -> Refusals {
+        let mut refused = Refusals::default();
         indexes.iter().for_each(|index| refused.push(*index, format!("bad {index}")));
         refused
     }
@@ -203,7 +200,7 @@ mod tests {
     #[test]
     fn indexes_count_all_messages() {
         let got = problem(vec![Err(too_large()), Err(too_large()), Err(too_large())], &[0, 2, 3, 6]);
-        assert_eq!((got.status.as_u16(), got.code), (400, "KL-1208"));
+        assert_eq!((got.status.as_u16(), got.code.as_str()), (400, "KL-1208"));
         let rejected = rejected(&got);
         let indexes: Vec<_> = rejected.iter().map(|r| r["index"].as_u64().expect("a number")).collect();
         assert_eq!(indexes, [0, 1, 2, 3, 4, 5, 6]);

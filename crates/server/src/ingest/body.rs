@@ -8,11 +8,12 @@ use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
+use keylane::ErrorCode;
 use keylane::clock::Clock;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-use crate::problem::Problem;
+use crate::http::Problem;
 
 /// All bodies in memory at once, in KiB: eight of the largest. A body turns into frames and an answer several times
 /// its size, so this bounds far more memory than it says.
@@ -148,7 +149,7 @@ impl Bodies {
         Arc::clone(&self.room_kib).try_acquire_many_owned(kib as u32).map_err(|_| {
             Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "KL-1205",
+                ErrorCode::TooMuchInFlight,
                 "there is no room now",
                 format!("requests of {} MiB are on their way already", ALL_KIB_MAX / 1024),
             )
@@ -158,7 +159,7 @@ impl Bodies {
     fn too_large(&self) -> Problem {
         Problem::new(
             StatusCode::PAYLOAD_TOO_LARGE,
-            "KL-1210",
+            ErrorCode::RequestTooLarge,
             "the request is too large",
             format!(
                 "a request has at most {} bytes (ingest.max_request); send the messages in several",
@@ -169,5 +170,10 @@ impl Bodies {
 }
 
 fn did_not_come(status: StatusCode, detail: &str) -> Problem {
-    Problem::new(status, "KL-1211", "the body did not come", format!("{detail}; nothing was kept"))
+    Problem::new(
+        status,
+        ErrorCode::BodyDidNotCome,
+        "the body did not come",
+        format!("{detail}; nothing was kept"),
+    )
 }

@@ -8,16 +8,16 @@ use std::sync::RwLock;
 
 use axum::http::StatusCode;
 use bytes::BytesMut;
-use keylane::{Call, Draft, ProduceError, TopicSpec};
+use keylane::{Call, Draft, ErrorCode, ProduceError, TopicSpec};
 use tokio::sync::Mutex;
 
 use super::items::Items;
 use super::{Form, PARSED_AT_ONCE, with_draft};
-use crate::app::App;
-use crate::problem::Problem;
+use crate::http::Problem;
+use crate::serve::App;
 
 /// Topics at most when one more is made by its first use. Whoever needs more of them has a list, and can declare it.
-pub(crate) const TOPICS_MAX: usize = 1_000;
+pub(super) const TOPICS_MAX: usize = 1_000;
 
 /// As long as an id that is made here.
 const MADE_ID: &str = "00000000-0000-0000-0000-000000000000";
@@ -108,7 +108,7 @@ pub(super) fn fits_a_new_topic(topic: &str, draft: &Draft<'_>) -> Result<(), Pro
 fn too_many(topic: &str) -> Problem {
     Problem::new(
         StatusCode::FORBIDDEN,
-        "KL-1219",
+        ErrorCode::NoMoreTopics,
         "no more topics are made by first use",
         format!(
             "there are {TOPICS_MAX} topics, and `{topic}` is none of them; declare the topics you need under `topics:` and restart"

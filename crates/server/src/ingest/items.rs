@@ -4,13 +4,14 @@
 //! made: a body of two bytes a message would take hundreds of times its size.
 
 use axum::http::StatusCode;
+use keylane::ErrorCode;
 use serde_json::Deserializer;
 use serde_json::value::RawValue;
 
 use super::explain::what_is_not_json;
-use super::line::Line;
+use super::message_json::MessageJson;
 use super::{Form, malformed};
-use crate::problem::Problem;
+use crate::http::Problem;
 
 /// Messages of one request (SEC-2). Each costs far more than its bytes: an id, a frame, a line of the answer.
 pub(crate) const MESSAGES_MAX: usize = 100_000;
@@ -49,10 +50,10 @@ impl<'a> Items<'a> {
 
     /// The next message, or why it cannot be taken; none at the end. The outer error voids the whole body.
     #[allow(clippy::type_complexity, reason = "three answers, each of which a caller tells apart")]
-    pub(super) fn next(&mut self) -> Result<Option<Result<Line<'a>, String>>, Problem> {
+    pub(super) fn next(&mut self) -> Result<Option<Result<MessageJson<'a>, String>>, Problem> {
         let line = match self.shape {
             _ if self.rest.is_empty() => return Ok(None),
-            Shape::One => Line::parse(std::mem::take(&mut self.rest)),
+            Shape::One => MessageJson::parse(std::mem::take(&mut self.rest)),
             Shape::Array => self.next_of_array()?,
             Shape::Lines => self.next_line(),
         };
@@ -63,7 +64,7 @@ impl<'a> Items<'a> {
         Ok(Some(line))
     }
 
-    fn next_of_array(&mut self) -> Result<Result<Line<'a>, String>, Problem> {
+    fn next_of_array(&mut self) -> Result<Result<MessageJson<'a>, String>, Problem> {
         let broken = |count: usize, why: &str| {
             malformed(format!("the body is not an array of messages: at its index {count}: {why}"))
         };
@@ -84,17 +85,17 @@ impl<'a> Items<'a> {
             [] => return Err(broken(self.count, "the array is not closed")),
             _ => return Err(broken(self.count, "a comma is missing behind it")),
         };
-        Ok(Line::of_raw(raw))
+        Ok(MessageJson::of_raw(raw))
     }
 
     /// The text ends with what is not blank, so there is a line in it.
-    fn next_line(&mut self) -> Result<Line<'a>, String> {
+    fn next_line(&mut self) -> Result<MessageJson<'a>, String> {
         loop {
             let end = self.rest.iter().position(|byte| *byte == b'\n');
             let line = self.rest[..end.unwrap_or(self.rest.len())].trim_ascii();
             self.rest = end.map_or(&[], |end| &self.rest[end + 1..]);
             if !line.is_empty() {
-                return Line::parse(line);
+                return MessageJson::parse(line);
             }
         }
     }
@@ -103,7 +104,7 @@ impl<'a> Items<'a> {
 fn too_many() -> Problem {
     Problem::new(
         StatusCode::PAYLOAD_TOO_LARGE,
-        "KL-1210",
+        ErrorCode::RequestTooLarge,
         "the request is too large",
         format!("a request has at most {MESSAGES_MAX} messages; nothing was kept; send them in several"),
     )
@@ -116,9 +117,9 @@ mod tests {
 
     /// Payloads of a body, none for each that cannot be taken; or the code of what voids it.
     fn read(form: Form, body: &str) -> Result<Vec<Option<String>>, &'static str> {
-        let mut items = Items::new(form, body.as_bytes()).map_err(|problem| problem.code)?;
+        let mut items = Items::new(form, body.as_bytes()).map_err(|problem| problem.code.as_str())?;
         let mut all = Vec::new();
-        while let Some(line) = items.next().map_err(|problem| problem.code)? {
+        while let Some(line) = items.next().map_err(|problem| problem.code.as_str())? {
             all.push(line.ok().map(|line| String::from_utf8(line.payload.bytes().to_vec()).expect("text")));
         }
         Ok(all)

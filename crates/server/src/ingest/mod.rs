@@ -4,13 +4,14 @@
 //! Messages go from the body straight into the producer's arena: nothing is built between. A body that cannot be read
 //! to its end leaves nothing behind.
 
+mod admission;
 mod answer;
 mod body;
 mod explain;
 mod first_use;
 mod ids;
 mod items;
-mod line;
+mod message_json;
 mod timing;
 
 use std::sync::Arc;
@@ -20,20 +21,19 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use keylane::handlers::{CONTENT_TYPE, OCTET_STREAM, is_content_type};
-use keylane::{Call, Draft, Error, ProduceError};
+use keylane::{Call, Draft, Error, ErrorCode, ProduceError};
 
-use crate::app::App;
 use crate::config::{NAME_BYTES_MAX, is_name, nearest};
-use crate::problem::Problem;
-use crate::segment::Segment;
-use answer::Refused;
-pub(crate) use answer::json;
+use crate::http::{PathPart, Problem};
+use crate::serve::App;
+pub(crate) use admission::Admission;
+use answer::Refusals;
 pub(crate) use body::Bodies;
 pub(crate) use first_use::FirstUse;
 use first_use::fits_a_new_topic;
 use ids::Ids;
 use items::Items;
-use line::Line;
+use message_json::MessageJson;
 
 /// Messages parsed before other tasks of this thread get their turn: well under a millisecond's worth.
 const PARSED_AT_ONCE: usize = 1024;
@@ -41,7 +41,7 @@ const PARSED_AT_ONCE: usize = 1024;
 /// The route.
 pub(crate) async fn produce(
     State(app): State<Arc<App>>,
-    Segment(topic): Segment,
+    PathPart(topic): PathPart,
     request: Request,
 ) -> Response<Body> {
     match produce_all(&app, &topic, request).await {
@@ -55,17 +55,17 @@ async fn produce_all(app: &App, topic: &str, request: Request) -> Result<Respons
     if !is_name(topic) {
         return Err(Problem::new(
             StatusCode::BAD_REQUEST,
-            "KL-1215",
+            ErrorCode::InvalidTopicName,
             "this cannot be a topic",
             format!("a topic is called by letters, digits, `.`, `_` and `-`, at most {NAME_BYTES_MAX}"),
         ));
     }
-    app.takes_messages()?;
-    app.has_topics().await?;
+    admission::takes_messages(app)?;
+    admission::has_topics(app).await?;
     let (parts, body) = request.into_parts();
     let body = app.bodies.read(&parts.headers, body).await?;
     // Only now: a body may take its time, and must not keep others from their turn meanwhile.
-    let _place = app.admit()?;
+    let _place = admission::admit(app)?;
     let goal = match app.first_use.admit(app, topic, form, &body.bytes).await? {
         true => Goal::Topic(app.producer.call(topic).await.map_err(|error| no_call(app, topic, error))?),
         false => Goal::Nowhere { topic: topic.to_owned(), refused: Vec::new() },
@@ -74,7 +74,7 @@ async fn produce_all(app: &App, topic: &str, request: Request) -> Result<Respons
         goal,
         ids: Ids::new(app.producer.wall_ms()),
         now_ms: app.producer.wall_ms(),
-        refused: Refused::default(),
+        refused: Refusals::default(),
         count: 0,
     };
     intake.take_all(Items::new(form, &body.bytes)?).await?;
@@ -103,12 +103,17 @@ impl Form {
     /// What the headers say; what this version does not have is refused, never ignored.
     fn of(headers: &HeaderMap) -> Result<Form, Problem> {
         let unsupported = |detail: String| {
-            Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "KL-1209", "this form is not taken", detail)
+            Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                ErrorCode::FormNotTaken,
+                "this form is not taken",
+                detail,
+            )
         };
         if headers.contains_key("idempotency-key") {
             return Err(Problem::new(
                 StatusCode::BAD_REQUEST,
-                "KL-1216",
+                ErrorCode::HeaderNotYet,
                 "not in this version",
                 "`Idempotency-Key` is not in this version; leave it out, and give each message an `id`",
             ));
@@ -146,7 +151,7 @@ struct Intake {
     goal: Goal,
     ids: Ids,
     now_ms: u64,
-    refused: Refused,
+    refused: Refusals,
     count: usize,
 }
 
@@ -175,7 +180,7 @@ impl Intake {
         Ok(())
     }
 
-    fn push(&mut self, line: &Line<'_>) {
+    fn push(&mut self, line: &MessageJson<'_>) {
         let mut space = [0; Ids::LENGTH];
         let (id, id_is_callers) = match &line.id {
             Some(id) => (&**id, true),
@@ -193,7 +198,7 @@ impl Intake {
 }
 
 /// Gives `then` the message as a producer takes it.
-fn with_draft<T>(line: &Line<'_>, id: &str, now_ms: u64, then: impl FnOnce(&Draft<'_>) -> T) -> T {
+fn with_draft<T>(line: &MessageJson<'_>, id: &str, now_ms: u64, then: impl FnOnce(&Draft<'_>) -> T) -> T {
     let mut headers: Vec<(&str, &[u8])> =
         line.headers.iter().map(|(name, value)| (&**name, value.as_bytes())).collect();
     // Bytes may happen to read as JSON; whoever gets them is told that they are not meant so.
@@ -215,7 +220,7 @@ fn with_draft<T>(line: &Line<'_>, id: &str, now_ms: u64, then: impl FnOnce(&Draf
 }
 
 fn malformed(detail: impl Into<String>) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, "KL-1207", "the body cannot be read", detail)
+    Problem::new(StatusCode::BAD_REQUEST, ErrorCode::BodyUnreadable, "the body cannot be read", detail)
 }
 
 /// A topic that is not there says how to declare it; there are topics declared, or it would have been created.

@@ -6,7 +6,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::line::Text;
+use super::message_json::Text;
 use crate::config;
 
 /// When it is due, ms since 1970.

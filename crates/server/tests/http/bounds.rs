@@ -338,7 +338,7 @@ async fn a_message_of_exactly_its_topics_limit_is_taken_and_a_byte_more_is_not()
             let digits: Box<RawValue> = RawValue::from_string("7".repeat(payload)).expect("a number");
             let message =
                 Message::new("t").id("m").key("kk").header("hhh", "vvvv").json(&digits).expect("JSON");
-            assert_eq!(keylane.produce(message).await.err().map(|error| error.code()), code);
+            assert_eq!(keylane.produce(message).await.err().map(|error| error.code().as_str()), code);
         }
     }
     embedded.stop().await.expect("it stops");

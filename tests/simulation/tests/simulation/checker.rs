@@ -498,7 +498,7 @@ impl Checker {
         for (partition, part) in self.parts.iter().enumerate() {
             let state = part.state();
             for (position, entry) in &part.log {
-                let kept = !entry.done.is_empty() || state.dead.contains_key(position) || entry.skipped;
+                let kept = !entry.done.is_empty() || state.entries.get(*position).is_some() || entry.skipped;
                 if entry.acknowledged && !kept {
                     lost.push(format!(
                         "{partition}/{position} was acknowledged, and is neither done nor dead"
@@ -546,7 +546,7 @@ impl Part {
         }
         let behind = of_key
             .range(position + 1..)
-            .find(|at| state.settled.contains(**at) && !state.dead.contains_key(at));
+            .find(|at| state.settled.contains(**at) && state.entries.get(**at).is_none());
         behind
             .filter(|_| !self.was_reset)
             .map(|behind| ("P2", format!("{what}, and {behind} of its key is on record as done")))

@@ -10,7 +10,7 @@ use keylane::clock::Clock;
 use keylane::tasks::{Gate, Tasks};
 use keylane::{Attempt, Handler, Keylane, Message, Outcome, Pipeline, Settings};
 use keylane_broker::{Broker, Faulty, MemoryBroker, Rates, TopicSpec};
-use keylane_simulation::Dice;
+use keylane_simulation::Random;
 use tokio::time::sleep;
 
 use crate::{GROUP, TOPIC};
@@ -25,7 +25,7 @@ struct Seen {
 #[derive(Clone)]
 struct Worker {
     seen: Arc<Mutex<Seen>>,
-    dice: Arc<Mutex<Dice>>,
+    random: Arc<Mutex<Random>>,
     takes_ms: u64,
 }
 
@@ -42,7 +42,7 @@ impl Handler for Worker {
                 seen.wrong = Some(text);
             }
         }
-        let takes = self.dice.lock().expect("no holder panics").time(1, self.takes_ms + 1);
+        let takes = self.random.lock().expect("no holder panics").time(1, self.takes_ms + 1);
         sleep(takes).await;
         *self.seen.lock().expect("no holder panics").done.entry((key, number)).or_default() += 1;
         Outcome::Done
@@ -59,7 +59,7 @@ struct Node {
 
 struct World {
     cluster: MemoryBroker,
-    dice: Dice,
+    random: Random,
     worker: Worker,
     nodes: Vec<Node>,
     started: u64,
@@ -74,21 +74,21 @@ struct World {
 
 impl World {
     async fn new(seed: u64, partitions: u32) -> World {
-        let mut dice = Dice::new(seed);
-        let cluster = MemoryBroker::new(dice.number(), || 0);
-        cluster.set_conditional(dice.percent(50));
-        cluster.set_gaps(*dice.one_of(&[0, 0, 3]));
-        let latency = Duration::from_millis(*dice.one_of(&[0, 5, 100]));
+        let mut random = Random::new(seed);
+        let cluster = MemoryBroker::new(random.number(), || 0);
+        cluster.set_conditional(random.percent(50));
+        cluster.set_gaps(*random.one_of(&[0, 0, 3]));
+        let latency = Duration::from_millis(*random.one_of(&[0, 5, 100]));
         cluster.set_latency(Duration::ZERO, latency);
         let spec = TopicSpec { partitions, ..TopicSpec::default() };
         cluster.node("any").create_topic(TOPIC, &spec).await.expect("a new topic");
-        let (seen, takes_ms) = (Arc::default(), *dice.one_of(&[1, 300, 3_000]));
-        let worker = Worker { seen, dice: Arc::new(Mutex::new(dice.split())), takes_ms };
-        let (clock, sent) = (Clock::simulated(0).seeded(dice.number()), BTreeMap::new());
+        let (seen, takes_ms) = (Arc::default(), *random.one_of(&[1, 300, 3_000]));
+        let worker = Worker { seen, random: Arc::new(Mutex::new(random.split())), takes_ms };
+        let (clock, sent) = (Clock::simulated(0).seeded(random.number()), BTreeMap::new());
         let producer = Keylane::with_broker(cluster.node("producer"), clock, Tasks::default(), false);
         World {
             cluster,
-            dice,
+            random,
             worker,
             nodes: Vec::new(),
             started: 0,
@@ -104,7 +104,7 @@ impl World {
     fn lose(&mut self) {
         self.loss = self.loss.and_then(|left| left.checked_sub(1));
         if self.loss == Some(0) {
-            let keeps_end = self.dice.percent(50);
+            let keeps_end = self.random.percent(50);
             self.cluster.lose_journal(GROUP, TOPIC, 0, keeps_end);
             self.lost = true;
         }
@@ -115,15 +115,15 @@ impl World {
         let name = format!("p{}", self.started);
         let gate = Arc::<Gate>::default();
         // News of the group comes late: an owner goes on for a while as if nothing had changed.
-        let news = if self.dice.percent(50) { 1_000 } else { 0 };
+        let news = if self.random.percent(50) { 1_000 } else { 0 };
         let rates = Rates { news, late_max: Duration::from_secs(30), ..Rates::none() };
         let (node, carrier) = (self.cluster.node(&name), self.cluster.node("carrier"));
-        let broker: Arc<dyn Broker> = Faulty::with_carrier(node, carrier, self.dice.number(), rates);
-        let clock = Clock::simulated(0).seeded(self.dice.number());
+        let broker: Arc<dyn Broker> = Faulty::with_carrier(node, carrier, self.random.number(), rates);
+        let clock = Clock::simulated(0).seeded(self.random.number());
         let keylane = Keylane::with_broker(broker, clock, Tasks::behind(Arc::clone(&gate)), false);
         let pipeline = Arc::<Mutex<Option<Pipeline>>>::default();
         let mut settings = Settings::default();
-        settings.shards = Some(self.dice.between(1, 2) as usize);
+        settings.shards = Some(self.random.between(1, 2) as usize);
         let builder = keylane.pipeline(GROUP).topic(TOPIC).settings(settings).handle(self.worker.clone());
         let starting = Arc::clone(&pipeline);
         tokio::spawn(Arc::clone(&gate).around(async move {
@@ -134,7 +134,7 @@ impl World {
     }
 
     fn kill(&mut self) {
-        let at = self.dice.between(0, self.nodes.len() as u64 - 1) as usize;
+        let at = self.random.between(0, self.nodes.len() as u64 - 1) as usize;
         let node = self.nodes.swap_remove(at);
         self.cluster.crash(&node.name);
         node.gate.kill();
@@ -144,7 +144,7 @@ impl World {
     /// Sends messages of some keys, by a producer that may not have seen yet how many partitions there are.
     async fn send(&mut self, count: u64) {
         for _ in 0..count {
-            let key = format!("k{}", self.dice.between(0, 11));
+            let key = format!("k{}", self.random.between(0, 11));
             let number = self.sent.entry(key.clone()).or_default();
             let message = Message::new(TOPIC).key(key.as_str()).id(format!("{key}-{number}")).payload("x");
             *number += 1;
@@ -154,7 +154,7 @@ impl World {
 
     /// Somebody accepts, and may die while doing so.
     fn accept(&mut self) {
-        let at = self.dice.between(0, self.nodes.len() as u64 - 1) as usize;
+        let at = self.random.between(0, self.nodes.len() as u64 - 1) as usize;
         let Node { gate, keylane, .. } = &self.nodes[at];
         let keylane = keylane.clone();
         let accepted = Arc::clone(&self.accepted);
@@ -178,43 +178,43 @@ impl World {
 }
 
 async fn run(seed: u64, loses: bool) {
-    let mut dice = Dice::new(seed ^ 0x9047);
-    let mut partitions = dice.between(1, 3) as u32;
+    let mut random = Random::new(seed ^ 0x9047);
+    let mut partitions = random.between(1, 3) as u32;
     let mut world = World::new(seed, partitions).await;
-    world.loss = loses.then(|| Dice::new(seed ^ 0x1055).between(2, 8));
-    for _ in 0..dice.between(1, 3) {
+    world.loss = loses.then(|| Random::new(seed ^ 0x1055).between(2, 8));
+    for _ in 0..random.between(1, 3) {
         world.start();
     }
-    world.send(dice.between(1, 40)).await;
+    world.send(random.between(1, 40)).await;
     // A group that begins later knows nothing of what was before.
     while world.worker.seen.lock().expect("no holder panics").done.is_empty() {
         sleep(Duration::from_millis(100)).await;
     }
-    for _ in 0..dice.between(1, 2) {
-        sleep(dice.time(1, 8_000)).await;
-        world.send(dice.between(0, 40)).await;
+    for _ in 0..random.between(1, 2) {
+        sleep(random.time(1, 8_000)).await;
+        world.send(random.between(0, 40)).await;
         // Whoever sleeps meanwhile has not heard of it when it goes on.
-        let asleep = dice.percent(50).then(|| Arc::clone(&dice.one_of(&world.nodes).gate));
+        let asleep = random.percent(50).then(|| Arc::clone(&random.one_of(&world.nodes).gate));
         asleep.iter().for_each(|gate| gate.freeze());
         // By a multiple, keys move only to partitions that are new; by any other number also among the old ones, and
         // nothing may be produced until that is accepted.
-        let multiple = dice.percent(50);
-        partitions = if multiple { partitions * dice.between(2, 3) as u32 } else { partitions + 1 };
+        let multiple = random.percent(50);
+        partitions = if multiple { partitions * random.between(2, 3) as u32 } else { partitions + 1 };
         world.cluster.grow_topic(TOPIC, partitions);
         world.accepted = Arc::default();
         let most = if multiple { 40 } else { 0 };
-        world.send(dice.between(0, most)).await;
-        for _ in 0..dice.between(1, 3) {
-            sleep(dice.time(1, 8_000)).await;
-            if dice.percent(40) {
+        world.send(random.between(0, most)).await;
+        for _ in 0..random.between(1, 3) {
+            sleep(random.time(1, 8_000)).await;
+            if random.percent(40) {
                 world.kill();
             }
-            if world.nodes.is_empty() || dice.percent(30) {
+            if world.nodes.is_empty() || random.percent(30) {
                 world.start();
                 sleep(Duration::from_secs(1)).await;
             }
             world.accept();
-            world.send(dice.between(0, most)).await;
+            world.send(random.between(0, most)).await;
             world.lose();
         }
         world.right();
@@ -223,12 +223,12 @@ async fn run(seed: u64, loses: bool) {
         while !world.accepted.load(Ordering::Relaxed) {
             rounds += 1;
             assert!(rounds < 200, "seed {seed}: nobody gets it accepted: {}", shown(&world).await);
-            asleep.iter().filter(|_| dice.percent(20)).for_each(|gate| gate.thaw());
-            if world.nodes.is_empty() || dice.percent(30) {
+            asleep.iter().filter(|_| random.percent(20)).for_each(|gate| gate.thaw());
+            if world.nodes.is_empty() || random.percent(30) {
                 world.start();
             }
             world.accept();
-            sleep(dice.time(1, 30_000)).await;
+            sleep(random.time(1, 30_000)).await;
             world.lose();
             world.right();
             if world.lost {
@@ -240,9 +240,9 @@ async fn run(seed: u64, loses: bool) {
             asleep.iter().for_each(|gate| gate.thaw());
             break;
         }
-        world.send(dice.between(0, 40)).await;
+        world.send(random.between(0, 40)).await;
         asleep.iter().for_each(|gate| gate.thaw());
-        world.send(dice.between(0, 40)).await;
+        world.send(random.between(0, 40)).await;
     }
     world.start();
     for round in 0.. {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use keylane::{Attempt, Handler, Outcome};
-use keylane_simulation::Dice;
+use keylane_simulation::Random;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -95,14 +95,14 @@ enum Fate {
 impl Worker {
     /// The same for the same attempt of the same message, whoever runs it.
     fn fate(&self, partition: u32, position: u64, nth: u32) -> (Fate, Option<Duration>) {
-        let mut message = Dice::new(self.seed ^ position ^ u64::from(partition).rotate_left(40));
+        let mut message = Random::new(self.seed ^ position ^ u64::from(partition).rotate_left(40));
         let rejected = message.percent(self.work.rejects);
-        let mut dice = Dice::new(message.number() ^ u64::from(nth));
-        let takes = (!dice.percent(self.work.quick)).then(|| dice.time(1, self.work.takes_ms.max(1)));
+        let mut random = Random::new(message.number() ^ u64::from(nth));
+        let takes = (!random.percent(self.work.quick)).then(|| random.time(1, self.work.takes_ms.max(1)));
         let Work { fails, panics, hangs, .. } = self.work;
         let calm = self.eye.calm.load(Ordering::Relaxed);
         let gives_in = nth >= GIVES_IN || calm;
-        let drawn = dice.between(0, 99);
+        let drawn = random.between(0, 99);
         let fate = match drawn {
             _ if gives_in && rejected => Fate::Reject,
             _ if gives_in => Fate::Done,

@@ -7,7 +7,7 @@ use keylane::clock::Clock;
 use keylane::tasks::{Gate, TaskKind, Tasks};
 use keylane::{Keylane, Pipeline};
 use keylane_broker::{Broker, Faulty, MemoryBroker};
-use keylane_simulation::Dice;
+use keylane_simulation::Random;
 use tokio::task::JoinHandle;
 
 use crate::handler::{Eye, Worker};
@@ -55,13 +55,13 @@ impl Process {
         carrier: &Arc<dyn Broker>,
         scenario: &Scenario,
         work_seed: u64,
-        dice: &mut Dice,
+        random: &mut Random,
         eye: &Eye,
     ) -> Process {
         let faulty =
-            Faulty::with_carrier(cluster.node(&name), Arc::clone(carrier), dice.number(), scenario.rates);
+            Faulty::with_carrier(cluster.node(&name), Arc::clone(carrier), random.number(), scenario.rates);
         let gate = Arc::new(Gate::default());
-        let clock = Clock::simulated(WALL_MS + dice.between(0, 500)).seeded(dice.number());
+        let clock = Clock::simulated(WALL_MS + random.between(0, 500)).seeded(random.number());
         let broker: Arc<dyn Broker> = Arc::clone(&faulty) as _;
         let tasks = Tasks::behind(Arc::clone(&gate));
         let keylane = Keylane::with_broker(broker, clock, tasks.clone(), false);

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use keylane::{Flaws, Order, Settings};
 use keylane_broker::Rates;
-use keylane_simulation::Dice;
+use keylane_simulation::Random;
 
-/// What tells the dice of scenarios in which calls hang from all others.
+/// What tells the numbers of scenarios in which calls hang from all others.
 const HANGING: u64 = 0x6861_6e67;
 
 /// One run.
@@ -96,9 +96,9 @@ impl Trouble {
         strike: 0,
     };
 
-    fn any(dice: &mut Dice) -> Trouble {
+    fn any(random: &mut Random) -> Trouble {
         let mut weight = |percent| {
-            if dice.percent(percent) { dice.between(1, 5) } else { 0 }
+            if random.percent(percent) { random.between(1, 5) } else { 0 }
         };
         Trouble {
             start: 4 + weight(50),
@@ -125,43 +125,43 @@ impl Trouble {
 
 impl Scenario {
     /// The scenario of a seed.
-    pub fn new(dice: &mut Dice, flaws: Flaws) -> Scenario {
-        // Dice of their own: what other seeds draw stays as it was.
-        let mut beside = Dice::new(dice.clone().number() ^ HANGING);
-        let planned = dice.percent(25);
-        let trouble = if planned { Trouble::PLANNED } else { Trouble::any(dice) };
-        let latency = *dice.one_of(&[(0, 0), (0, 2), (1, 20), (10, 200)]);
-        let processes = dice.between(1, 3) as usize;
-        let mut settings = settings(dice, planned);
+    pub fn new(random: &mut Random, flaws: Flaws) -> Scenario {
+        // Numbers of its own: what other seeds draw stays as it was.
+        let mut beside = Random::new(random.clone().number() ^ HANGING);
+        let planned = random.percent(25);
+        let trouble = if planned { Trouble::PLANNED } else { Trouble::any(random) };
+        let latency = *random.one_of(&[(0, 0), (0, 2), (1, 20), (10, 200)]);
+        let processes = random.between(1, 3) as usize;
+        let mut settings = settings(random, planned);
         settings.flaws = flaws;
         let scenario = Scenario {
-            partitions: dice.between(1, 4) as u32,
-            keys: *dice.one_of(&[1, 2, 3, 8, 40]),
-            keyless: *dice.one_of(&[0, 0, 10]),
+            partitions: random.between(1, 4) as u32,
+            keys: *random.one_of(&[1, 2, 3, 8, 40]),
+            keyless: *random.one_of(&[0, 0, 10]),
             processes,
-            processes_max: processes.max(dice.between(2, 4) as usize),
-            busy_ms: dice.between(60, 400) * 1000,
-            produce_ms: *dice.one_of(&[500, 2_000, 10_000]),
-            messages_max: dice.between(20, 300),
-            burst: *dice.one_of(&[1, 3, 20]),
-            trouble_ms: *dice.one_of(&[2_000, 10_000, 40_000]),
+            processes_max: processes.max(random.between(2, 4) as usize),
+            busy_ms: random.between(60, 400) * 1000,
+            produce_ms: *random.one_of(&[500, 2_000, 10_000]),
+            messages_max: random.between(20, 300),
+            burst: *random.one_of(&[1, 3, 20]),
+            trouble_ms: *random.one_of(&[2_000, 10_000, 40_000]),
             trouble,
             pounce: match trouble.freeze + trouble.kill {
                 0 => 0,
-                _ => *dice.one_of(&[0, 3, 10, 30]),
+                _ => *random.one_of(&[0, 3, 10, 30]),
             },
-            conditional: dice.percent(50),
-            proves_dead: dice.percent(20),
+            conditional: random.percent(50),
+            proves_dead: random.percent(20),
             latency_ms: latency,
-            gaps: *dice.one_of(&[0, 0, 3, 1000]),
-            by_hand: dice.percent(25),
-            rates: match (planned, dice.between(0, 9)) {
+            gaps: *random.one_of(&[0, 0, 3, 1000]),
+            by_hand: random.percent(25),
+            rates: match (planned, random.between(0, 9)) {
                 (true, _) => Rates::none(),
-                (false, 0..2) => slow(dice),
-                (false, 2..6) => rates(dice),
+                (false, 0..2) => slow(random),
+                (false, 2..6) => rates(random),
                 (false, _) => Rates::none(),
             },
-            work: work(dice, planned, &settings),
+            work: work(random, planned, &settings),
             settings,
         };
         match !planned && beside.percent(12) {
@@ -172,7 +172,7 @@ impl Scenario {
 
     /// Nothing goes wrong but calls that do not answer, while there is always something to start: an owner that waits for
     /// one of them without listening goes on with what is another's.
-    fn hanging(mut self, dice: &mut Dice) -> Scenario {
+    fn hanging(mut self, random: &mut Random) -> Scenario {
         self.trouble = Trouble { start: 1, drain: 0, hand_over: 0, hang: 4, ..Trouble::PLANNED };
         (self.rates, self.pounce, self.by_hand) = (Rates::none(), 0, false);
         (self.processes, self.processes_max) = (2, 3);
@@ -183,64 +183,64 @@ impl Scenario {
         let settings = &mut self.settings;
         (settings.order, settings.concurrency) = (Order::Key, 10_000);
         (settings.lane_capacity, settings.buffer_messages) = (1_000, 100_000);
-        settings.timeout = Duration::from_secs(*dice.one_of(&[10, 30]));
+        settings.timeout = Duration::from_secs(*random.one_of(&[10, 30]));
         self
     }
 }
 
-fn settings(dice: &mut Dice, planned: bool) -> Settings {
+fn settings(random: &mut Random, planned: bool) -> Settings {
     let mut settings = Settings::default();
     settings.order =
-        *dice.one_of(&[Order::Key, Order::Key, Order::Key, Order::Key, Order::Partition, Order::None]);
-    settings.shards = Some(dice.between(1, 2) as usize);
-    settings.concurrency = *dice.one_of(&[1, 2, 10, 10_000]);
-    settings.lane_capacity = *dice.one_of(&[1, 3, 1_000]);
-    settings.lane_idle = Duration::from_secs(*dice.one_of(&[1, 10, 300]));
-    settings.buffer_messages = *dice.one_of(&[2, 10, 100_000]);
+        *random.one_of(&[Order::Key, Order::Key, Order::Key, Order::Key, Order::Partition, Order::None]);
+    settings.shards = Some(random.between(1, 2) as usize);
+    settings.concurrency = *random.one_of(&[1, 2, 10, 10_000]);
+    settings.lane_capacity = *random.one_of(&[1, 3, 1_000]);
+    settings.lane_idle = Duration::from_secs(*random.one_of(&[1, 10, 300]));
+    settings.buffer_messages = *random.one_of(&[2, 10, 100_000]);
     settings.timeout = match planned {
         true => Duration::from_secs(30),
-        false => Duration::from_secs(*dice.one_of(&[2, 10, 30])),
+        false => Duration::from_secs(*random.one_of(&[2, 10, 30])),
     };
-    settings.retries = dice.between(0, 3) as u32;
-    settings.retry_base = Duration::from_millis(*dice.one_of(&[100, 1_000]));
-    settings.retry_max = Duration::from_secs(*dice.one_of(&[2, 30]));
+    settings.retries = random.between(0, 3) as u32;
+    settings.retry_base = Duration::from_millis(*random.one_of(&[100, 1_000]));
+    settings.retry_max = Duration::from_secs(*random.one_of(&[2, 30]));
     settings.drain = Duration::from_secs(40);
     let bounds = &mut settings.bounds;
-    bounds.snapshot_after_bytes = *dice.one_of(&[200, 2_000, 256 << 10, u64::MAX]);
-    bounds.ranges_per_record = *dice.one_of(&[1, 3, 2_000]);
-    bounds.dead_per_record = *dice.one_of(&[1, 200]);
+    bounds.snapshot_after_bytes = *random.one_of(&[200, 2_000, 256 << 10, u64::MAX]);
+    bounds.ranges_per_record = *random.one_of(&[1, 3, 2_000]);
+    bounds.dead_per_record = *random.one_of(&[1, 200]);
     settings
 }
 
-fn work(dice: &mut Dice, planned: bool, settings: &Settings) -> Work {
+fn work(random: &mut Random, planned: bool, settings: &Settings) -> Work {
     let timeout_ms = settings.timeout.as_millis() as u64;
     Work {
-        quick: *dice.one_of(&[0, 50, 95]),
-        fails: *dice.one_of(&[0, 5, 30]),
-        panics: *dice.one_of(&[0, 5]),
-        hangs: if planned { 0 } else { *dice.one_of(&[0, 0, 5]) },
-        rejects: *dice.one_of(&[0, 0, 5, 20]),
+        quick: *random.one_of(&[0, 50, 95]),
+        fails: *random.one_of(&[0, 5, 30]),
+        panics: *random.one_of(&[0, 5]),
+        hangs: if planned { 0 } else { *random.one_of(&[0, 0, 5]) },
+        rejects: *random.one_of(&[0, 0, 5, 20]),
         // In a planned hand-over every attempt ends before the owner must stop without it.
-        takes_ms: (*dice.one_of(&[10, 300, 4_000, 15_000])).min(timeout_ms * 3 / 4),
+        takes_ms: (*random.one_of(&[10, 300, 4_000, 15_000])).min(timeout_ms * 3 / 4),
     }
 }
 
 /// Answers and news come so late that owners believe for long what is no longer so.
-fn slow(dice: &mut Dice) -> Rates {
+fn slow(random: &mut Random) -> Rates {
     Rates {
-        delay: dice.between(50, 400) as u32,
-        delay_max: Duration::from_millis(*dice.one_of(&[4_000, 10_000])),
-        news: dice.between(300, 1_000) as u32,
-        late: dice.between(0, 100) as u32,
+        delay: random.between(50, 400) as u32,
+        delay_max: Duration::from_millis(*random.one_of(&[4_000, 10_000])),
+        news: random.between(300, 1_000) as u32,
+        late: random.between(0, 100) as u32,
         late_max: Duration::from_secs(20),
         ..Rates::none()
     }
 }
 
-fn rates(dice: &mut Dice) -> Rates {
+fn rates(random: &mut Random) -> Rates {
     let ms = Duration::from_millis;
     let mut rate = |most| {
-        if dice.percent(60) { dice.between(1, most) as u32 } else { 0 }
+        if random.percent(60) { random.between(1, most) as u32 } else { 0 }
     };
     Rates {
         delay: rate(200),
@@ -251,8 +251,8 @@ fn rates(dice: &mut Dice) -> Rates {
         news: rate(400),
         disconnect: rate(40),
         outage: rate(3),
-        delay_max: ms(*dice.one_of(&[20, 1_000, 4_000])),
-        late_max: ms(*dice.one_of(&[100, 5_000, 20_000])),
-        outage_max: ms(*dice.one_of(&[1_000, 20_000])),
+        delay_max: ms(*random.one_of(&[20, 1_000, 4_000])),
+        late_max: ms(*random.one_of(&[100, 5_000, 20_000])),
+        outage_max: ms(*random.one_of(&[1_000, 20_000])),
     }
 }

@@ -12,7 +12,7 @@ use keylane::clock::Clock;
 use keylane::tasks::{Gate, Tasks};
 use keylane::{Flaws, Keylane};
 use keylane_broker::{Broker, Faulty, MemoryBroker, TopicSpec};
-use keylane_simulation::{Dice, Trace};
+use keylane_simulation::{Random, Trace};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -48,18 +48,18 @@ pub fn run(seed: u64, flaws: Flaws, show: bool) -> Ended {
         .build()
         .expect("a runtime without I/O can be built");
     runtime.block_on(async {
-        let mut dice = Dice::new(seed);
-        let scenario = Scenario::new(&mut dice, flaws);
+        let mut random = Random::new(seed);
+        let scenario = Scenario::new(&mut random, flaws);
         if show {
             println!("{scenario:#?}");
         }
-        World::new(scenario, dice, Trace::new(show)).await.run().await
+        World::new(scenario, random, Trace::new(show)).await.run().await
     })
 }
 
 struct World {
     scenario: Scenario,
-    dice: Dice,
+    random: Random,
     eye: Eye,
     cluster: MemoryBroker,
     carrier: Arc<dyn Broker>,
@@ -74,7 +74,7 @@ struct World {
 }
 
 impl World {
-    async fn new(scenario: Scenario, mut dice: Dice, trace: Trace) -> World {
+    async fn new(scenario: Scenario, mut random: Random, trace: Trace) -> World {
         let terms = Terms {
             order: scenario.settings.order,
             concurrency: scenario.settings.concurrency,
@@ -82,7 +82,7 @@ impl World {
         };
         let eye = Eye::new(Checker::new(terms, scenario.partitions, trace));
         let begin = Instant::now();
-        let cluster = MemoryBroker::new(dice.number(), move || begin.elapsed().as_millis() as u64);
+        let cluster = MemoryBroker::new(random.number(), move || begin.elapsed().as_millis() as u64);
         let spec = TopicSpec { partitions: scenario.partitions, ..TopicSpec::default() };
         let carrier = cluster.node("carrier");
         carrier.create_topic(TOPIC, &spec).await.expect("a new topic");
@@ -101,9 +101,9 @@ impl World {
             }
         });
         World {
-            work_seed: dice.number(),
+            work_seed: random.number(),
             scenario,
-            dice,
+            random,
             eye,
             cluster,
             carrier,
@@ -121,7 +121,7 @@ impl World {
         for _ in 0..self.scenario.processes {
             self.start();
         }
-        for client in 0..self.dice.between(1, 2) {
+        for client in 0..self.random.between(1, 2) {
             self.client(client);
         }
         if self.scenario.by_hand {
@@ -176,7 +176,7 @@ impl World {
 
     fn next_trouble(&mut self) -> u64 {
         let most_ms = self.scenario.trouble_ms;
-        self.dice.between(most_ms / 20, most_ms)
+        self.random.between(most_ms / 20, most_ms)
     }
 
     fn schedule(&mut self, after_ms: u64, later: Later) {
@@ -191,29 +191,29 @@ impl World {
         let name = format!("p{}", self.started);
         self.started += 1;
         self.note(format_args!("start {name}"));
-        let mut dice = self.dice.split();
+        let mut random = self.random.split();
         let process = Process::start(
             name,
             &self.cluster,
             &self.carrier,
             &self.scenario,
             self.work_seed,
-            &mut dice,
+            &mut random,
             &self.eye,
         );
         self.processes.push(process);
     }
 
     fn client(&mut self, number: u64) {
-        let mut dice = self.dice.split();
+        let mut random = self.random.split();
         let node = self.cluster.node(&format!("client{number}"));
         let faulty =
-            Faulty::with_carrier(node, Arc::clone(&self.carrier), dice.number(), self.scenario.rates);
+            Faulty::with_carrier(node, Arc::clone(&self.carrier), random.number(), self.scenario.rates);
         let broker: Arc<dyn Broker> = Arc::clone(&faulty) as _;
         let tasks = Tasks::behind(Arc::<Gate>::default());
-        let clock = Clock::simulated(0).seeded(dice.number());
+        let clock = Clock::simulated(0).seeded(random.number());
         let keylane = Keylane::with_broker(broker, clock, tasks, false);
-        let task = produce(keylane, number, self.scenario.clone(), dice, self.eye.clone());
+        let task = produce(keylane, number, self.scenario.clone(), random, self.eye.clone());
         self.clients.push((faulty, tokio::spawn(task)));
     }
 
@@ -228,7 +228,7 @@ impl World {
 
     fn one_of(&mut self, fits: impl Fn(&Process) -> bool) -> Option<usize> {
         let fitting: Vec<usize> = (0..self.processes.len()).filter(|at| fits(&self.processes[*at])).collect();
-        (!fitting.is_empty()).then(|| *self.dice.one_of(&fitting))
+        (!fitting.is_empty()).then(|| *self.random.one_of(&fitting))
     }
 
     fn named(&mut self, name: &str) -> &mut Process {

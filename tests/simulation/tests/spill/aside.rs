@@ -78,7 +78,7 @@ async fn a_busy_blocked_key_leaves_room_to_others() {
                     taken.push(id);
                 }
                 Err(error) => {
-                    assert_eq!(error.code(), "KL-1220", "{error}");
+                    assert_eq!(error.code().as_str(), "KL-1220", "{error}");
                     assert!(error.to_string().contains("keylane spill drain"), "{error}");
                 }
             }
@@ -264,7 +264,7 @@ async fn one_drain_frees_a_busy_key() {
         let mut sent = Vec::new();
         for number in 0..1_000 {
             sent.push(produce("a", 10));
-            tokio::time::sleep(Duration::from_millis(world.dice.between(1, 600))).await;
+            tokio::time::sleep(Duration::from_millis(world.random.between(1, 600))).await;
             match number {
                 100 => world.limit(7_000).await,
                 110 => process.keylane.drain_spill(),

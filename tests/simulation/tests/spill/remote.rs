@@ -12,7 +12,7 @@ use keylane_broker::{
     TopicSpec,
 };
 use keylane_core::Frames;
-use keylane_simulation::Dice;
+use keylane_simulation::Random;
 use tokio::sync::{Notify, oneshot};
 
 /// A call, an index in it, and what became of that message.
@@ -72,7 +72,7 @@ pub struct Remote {
 }
 
 struct Inner {
-    dice: Dice,
+    random: Random,
     calls: HashMap<u64, Open>,
     next: u64,
     queues: HashMap<u32, VecDeque<Entry>>,
@@ -97,7 +97,7 @@ struct Entry {
 impl Remote {
     pub fn new(cluster: &Arc<Cluster>, seed: u64) -> Remote {
         let inner = Inner {
-            dice: Dice::new(seed),
+            random: Random::new(seed),
             calls: HashMap::new(),
             next: 0,
             queues: HashMap::new(),
@@ -138,7 +138,7 @@ impl Remote {
             partitions.sort_unstable();
             for partition in partitions {
                 let queue = inner.queues.get_mut(&partition).expect("it is there");
-                let on_the_wire = inner.dice.between(0, queue.len().min(5) as u64) as usize;
+                let on_the_wire = inner.random.between(0, queue.len().min(5) as u64) as usize;
                 landing.extend(queue.drain(..on_the_wire).map(|entry| (partition, entry)));
                 queue.clear();
             }
@@ -152,7 +152,7 @@ impl Remote {
         }
         // They hear of it one by one, as a client's thread gets to it.
         for (_, open) in ended {
-            let wait = lock(&self.inner).dice.between(0, 300);
+            let wait = lock(&self.inner).random.between(0, 300);
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(wait)).await;
                 let _ = open.done.send(open.results);
@@ -170,7 +170,7 @@ impl Remote {
             loop {
                 let waits = more.notified();
                 let Some(here) = inner.upgrade() else { return };
-                let wait = lock(&here).dice.between(0, 20);
+                let wait = lock(&here).random.between(0, 20);
                 if lock(&here).queues.get(&partition).is_none_or(VecDeque::is_empty) {
                     drop(here);
                     waits.await;
@@ -183,7 +183,7 @@ impl Remote {
                 let landed = land(&cluster, partition, &entry).await;
                 lock(&here).landed.entry(partition).or_default().push_back((entry.call, entry.index, landed));
                 let (here, cluster, back) =
-                    (Arc::clone(&here), Arc::clone(&cluster), lock(&here).dice.between(0, 20));
+                    (Arc::clone(&here), Arc::clone(&cluster), lock(&here).random.between(0, 20));
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_millis(back)).await;
                     // An answer is lost on its way while the cluster cannot be reached, and asked for again then.
@@ -260,7 +260,7 @@ impl Broker for Remote {
     async fn recall(&self) {
         self.recalls.fetch_add(1, Ordering::Relaxed);
         // It takes the client a while to get to it, and more may be handed over meanwhile.
-        let wait = lock(&self.inner).dice.between(0, 200);
+        let wait = lock(&self.inner).random.between(0, 200);
         tokio::time::sleep(Duration::from_millis(wait)).await;
         self.wire().await;
     }

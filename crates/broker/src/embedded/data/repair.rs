@@ -13,7 +13,7 @@ use super::super::options::{Host, Options};
 use super::check::{END_WORD, REPAIR_LOG, REPAIRED, all_lost, lock, look};
 use super::report::Lost;
 use super::walk::{Anew, LostRange, Mend, Region, Walked};
-use crate::embedded::disk::Patient;
+use crate::embedded::disk::Piecewise;
 use crate::embedded::segment::end::End;
 use crate::embedded::segment::make::{make_dir, sync_dir};
 use crate::embedded::segment::{
@@ -136,7 +136,7 @@ impl Repair<'_> {
             _ => (0, length),
         };
         let mut bytes = vec![0; (to - from) as usize];
-        Patient(&*file).read_at(&mut bytes, from).map_err(failed())?;
+        Piecewise(&*file).read_at(&mut bytes, from).map_err(failed())?;
         let dir = self.root.join(REPAIRED);
         make_dir(self.host, &dir)?;
         let name = format!(
@@ -162,7 +162,7 @@ impl Repair<'_> {
         }
         let there = self.host.disk.open(path).map_err(failed())?;
         let mut bytes = vec![0; there.len().map_err(failed())? as usize];
-        Patient(&*there).read_at(&mut bytes, 0).map_err(failed())?;
+        Piecewise(&*there).read_at(&mut bytes, 0).map_err(failed())?;
         self.replace(path, &bytes, bytes.len() as u64)
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::super::disk::DiskFile;
 use super::super::failure::{Action, Failure};
 use super::super::options::Host;
-use crate::embedded::disk::Patient;
+use crate::embedded::disk::Piecewise;
 use crate::embedded::segment::{
     ALIGN, BATCH_HEADER, BatchHeader, ReadHeader, Segment, SegmentHeader, known_kind, segment_path,
 };
@@ -40,7 +40,7 @@ impl Head {
         let failed = || Failure::io(Action::Read, &path);
         let file_bytes = file.len().map_err(failed())?;
         let none = |what: &str| Ok(Err(NoHead { what: what.to_owned(), file_bytes }));
-        let (header, first) = match SegmentHeader::read(&Patient(&*file)).map_err(failed())? {
+        let (header, first) = match SegmentHeader::read(&Piecewise(&*file)).map_err(failed())? {
             ReadHeader::Good(header, first) => (header, first as u64),
             ReadHeader::Newer => return Err(Failure::newer(&path, "the segment's format is not known here")),
             ReadHeader::Bad => return none("the segment's header is damaged"),
@@ -65,7 +65,7 @@ impl Head {
         let path = &self.segment.path;
         let file = host.disk.open_to_read(path).map_err(Failure::io(Action::Open, path))?;
         let mut bytes = vec![0; self.file_bytes as usize];
-        Patient(&*file).read_at(&mut bytes, 0).map_err(Failure::io(Action::Read, path))?;
+        Piecewise(&*file).read_at(&mut bytes, 0).map_err(Failure::io(Action::Read, path))?;
         Ok(bytes)
     }
 }

@@ -16,7 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, Per
 use std::path::Path;
 use std::sync::Arc;
 
-pub(super) use piecewise::Patient;
+pub(super) use piecewise::Piecewise;
 #[cfg(feature = "testing")]
 pub use sim::{Fault, SimDisk};
 

@@ -14,13 +14,13 @@ const PIECE: u64 = 4096;
 
 /// A file whose unreadable pieces are zeros.
 #[derive(Debug)]
-pub(crate) struct Patient<'f>(pub &'f dyn DiskFile);
+pub(crate) struct Piecewise<'f>(pub &'f dyn DiskFile);
 
 fn is_unreadable(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
-impl DiskFile for Patient<'_> {
+impl DiskFile for Piecewise<'_> {
     fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<()> {
         match self.0.read_at(out, offset) {
             Err(error) if is_unreadable(&error) => {}

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 
 use crate::contract::BrokerError;
-use crate::embedded::disk::{DiskFile, Patient};
+use crate::embedded::disk::{DiskFile, Piecewise};
 use crate::embedded::failure::{Action, Failure};
 use crate::embedded::segment::{BATCH_HEADER, BatchHeader, Kind, Segment, Table, Visitor, u32_at};
 
@@ -379,7 +379,7 @@ pub(crate) fn read_run(run: &Run, segment: &Segment) -> Result<Vec<(u64, Bytes)>
         return Err(Failure::damaged(&segment.path, run.offset, what));
     }
     let mut bytes = vec![0; run.bytes as usize];
-    let read = Patient(&*segment.file()?).read_at(&mut bytes, run.offset);
+    let read = Piecewise(&*segment.file()?).read_at(&mut bytes, run.offset);
     read.map_err(Failure::io(Action::Read, &segment.path))?;
     let bytes = Bytes::from(bytes);
     let damaged = |what| Failure::damaged(&segment.path, run.offset, what);

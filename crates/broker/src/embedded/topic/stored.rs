@@ -10,7 +10,7 @@ use bytes::{Bytes, BytesMut};
 use keylane_core::Batch;
 
 use super::index::{SPAN_BYTES, Span};
-use crate::embedded::disk::{DiskFile, Patient};
+use crate::embedded::disk::{DiskFile, Piecewise};
 use crate::embedded::failure::{Action, Failure};
 use crate::embedded::lock;
 use crate::embedded::segment::{ALIGN, BATCH_HEADER, BatchHeader, Kind, u32_at};
@@ -215,7 +215,7 @@ impl Slot {
 fn read_span(span: &Span, mut bytes: BytesMut) -> Result<(Bytes, SpanBatches), Failure> {
     let segment = &span.segment;
     bytes.resize(span.bytes as usize, 0);
-    let read = Patient(&*segment.file()?).read_at(&mut bytes, span.offset);
+    let read = Piecewise(&*segment.file()?).read_at(&mut bytes, span.offset);
     read.map_err(Failure::io(Action::Read, &segment.path))?;
     let bytes = bytes.freeze();
     let (mut batches, mut at) = (SpanBatches { whole: Vec::new(), damaged: None }, 0);

@@ -46,12 +46,12 @@ pub(super) struct Outgoing<'a> {
 }
 
 /// What the client tells beside its reports.
-pub(super) struct Told {
+pub(super) struct ProducerContext {
     pub(super) context: Context,
     pub(super) leaders: Arc<Leaders>,
 }
 
-impl ClientContext for Told {
+impl ClientContext for ProducerContext {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         self.context.log(level, facility, message);
     }
@@ -69,7 +69,7 @@ impl ClientContext for Told {
 pub(super) struct Native {
     topics: Mutex<HashMap<Arc<str>, TopicHandle>>,
     queue: Queue,
-    client: Client<Told>,
+    client: Client<ProducerContext>,
 }
 
 struct Queue(*mut rd::rd_kafka_queue_t);
@@ -100,7 +100,7 @@ impl Drop for TopicHandle {
 }
 
 impl Native {
-    pub(super) fn new(config: &ClientConfig, told: Told) -> Result<Native, KafkaError> {
+    pub(super) fn new(config: &ClientConfig, told: ProducerContext) -> Result<Native, KafkaError> {
         let native = config.create_native_config()?;
         // Not that a token is wanted: all clients get theirs unasked (`tokens.rs`), and an answer that there is none
         // would count as a log-in that the cluster refused.
@@ -118,7 +118,7 @@ impl Native {
         Ok(Native { topics: Mutex::default(), queue, client })
     }
 
-    pub(super) fn client(&self) -> &Client<Told> {
+    pub(super) fn client(&self) -> &Client<ProducerContext> {
         &self.client
     }
 
@@ -354,7 +354,7 @@ unsafe extern "C" fn throttled(
     told: *mut c_void,
 ) {
     // SAFETY: the client's opaque is its context, which it keeps.
-    let told = unsafe { &*told.cast_const().cast::<Told>() };
+    let told = unsafe { &*told.cast_const().cast::<ProducerContext>() };
     told.leaders.throttled(broker, Duration::from_millis(throttle_ms.max(0) as u64));
 }
 
@@ -371,7 +371,7 @@ unsafe extern "C" fn socket_unless_stuck(
     // zero; the rest is as `socket` takes it.
     unsafe {
         libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr());
-        let (told, name) = (&*told.cast_const().cast::<Told>(), text(name.as_ptr()));
+        let (told, name) = (&*told.cast_const().cast::<ProducerContext>(), text(name.as_ptr()));
         if let Some(times) = lock(&told.context.stuck).get_mut(&name) {
             *times += 1;
             if *times == 1 {

@@ -26,7 +26,7 @@ use rdkafka::bindings::rd_kafka_t;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tokio::sync::{oneshot, watch};
 
-use self::client::{Native, Outgoing, Told};
+use self::client::{Native, Outgoing, ProducerContext};
 use self::leaders::Leaders;
 use self::under_way::{Answer, Open, UnderWay, number};
 use super::context::Context;
@@ -202,7 +202,7 @@ impl Running {
         context: &Context,
         leaders: &Arc<Leaders>,
     ) -> Result<Arc<Running>, BrokerError> {
-        let told = Told { context: context.clone(), leaders: Arc::clone(leaders) };
+        let told = ProducerContext { context: context.clone(), leaders: Arc::clone(leaders) };
         let native = Native::new(config, told).map_err(|error| broker_error("the cluster", &error))?;
         let (is_over, called_back) = (AtomicBool::new(false), AtomicBool::new(false));
         let running = Arc::new(Running { native: Apart::new(native), is_over, called_back });

@@ -240,13 +240,13 @@ mod tests {
 
     use super::*;
     use crate::kafka::context::Context;
-    use crate::kafka::produce::client::Told;
+    use crate::kafka::produce::client::ProducerContext;
 
     /// PRD-3, P2: once a message of a partition was not taken, none behind it in its call is, though the client may have
     /// heard of the partition by then. Other partitions go on, and so does what a message alone is to blame for.
     #[test]
     fn nothing_of_a_call_goes_behind_a_message_whose_partition_the_client_did_not_know() {
-        let told = Told { context: Context::default(), leaders: Arc::default() };
+        let told = ProducerContext { context: Context::default(), leaders: Arc::default() };
         // It takes whatever it is given, and waits for a cluster.
         let native = Native::new(ClientConfig::new().set("bootstrap.servers", "127.0.0.1:1"), told);
         let (native, topic) = (native.expect("it is made"), Arc::<str>::from("t"));

@@ -22,7 +22,7 @@ use crate::threads;
 /// How long a question may take before the cluster counts as away.
 pub(in crate::kafka) const ASK: Duration = Duration::from_secs(30);
 /// How long a question waits before it is looked where the brokers are by now, and how long that may take.
-const LOOK: Duration = Duration::from_secs(1);
+const METADATA_WAIT: Duration = Duration::from_secs(1);
 /// So many answers in a row must say that a topic is gone which was there ...
 const GONE_ANSWERS: u32 = 10;
 /// ... with this between them.
@@ -213,8 +213,9 @@ impl Admin {
         loop {
             let (asked, name) = (ignorant.clone(), topic.to_owned());
             // One that asked a broker which does not answer asks another the next time.
-            let knows =
-                move |one: &Arc<dyn Learn>| one.learn(&name, LOOK).is_ok_and(|seen| seen >= partitions);
+            let knows = move |one: &Arc<dyn Learn>| {
+                one.learn(&name, METADATA_WAIT).is_ok_and(|seen| seen >= partitions)
+            };
             let knowing = blocking(move || asked.iter().map(knows).collect::<Vec<bool>>()).await?;
             let mut knowing = knowing.into_iter();
             ignorant.retain(|_| knowing.next() == Some(false));
@@ -314,7 +315,7 @@ impl Admin {
     ) -> Result<T, BrokerError> {
         let looking = async {
             loop {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(METADATA_WAIT).await;
                 if let Ok(_one) = self.looking.try_lock() {
                     self.look().await;
                 }
@@ -330,7 +331,7 @@ impl Admin {
     /// Has the admin client look where the brokers are, and which of them is the controller.
     async fn look(&self) {
         let client = Arc::clone(&self.client);
-        let look = self.context.noting(move || client.inner().fetch_metadata(None, LOOK));
+        let look = self.context.noting(move || client.inner().fetch_metadata(None, METADATA_WAIT));
         // What is wrong is told by the question that is under way.
         let _seen = blocking(look).await;
     }

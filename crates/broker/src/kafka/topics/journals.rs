@@ -30,7 +30,7 @@ pub(crate) const RECORD_BYTES_MIN: usize = 1 << 20;
 /// smallest size that large vendors take.
 const SEGMENT_BYTES: [&str; 2] = ["16777216", "52428800"];
 /// How much of each old journal is read to learn whose it is: its first records or its snapshot say so.
-const LOOK_BYTES: usize = 4 << 20;
+const ORIGIN_BYTES: usize = 4 << 20;
 
 /// All of them, on one cluster.
 pub(crate) struct Journals {
@@ -289,7 +289,7 @@ fn others(group: &str, topic: &str) -> Vec<String> {
 
 /// The incarnation of the topic that a journal is about, if it says so.
 async fn source_of(journal: &KafkaJournal) -> Result<Option<u128>, BrokerError> {
-    let page = journal.read(0, LOOK_BYTES).await?;
+    let page = journal.read(0, ORIGIN_BYTES).await?;
     let records = page.records.iter().filter_map(|(_, bytes)| Record::decode(bytes).ok());
     let incarnation = |record| match record {
         Record::Fence(fence) => Some(fence.source.incarnation),

@@ -6,7 +6,7 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use super::plans::Weather;
+use super::plans::Plans;
 use crate::contract::LogKind;
 use crate::testing::waiters::OnDrop;
 
@@ -41,7 +41,7 @@ impl Hang {
     }
 }
 
-impl Weather {
+impl Plans {
     /// Returns once calls of this kind answer. Cancel safe.
     pub(super) async fn hangs(&self, kind: Hang) {
         let ticket = self.ticket();

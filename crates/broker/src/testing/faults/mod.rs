@@ -23,7 +23,7 @@ use crate::contract::{
     Backup, Broker, BrokerError, Commit, Ends, HeldBack, Journal, JournalName, Membership, ProduceError,
     Reader, Scrubbed, Topic, TopicSpec, Warning,
 };
-use plans::{Call, Fate, Weather};
+use plans::{Call, Fate, Plans};
 
 /// How often each fault happens, in calls of 1,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,7 +46,7 @@ pub struct Rates {
     pub late_max: Duration,
     /// A reader, a membership or a wait is cut when something arrives for it.
     pub disconnect: u32,
-    /// A call begins an outage: all lines are cut, all calls fail for up to `outage_max`.
+    /// A call begins an outage: all connections are cut, all calls fail for up to `outage_max`.
     pub outage: u32,
     /// The longest outage.
     pub outage_max: Duration,
@@ -104,7 +104,7 @@ pub struct FaultCounts {
 pub struct Faulty {
     inner: Arc<dyn Broker>,
     carrier: Arc<dyn Broker>,
-    weather: Arc<Weather>,
+    plans: Arc<Plans>,
 }
 
 impl Faulty {
@@ -121,55 +121,55 @@ impl Faulty {
         seed: u64,
         rates: Rates,
     ) -> Arc<Faulty> {
-        Arc::new(Faulty { inner, carrier, weather: Arc::new(Weather::new(seed, rates)) })
+        Arc::new(Faulty { inner, carrier, plans: Arc::new(Plans::new(seed, rates)) })
     }
 
     /// Stops injecting, an outage included. What is late still lands.
     pub fn calm(&self) {
-        self.weather.set_calm(true);
+        self.plans.set_calm(true);
     }
 
     /// Stops injecting, and returns once everything late has landed.
     pub async fn quiet(&self) {
         self.calm();
-        let ticket = self.weather.ticket();
-        poll_fn(|cx| self.weather.poll_landed(ticket, cx)).await;
+        let ticket = self.plans.ticket();
+        poll_fn(|cx| self.plans.poll_landed(ticket, cx)).await;
     }
 
     /// Injects again.
     pub fn resume(&self) {
-        self.weather.set_calm(false);
+        self.plans.set_calm(false);
     }
 
     /// Other rates from now on.
     pub fn set_rates(&self, rates: Rates) {
-        self.weather.set_rates(rates);
+        self.plans.set_rates(rates);
     }
 
     /// Cuts every open reader, membership and wait now.
     pub fn disconnect(&self) {
-        self.weather.cut_lines();
+        self.plans.cut_connections();
     }
 
     /// Fails everything for that long, from now.
     pub fn outage(&self, duration: Duration) {
-        self.weather.begin_outage(duration);
+        self.plans.begin_outage(duration);
     }
 
     /// From now on calls of these kinds, and of no others, do not answer until [`Faulty::answer`] or [`Faulty::calm`].
     /// They are carried out then, unless their callers gave up.
     pub fn hang(&self, kinds: &[Hang]) {
-        self.weather.set_hanging(kinds);
+        self.plans.set_hanging(kinds);
     }
 
     /// Every call answers again.
     pub fn answer(&self) {
-        self.weather.set_hanging(&[]);
+        self.plans.set_hanging(&[]);
     }
 
     /// What has happened so far.
     pub fn counts(&self) -> FaultCounts {
-        self.weather.counts()
+        self.plans.counts()
     }
 }
 
@@ -180,11 +180,11 @@ impl Broker for Faulty {
     }
 
     async fn health(&self) -> Result<(), BrokerError> {
-        ask(&self.weather, self.inner.health()).await
+        ask(&self.plans, self.inner.health()).await
     }
 
     async fn warnings(&self, topics: &[String]) -> Result<Vec<Warning>, BrokerError> {
-        ask(&self.weather, self.inner.warnings(topics)).await
+        ask(&self.plans, self.inner.warnings(topics)).await
     }
 
     /// Always carried: it is what ends calls that get no answer.
@@ -193,19 +193,19 @@ impl Broker for Faulty {
     }
 
     async fn takes(&self, topic: &str, partition: u32) -> Result<(), BrokerError> {
-        ask(&self.weather, self.inner.takes(topic, partition)).await
+        ask(&self.plans, self.inner.takes(topic, partition)).await
     }
 
     async fn create_topic(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
-        ask(&self.weather, self.inner.create_topic(name, spec)).await
+        ask(&self.plans, self.inner.create_topic(name, spec)).await
     }
 
     async fn topic(&self, name: &str) -> Result<Option<Topic>, BrokerError> {
-        ask(&self.weather, self.inner.topic(name)).await
+        ask(&self.plans, self.inner.topic(name)).await
     }
 
     async fn topics(&self) -> Result<Vec<Topic>, BrokerError> {
-        ask(&self.weather, self.inner.topics()).await
+        ask(&self.plans, self.inner.topics()).await
     }
 
     async fn produce(&self, topic: &str, frames: Frames) -> Vec<Result<u64, ProduceError>> {
@@ -214,14 +214,14 @@ impl Broker for Faulty {
             async move { broker.produce(&topic, frames).await }
         };
         let lost = |what: &str| vec![Err(ProduceError::Unavailable(what.to_owned())); frames.len()];
-        send(&self.weather, || carry(&self.inner), || carry(&self.carrier), lost).await
+        send(&self.plans, || carry(&self.inner), || carry(&self.carrier), lost).await
     }
 
     async fn reader(&self, topic: &str, partition: u32, from: u64) -> Result<Box<dyn Reader>, BrokerError> {
-        self.weather.hangs(Hang::Reader).await;
-        let inner = ask(&self.weather, self.inner.reader(topic, partition, from)).await?;
-        let line = self.weather.line();
-        Ok(Box::new(FaultyReader { line, inner }))
+        self.plans.hangs(Hang::Reader).await;
+        let inner = ask(&self.plans, self.inner.reader(topic, partition, from)).await?;
+        let connection = self.plans.connection();
+        Ok(Box::new(FaultyReader { connection, inner }))
     }
 
     fn reads_ahead(&self, ahead_bytes: usize) -> usize {
@@ -235,13 +235,13 @@ impl Broker for Faulty {
         from: u64,
         ahead_bytes: usize,
     ) -> Result<Box<dyn Reader>, BrokerError> {
-        let inner = ask(&self.weather, self.inner.reader_ahead(topic, partition, from, ahead_bytes)).await?;
-        let line = self.weather.line();
-        Ok(Box::new(FaultyReader { line, inner }))
+        let inner = ask(&self.plans, self.inner.reader_ahead(topic, partition, from, ahead_bytes)).await?;
+        let connection = self.plans.connection();
+        Ok(Box::new(FaultyReader { connection, inner }))
     }
 
     async fn ends(&self, topic: &str) -> Result<Vec<Ends>, BrokerError> {
-        ask(&self.weather, self.inner.ends(topic)).await
+        ask(&self.plans, self.inner.ends(topic)).await
     }
 
     async fn commit_all(
@@ -256,8 +256,8 @@ impl Broker for Faulty {
             async move { broker.commit_all(&group, &topic, commits).await }
         };
         let lost = |what: &str| vec![Err(BrokerError::Unavailable(what.to_owned())); commits.len()];
-        self.weather.hangs(Hang::Commit).await;
-        send(&self.weather, || carry(&self.inner), || carry(&self.carrier), lost).await
+        self.plans.hangs(Hang::Commit).await;
+        send(&self.plans, || carry(&self.inner), || carry(&self.carrier), lost).await
     }
 
     async fn committed(
@@ -266,22 +266,22 @@ impl Broker for Faulty {
         topic: &str,
         partition: u32,
     ) -> Result<Option<Commit>, BrokerError> {
-        self.weather.hangs(Hang::Committed).await;
-        ask(&self.weather, self.inner.committed(group, topic, partition)).await
+        self.plans.hangs(Hang::Committed).await;
+        ask(&self.plans, self.inner.committed(group, topic, partition)).await
     }
 
     async fn join(&self, group: &str, topic: &str, node: &str) -> Result<Box<dyn Membership>, BrokerError> {
-        let inner = ask(&self.weather, self.inner.join(group, topic, node)).await?;
+        let inner = ask(&self.plans, self.inner.join(group, topic, node)).await?;
         Ok(Box::new(FaultyMembership {
-            weather: self.weather.clone(),
-            line: self.weather.line(),
+            plans: self.plans.clone(),
+            connection: self.plans.connection(),
             inner,
             on_its_way: None,
         }))
     }
 
     async fn tails(&self, topic: &str) -> Result<Vec<u64>, BrokerError> {
-        ask(&self.weather, self.inner.tails(topic)).await
+        ask(&self.plans, self.inner.tails(topic)).await
     }
 
     async fn silence(&self, topic: &str, partitions: &[u32]) -> Vec<Option<Duration>> {
@@ -289,11 +289,11 @@ impl Broker for Faulty {
     }
 
     async fn journals(&self, group: &str, topic: &str) -> Result<Option<u32>, BrokerError> {
-        ask(&self.weather, self.inner.journals(group, topic)).await
+        ask(&self.plans, self.inner.journals(group, topic)).await
     }
 
     async fn grow_journals(&self, group: &str, topic: &str, partitions: u32) -> Result<(), BrokerError> {
-        ask(&self.weather, self.inner.grow_journals(group, topic, partitions)).await
+        ask(&self.plans, self.inner.grow_journals(group, topic, partitions)).await
     }
 
     async fn configured(&self, groups: &[(String, String)]) -> Result<(), BrokerError> {
@@ -325,20 +325,20 @@ impl Broker for Faulty {
             let inner = self.inner.journal(name).await?;
             Ok((inner, self.carrier.journal(name).await?))
         };
-        let (inner, carrier) = ask(&self.weather, both).await?;
-        Ok(Arc::new(FaultyJournal { weather: self.weather.clone(), kind: name.kind, inner, carrier }))
+        let (inner, carrier) = ask(&self.plans, both).await?;
+        Ok(Arc::new(FaultyJournal { plans: self.plans.clone(), kind: name.kind, inner, carrier }))
     }
 }
 
 /// The caller cannot tell a lost request from a lost answer, so neither says which it is.
 const NO_ANSWER: &str = "a fault was injected: no answer";
 
-/// Carries a question through the weather.
+/// Carries a question, as planned.
 async fn ask<T>(
-    weather: &Weather,
+    plans: &Plans,
     question: impl Future<Output = Result<T, BrokerError>>,
 ) -> Result<T, BrokerError> {
-    let plan = weather.plan(Call::Ask);
+    let plan = plans.plan(Call::Ask);
     pause(plan.there).await;
     if plan.fate == Fate::DropRequest {
         return Err(BrokerError::Unavailable(NO_ANSWER.to_owned()));
@@ -351,9 +351,9 @@ async fn ask<T>(
     answer
 }
 
-/// Carries an append through the weather: `now` makes it through the caller's handle, `later` through the carrier's.
+/// Carries an append, as planned: `now` makes it through the caller's handle, `later` through the carrier's.
 async fn send<T, N, L>(
-    weather: &Arc<Weather>,
+    plans: &Arc<Plans>,
     now: impl FnOnce() -> N,
     later: impl FnOnce() -> L,
     lost: impl Fn(&str) -> T,
@@ -363,20 +363,20 @@ where
     N: Future<Output = T>,
     L: Future<Output = T> + Send + 'static,
 {
-    let plan = weather.plan(Call::Append);
+    let plan = plans.plan(Call::Append);
     match plan.fate {
         Fate::DropRequest => {
             pause(plan.there).await;
             lost(NO_ANSWER)
         }
         Fate::Late(after) => {
-            land_later(OnItsWay(weather.clone()), plan.there + after, later());
+            land_later(OnItsWay(plans.clone()), plan.there + after, later());
             pause(plan.there).await;
             lost(NO_ANSWER)
         }
         Fate::Carry | Fate::DropAnswer | Fate::Duplicate(_) => {
             let repeated = match plan.fate {
-                Fate::Duplicate(after) => Some((OnItsWay(weather.clone()), after)),
+                Fate::Duplicate(after) => Some((OnItsWay(plans.clone()), after)),
                 _ => None,
             };
             pause(plan.there).await;
@@ -408,7 +408,7 @@ fn land_later<T: Send + 'static>(
 }
 
 /// Counts as late until it has landed, or until its caller was cancelled before it was sent.
-struct OnItsWay(Arc<Weather>);
+struct OnItsWay(Arc<Plans>);
 
 impl Drop for OnItsWay {
     fn drop(&mut self) {

@@ -1,8 +1,8 @@
-//! What befalls calls: the dice, the rates, outages, and what is still on its way.
+//! What befalls calls: the seed, the rates, outages, and what is still on its way.
 //!
-//! Every call asks for a [`Plan`] before it does anything; every open line (a reader, a membership, a wait) asks
-//! whether it was cut. Kept: with the same seed and the same calls in the same order the plans are the same; once calm,
-//! every plan is to carry the call at once.
+//! Every call asks for a [`Plan`] before it does anything; every open connection (a reader, a membership, a wait)
+//! asks whether it was cut. Kept: with the same seed and the same calls in the same order the plans are the same; once
+//! calm, every plan is to carry the call at once.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use super::{FaultCounts, Hang, Rates};
 use crate::contract::BrokerError;
-use crate::testing::random::Dice;
-use crate::testing::waiters::Bell;
+use crate::testing::random::Random;
+use crate::testing::waiters::Waiters;
 
 /// Appends that wait to land. A late one beyond that is lost instead, so that a test that only sends cannot grow.
 const LATE_MAX: usize = 4096;
@@ -47,166 +47,171 @@ pub(super) struct Plan {
 
 const FAIR: Plan = Plan { there: Duration::ZERO, back: Duration::ZERO, fate: Fate::Carry };
 
-pub(super) struct Weather {
-    sky: Mutex<Sky>,
+pub(super) struct Plans {
+    state: Mutex<PlansState>,
 }
 
-struct Sky {
-    dice: Dice,
+struct PlansState {
+    random: Random,
     rates: Rates,
     calm: bool,
     outage_until: Option<Instant>,
-    /// Lines opened under an older generation are cut.
+    /// Connections opened under an older generation are cut.
     generation: u64,
     tickets: u64,
-    lines: Bell,
+    connections: Waiters,
     late: usize,
-    landed: Bell,
+    landed: Waiters,
     hanging: BTreeSet<Hang>,
-    answers: Bell,
+    answers: Waiters,
     counts: FaultCounts,
 }
 
-impl Weather {
-    pub(super) fn new(seed: u64, rates: Rates) -> Weather {
+impl Plans {
+    pub(super) fn new(seed: u64, rates: Rates) -> Plans {
         rates.check();
-        Weather {
-            sky: Mutex::new(Sky {
-                dice: Dice::new(seed),
+        Plans {
+            state: Mutex::new(PlansState {
+                random: Random::new(seed),
                 rates,
                 calm: false,
                 outage_until: None,
                 generation: 0,
                 tickets: 0,
-                lines: Bell::default(),
+                connections: Waiters::default(),
                 late: 0,
-                landed: Bell::default(),
+                landed: Waiters::default(),
                 hanging: BTreeSet::new(),
-                answers: Bell::default(),
+                answers: Waiters::default(),
                 counts: FaultCounts::default(),
             }),
         }
     }
 
-    /// Decides what befalls one call. Counts a late or repeated append as on its way: see [`Weather::landed`].
+    /// Decides what befalls one call. Counts a late or repeated append as on its way: see [`Plans::landed`].
     pub(super) fn plan(&self, call: Call) -> Plan {
-        let mut ringing = Vec::new();
-        let plan = self.sky().plan(call, &mut ringing);
-        wake(ringing);
+        let mut to_wake = Vec::new();
+        let plan = self.state().plan(call, &mut to_wake);
+        wake(to_wake);
         plan
     }
 
     /// When news of an assignment arrives that is on its way now; `None`: at once.
     pub(super) fn news_arrives(&self) -> Option<Instant> {
-        let mut sky = self.sky();
-        let rates = sky.rates;
-        if sky.calm || !sky.dice.hits(rates.news) {
+        let mut state = self.state();
+        let rates = state.rates;
+        if state.calm || !state.random.hits(rates.news) {
             return None;
         }
-        sky.counts.delayed += 1;
+        state.counts.delayed += 1;
         let longest = rates.late_max.as_nanos() as u64;
-        Some(Instant::now() + Duration::from_nanos(sky.dice.up_to(longest)))
+        Some(Instant::now() + Duration::from_nanos(state.random.up_to(longest)))
     }
 
     pub(super) fn landed(&self) {
-        let mut ringing = Vec::new();
+        let mut to_wake = Vec::new();
         {
-            let mut sky = self.sky();
-            sky.late -= 1;
-            if sky.late == 0 {
-                sky.landed.ring(&mut ringing);
+            let mut state = self.state();
+            state.late -= 1;
+            if state.late == 0 {
+                state.landed.take_all(&mut to_wake);
             }
         }
-        wake(ringing);
+        wake(to_wake);
     }
 
     pub(super) fn poll_landed(&self, ticket: u64, cx: &mut Context<'_>) -> Poll<()> {
-        let mut sky = self.sky();
-        if sky.late == 0 {
+        let mut state = self.state();
+        if state.late == 0 {
             return Poll::Ready(());
         }
-        sky.landed.listen(ticket, cx.waker());
+        state.landed.listen(ticket, cx.waker());
         Poll::Pending
     }
 
     pub(super) fn ticket(&self) -> u64 {
-        let mut sky = self.sky();
-        sky.tickets += 1;
-        sky.tickets
+        let mut state = self.state();
+        state.tickets += 1;
+        state.tickets
     }
 
     pub(super) fn set_calm(&self, calm: bool) {
-        let mut sky = self.sky();
-        (sky.calm, sky.outage_until) = (calm, None);
-        drop(sky);
+        let mut state = self.state();
+        (state.calm, state.outage_until) = (calm, None);
+        drop(state);
         self.set_hanging(&[]);
     }
 
     /// Which calls do not answer.
     pub(super) fn set_hanging(&self, kinds: &[Hang]) {
-        let mut ringing = Vec::new();
-        let mut sky = self.sky();
-        sky.hanging = kinds.iter().copied().collect();
-        sky.answers.ring(&mut ringing);
-        drop(sky);
-        wake(ringing);
+        let mut to_wake = Vec::new();
+        let mut state = self.state();
+        state.hanging = kinds.iter().copied().collect();
+        state.answers.take_all(&mut to_wake);
+        drop(state);
+        wake(to_wake);
     }
 
     /// True if such a call hangs; `waker` is woken when that may have changed.
     pub(super) fn is_hanging(&self, kind: Hang, ticket: u64, waker: &Waker) -> bool {
-        let mut sky = self.sky();
-        let hanging = sky.hanging.contains(&kind);
+        let mut state = self.state();
+        let hanging = state.hanging.contains(&kind);
         if hanging {
-            sky.answers.listen(ticket, waker);
+            state.answers.listen(ticket, waker);
         }
         hanging
     }
 
     pub(super) fn forget_hanging(&self, ticket: u64) {
-        self.sky().answers.forget(ticket);
+        self.state().answers.forget(ticket);
     }
 
     pub(super) fn set_rates(&self, rates: Rates) {
         rates.check();
-        self.sky().rates = rates;
+        self.state().rates = rates;
     }
 
     pub(super) fn counts(&self) -> FaultCounts {
-        self.sky().counts
+        self.state().counts
     }
 
-    pub(super) fn cut_lines(&self) {
-        let mut ringing = Vec::new();
-        self.sky().cut_lines(&mut ringing);
-        wake(ringing);
+    pub(super) fn cut_connections(&self) {
+        let mut to_wake = Vec::new();
+        self.state().cut_connections(&mut to_wake);
+        wake(to_wake);
     }
 
     pub(super) fn begin_outage(&self, duration: Duration) {
-        let mut ringing = Vec::new();
-        self.sky().begin_outage(duration, &mut ringing);
-        wake(ringing);
+        let mut to_wake = Vec::new();
+        self.state().begin_outage(duration, &mut to_wake);
+        wake(to_wake);
     }
 
-    /// Opens a line, which lives until it is cut.
-    pub(super) fn line(self: &Arc<Self>) -> Line {
-        Line { ticket: self.ticket(), generation: self.sky().generation, weather: self.clone(), cut: false }
+    /// Opens a connection, which lives until it is cut.
+    pub(super) fn connection(self: &Arc<Self>) -> Connection {
+        Connection {
+            ticket: self.ticket(),
+            generation: self.state().generation,
+            plans: self.clone(),
+            cut: false,
+        }
     }
 
-    fn sky(&self) -> MutexGuard<'_, Sky> {
-        self.sky.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, PlansState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Sky {
-    fn plan(&mut self, call: Call, ringing: &mut Vec<Waker>) -> Plan {
+impl PlansState {
+    fn plan(&mut self, call: Call, to_wake: &mut Vec<Waker>) -> Plan {
         if self.calm {
             return FAIR;
         }
         let rates = self.rates;
-        if self.dice.hits(rates.outage) {
+        if self.random.hits(rates.outage) {
             let longest = rates.outage_max.as_nanos() as u64;
-            let duration = Duration::from_nanos(self.dice.up_to(longest));
-            self.begin_outage(duration, ringing);
+            let duration = Duration::from_nanos(self.random.up_to(longest));
+            self.begin_outage(duration, to_wake);
         }
         if self.outage_until.is_some_and(|until| Instant::now() < until) {
             self.counts.requests_dropped += 1;
@@ -216,17 +221,17 @@ impl Sky {
     }
 
     fn delay(&mut self) -> Duration {
-        if !self.dice.hits(self.rates.delay) {
+        if !self.random.hits(self.rates.delay) {
             return Duration::ZERO;
         }
         self.counts.delayed += 1;
         let longest = self.rates.delay_max.as_nanos() as u64;
-        Duration::from_nanos(self.dice.up_to(longest))
+        Duration::from_nanos(self.random.up_to(longest))
     }
 
     fn fate(&mut self, call: Call) -> Fate {
         let rates = self.rates;
-        let mut drawn = self.dice.up_to(999) as u32;
+        let mut drawn = self.random.up_to(999) as u32;
         let mut within = |rate: u32| {
             let hit = drawn < rate;
             drawn = if hit { u32::MAX } else { drawn - rate };
@@ -249,7 +254,7 @@ impl Sky {
             return Fate::DropRequest;
         }
         self.late += 1;
-        let after = Duration::from_nanos(self.dice.up_to(rates.late_max.as_nanos() as u64));
+        let after = Duration::from_nanos(self.random.up_to(rates.late_max.as_nanos() as u64));
         if duplicate {
             self.counts.duplicated += 1;
             Fate::Duplicate(after)
@@ -259,61 +264,61 @@ impl Sky {
         }
     }
 
-    fn cut_lines(&mut self, ringing: &mut Vec<Waker>) {
+    fn cut_connections(&mut self, to_wake: &mut Vec<Waker>) {
         self.generation += 1;
-        self.lines.ring(ringing);
+        self.connections.take_all(to_wake);
     }
 
-    fn begin_outage(&mut self, duration: Duration, ringing: &mut Vec<Waker>) {
+    fn begin_outage(&mut self, duration: Duration, to_wake: &mut Vec<Waker>) {
         self.counts.outages += 1;
         self.outage_until = Some(Instant::now() + duration);
-        self.cut_lines(ringing);
+        self.cut_connections(to_wake);
     }
 }
 
 /// Something that stays open: a reader, a membership, a wait. Once cut it stays cut.
-pub(super) struct Line {
-    weather: Arc<Weather>,
+pub(super) struct Connection {
+    plans: Arc<Plans>,
     ticket: u64,
     generation: u64,
     cut: bool,
 }
 
-impl Line {
+impl Connection {
     /// An error if it was cut; else it is woken when it is.
     pub(super) fn check(&mut self, cx: &mut Context<'_>) -> Result<(), BrokerError> {
-        let mut sky = self.weather.sky();
-        if !self.cut && sky.generation != self.generation {
+        let mut state = self.plans.state();
+        if !self.cut && state.generation != self.generation {
             self.cut = true;
-            sky.counts.disconnects += 1;
+            state.counts.disconnects += 1;
         }
         if self.cut {
             return Err(disconnected());
         }
-        sky.lines.listen(self.ticket, cx.waker());
+        state.connections.listen(self.ticket, cx.waker());
         Ok(())
     }
 
-    /// Throws the dice for what just arrived: if it is cut, that is gone with it.
+    /// Draws for what just arrived: if it is cut, that is gone with it.
     pub(super) fn arrive(&mut self) -> Result<(), BrokerError> {
-        let mut sky = self.weather.sky();
-        let rate = sky.rates.disconnect;
-        if !sky.calm && sky.dice.hits(rate) {
+        let mut state = self.plans.state();
+        let rate = state.rates.disconnect;
+        if !state.calm && state.random.hits(rate) {
             self.cut = true;
-            sky.counts.disconnects += 1;
+            state.counts.disconnects += 1;
             return Err(disconnected());
         }
         Ok(())
     }
 
     pub(super) fn is_cut(&self) -> bool {
-        self.cut || self.weather.sky().generation != self.generation
+        self.cut || self.plans.state().generation != self.generation
     }
 }
 
-impl Drop for Line {
+impl Drop for Connection {
     fn drop(&mut self) {
-        self.weather.sky().lines.forget(self.ticket);
+        self.plans.state().connections.forget(self.ticket);
     }
 }
 
@@ -321,8 +326,8 @@ pub(super) fn disconnected() -> BrokerError {
     BrokerError::Unavailable("a fault was injected: disconnected".to_owned())
 }
 
-fn wake(ringing: Vec<Waker>) {
-    for waker in ringing {
+fn wake(to_wake: Vec<Waker>) {
+    for waker in to_wake {
         waker.wake();
     }
 }

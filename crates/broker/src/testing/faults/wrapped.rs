@@ -1,8 +1,8 @@
 //! Readers, memberships and journals with faults.
 //!
-//! A line that is cut ends with an error and takes what just arrived with it: a reader is opened again where its owner
-//! stands, a group is joined again, so nothing is lost by it. `gave_up` and `leave` have no answer to drop and are
-//! always carried: without the first, a hand-over would wait for ever.
+//! A connection that is cut ends with an error and takes what just arrived with it: a reader is opened again where its
+//! owner stands, a group is joined again, so nothing is lost by it. `gave_up` and `leave` have no answer to drop and
+//! are always carried: without the first, a hand-over would wait for ever.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -14,26 +14,26 @@ use bytes::Bytes;
 use keylane_core::Batch;
 use tokio::time::Instant;
 
-use super::plans::{Line, Weather, disconnected};
+use super::plans::{Connection, Plans, disconnected};
 use super::{Hang, ask, send};
 use crate::contract::{AppendError, BrokerError, Change, Journal, JournalPage, LogKind, Membership, Reader};
 
 pub(super) struct FaultyReader {
-    pub(super) line: Line,
+    pub(super) connection: Connection,
     pub(super) inner: Box<dyn Reader>,
 }
 
 impl Reader for FaultyReader {
     fn poll_batch(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Poll<Result<Batch, BrokerError>> {
-        self.line.check(cx)?;
+        self.connection.check(cx)?;
         let batch = ready!(self.inner.poll_batch(cx, bytes_max))?;
-        Poll::Ready(self.line.arrive().map(|()| batch))
+        Poll::Ready(self.connection.arrive().map(|()| batch))
     }
 }
 
 pub(super) struct FaultyMembership {
-    pub(super) weather: Arc<Weather>,
-    pub(super) line: Line,
+    pub(super) plans: Arc<Plans>,
+    pub(super) connection: Connection,
     pub(super) inner: Box<dyn Membership>,
     /// News that is on its way, and when it arrives.
     pub(super) on_its_way: Option<(Result<Change, BrokerError>, Instant)>,
@@ -43,28 +43,28 @@ pub(super) struct FaultyMembership {
 impl Membership for FaultyMembership {
     async fn changed(&mut self) -> Result<Change, BrokerError> {
         if self.on_its_way.is_none() {
-            let (line, inner) = (&mut self.line, &mut self.inner);
+            let (connection, inner) = (&mut self.connection, &mut self.inner);
             let mut changed = pin!(inner.changed());
             let news = poll_fn(|cx| {
-                line.check(cx)?;
+                connection.check(cx)?;
                 let news = match ready!(changed.as_mut().poll(cx)) {
                     // That its topic has changed is news like any other.
                     news @ (Ok(_) | Err(BrokerError::Partitions { .. })) => news,
                     Err(error) => return Poll::Ready(Err(error)),
                 };
-                Poll::Ready(line.arrive().map(|()| news))
+                Poll::Ready(connection.arrive().map(|()| news))
             })
             .await?;
-            match self.weather.news_arrives() {
+            match self.plans.news_arrives() {
                 None => return news,
                 at => self.on_its_way = at.map(|at| (news, at)),
             }
         }
         let (news, at) = self.on_its_way.clone().expect("just found");
-        let line = &mut self.line;
+        let connection = &mut self.connection;
         let mut arrives = pin!(tokio::time::sleep_until(at));
         poll_fn(|cx| {
-            line.check(cx)?;
+            connection.check(cx)?;
             arrives.as_mut().poll(cx).map(Ok::<(), BrokerError>)
         })
         .await?;
@@ -73,19 +73,19 @@ impl Membership for FaultyMembership {
     }
 
     async fn confirm(&mut self, partition: u32) -> Result<bool, BrokerError> {
-        if self.line.is_cut() {
+        if self.connection.is_cut() {
             return Err(disconnected());
         }
-        self.weather.hangs(Hang::Confirm).await;
-        ask(&self.weather, self.inner.confirm(partition)).await
+        self.plans.hangs(Hang::Confirm).await;
+        ask(&self.plans, self.inner.confirm(partition)).await
     }
 
     async fn confirm_all(&mut self, partitions: &[u32]) -> Result<Vec<bool>, BrokerError> {
-        if self.line.is_cut() {
+        if self.connection.is_cut() {
             return Err(disconnected());
         }
-        self.weather.hangs(Hang::Confirm).await;
-        ask(&self.weather, self.inner.confirm_all(partitions)).await
+        self.plans.hangs(Hang::Confirm).await;
+        ask(&self.plans, self.inner.confirm_all(partitions)).await
     }
 
     async fn gave_up(&mut self, partition: u32) {
@@ -106,7 +106,7 @@ impl Membership for FaultyMembership {
 }
 
 pub(super) struct FaultyJournal {
-    pub(super) weather: Arc<Weather>,
+    pub(super) plans: Arc<Plans>,
     pub(super) kind: LogKind,
     pub(super) inner: Arc<dyn Journal>,
     /// The same journal, as the one who carries late appends has it.
@@ -121,8 +121,8 @@ impl Journal for FaultyJournal {
             async move { journal.append(record, expect_end).await }
         };
         let lost = |what: &str| Err(AppendError::Unknown(what.to_owned()));
-        self.weather.hangs(Hang::append(self.kind)).await;
-        send(&self.weather, || carry(&self.inner), || carry(&self.carrier), lost).await
+        self.plans.hangs(Hang::append(self.kind)).await;
+        send(&self.plans, || carry(&self.inner), || carry(&self.carrier), lost).await
     }
 
     fn conditional(&self) -> bool {
@@ -130,17 +130,17 @@ impl Journal for FaultyJournal {
     }
 
     async fn read(&self, from: u64, bytes_max: usize) -> Result<JournalPage, BrokerError> {
-        self.weather.hangs(Hang::JournalRead).await;
-        ask(&self.weather, self.inner.read(from, bytes_max)).await
+        self.plans.hangs(Hang::JournalRead).await;
+        ask(&self.plans, self.inner.read(from, bytes_max)).await
     }
 
     async fn beyond(&self, end: u64) -> Result<(), BrokerError> {
-        let mut line = self.weather.line();
+        let mut connection = self.plans.connection();
         let mut beyond = pin!(self.inner.beyond(end));
         poll_fn(|cx| {
-            line.check(cx)?;
+            connection.check(cx)?;
             ready!(beyond.as_mut().poll(cx))?;
-            Poll::Ready(line.arrive())
+            Poll::Ready(connection.arrive())
         })
         .await
     }
@@ -151,7 +151,7 @@ impl Journal for FaultyJournal {
             async move { journal.cut(below).await }
         };
         let lost = |what: &str| Err(BrokerError::Unavailable(what.to_owned()));
-        self.weather.hangs(Hang::Cut).await;
-        send(&self.weather, || carry(&self.inner), || carry(&self.carrier), lost).await
+        self.plans.hangs(Hang::Cut).await;
+        send(&self.plans, || carry(&self.inner), || carry(&self.carrier), lost).await
     }
 }

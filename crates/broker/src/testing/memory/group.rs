@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
 use crate::contract::Change;
-use crate::testing::waiters::Bell;
+use crate::testing::waiters::Waiters;
 
 /// Members by id; ids rise in the order of joining.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(super) struct Member {
     unheard: Vec<u32>,
     /// Holds what a test made happen and the member has not asked for yet.
     pub(super) changes: VecDeque<Change>,
-    pub(super) bell: Bell,
+    pub(super) waiters: Waiters,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -50,15 +50,15 @@ impl Group {
     }
 
     /// The topic has this many partitions now: 0 when it was deleted, which takes them from their owners.
-    pub(super) fn resize(&mut self, partitions: u32, ringing: &mut Vec<Waker>) {
+    pub(super) fn resize(&mut self, partitions: u32, to_wake: &mut Vec<Waker>) {
         for partition in partitions..self.shares.len() as u32 {
-            self.take(partition, ringing);
+            self.take(partition, to_wake);
         }
         self.shares.resize(partitions as usize, Share::default());
-        self.balance(ringing);
+        self.balance(to_wake);
     }
 
-    pub(super) fn join(&mut self, id: u64, instance: u128, node: &str, ringing: &mut Vec<Waker>) {
+    pub(super) fn join(&mut self, id: u64, instance: u128, node: &str, to_wake: &mut Vec<Waker>) {
         let member = Member {
             instance,
             node: node.to_owned(),
@@ -66,16 +66,16 @@ impl Group {
             gone: false,
             unheard: Vec::new(),
             changes: VecDeque::new(),
-            bell: Bell::default(),
+            waiters: Waiters::default(),
         };
         self.members.insert(id, member);
-        self.balance(ringing);
+        self.balance(to_wake);
     }
 
     /// A member that left hears nothing more.
-    pub(super) fn leave(&mut self, id: u64, ringing: &mut Vec<Waker>) {
+    pub(super) fn leave(&mut self, id: u64, to_wake: &mut Vec<Waker>) {
         if let Some(mut member) = self.members.remove(&id) {
-            member.bell.ring(ringing);
+            member.waiters.take_all(to_wake);
             for share in &mut self.shares {
                 if share.owner == Some(id) {
                     (share.owner, share.revoking) = (None, false);
@@ -84,7 +84,7 @@ impl Group {
                     share.wanted = None;
                 }
             }
-            self.balance(ringing);
+            self.balance(to_wake);
         }
     }
 
@@ -95,7 +95,7 @@ impl Group {
         }
     }
 
-    fn bury_abandoned(&mut self, instances: &[u128], ringing: &mut Vec<Waker>) {
+    fn bury_abandoned(&mut self, instances: &[u128], to_wake: &mut Vec<Waker>) {
         let gone: Vec<u64> = self
             .members
             .iter()
@@ -103,17 +103,17 @@ impl Group {
             .map(|(id, _)| *id)
             .collect();
         for id in gone {
-            self.leave(id, ringing);
+            self.leave(id, to_wake);
         }
     }
 
-    pub(super) fn gave_up(&mut self, id: u64, partition: u32, ringing: &mut Vec<Waker>) {
+    pub(super) fn gave_up(&mut self, id: u64, partition: u32, to_wake: &mut Vec<Waker>) {
         if let Some(share) = self.shares.get_mut(partition as usize)
             && share.owner == Some(id)
             && share.revoking
         {
             (share.owner, share.revoking) = (None, false);
-            self.balance(ringing);
+            self.balance(to_wake);
         }
     }
 
@@ -124,7 +124,7 @@ impl Group {
         }
     }
 
-    fn hear(&mut self, instances: &[u128], ringing: &mut Vec<Waker>) {
+    fn hear(&mut self, instances: &[u128], to_wake: &mut Vec<Waker>) {
         let mut heard = Vec::new();
         for (id, member) in &mut self.members {
             if instances.contains(&member.instance) {
@@ -132,7 +132,7 @@ impl Group {
             }
         }
         for (id, partition) in heard {
-            self.gave_up(id, partition, ringing);
+            self.gave_up(id, partition, to_wake);
         }
     }
 
@@ -150,7 +150,7 @@ impl Group {
     }
 
     /// Gives the partition to the newest member of that node, once its owner has given it up. False without one.
-    pub(super) fn assign(&mut self, partition: u32, node: &str, ringing: &mut Vec<Waker>) -> bool {
+    pub(super) fn assign(&mut self, partition: u32, node: &str, to_wake: &mut Vec<Waker>) -> bool {
         self.by_hand = true;
         let newest = self
             .members
@@ -160,25 +160,25 @@ impl Group {
             .map(|(id, _)| *id);
         if newest.is_some() {
             self.shares[partition as usize].wanted = newest;
-            self.hand_over(ringing);
+            self.hand_over(to_wake);
         }
         newest.is_some()
     }
 
-    pub(super) fn revoke(&mut self, partition: u32, ringing: &mut Vec<Waker>) {
+    pub(super) fn revoke(&mut self, partition: u32, to_wake: &mut Vec<Waker>) {
         self.by_hand = true;
         self.shares[partition as usize].wanted = None;
-        self.hand_over(ringing);
+        self.hand_over(to_wake);
     }
 
-    pub(super) fn lose(&mut self, partition: u32, ringing: &mut Vec<Waker>) {
-        self.take(partition, ringing);
-        self.balance(ringing);
+    pub(super) fn lose(&mut self, partition: u32, to_wake: &mut Vec<Waker>) {
+        self.take(partition, to_wake);
+        self.balance(to_wake);
     }
 
     /// The sessions of these processes ended: everything is taken from them. Who is `away` is out of the group.
-    pub(super) fn expire(&mut self, instances: &[u128], away: bool, ringing: &mut Vec<Waker>) {
-        self.bury_abandoned(instances, ringing);
+    pub(super) fn expire(&mut self, instances: &[u128], away: bool, to_wake: &mut Vec<Waker>) {
+        self.bury_abandoned(instances, to_wake);
         let expired: Vec<u64> = self
             .members
             .iter()
@@ -188,7 +188,7 @@ impl Group {
         for partition in 0..self.shares.len() as u32 {
             let share = self.shares[partition as usize];
             if share.owner.is_some_and(|owner| expired.contains(&owner)) {
-                self.take(partition, ringing);
+                self.take(partition, to_wake);
             }
             if away && share.wanted.is_some_and(|wanted| expired.contains(&wanted)) {
                 self.shares[partition as usize].wanted = None;
@@ -197,43 +197,43 @@ impl Group {
         for id in expired {
             self.members.get_mut(&id).expect("an id of this group's members").present = !away;
         }
-        self.balance(ringing);
+        self.balance(to_wake);
     }
 
     /// Members of these processes are in the group again, and hear what happened meanwhile.
-    pub(super) fn come_back(&mut self, instances: &[u128], ringing: &mut Vec<Waker>) {
-        self.bury_abandoned(instances, ringing);
-        self.hear(instances, ringing);
+    pub(super) fn come_back(&mut self, instances: &[u128], to_wake: &mut Vec<Waker>) {
+        self.bury_abandoned(instances, to_wake);
+        self.hear(instances, to_wake);
         for member in self.members.values_mut() {
             if instances.contains(&member.instance) {
                 member.present = true;
-                member.bell.ring(ringing);
+                member.waiters.take_all(to_wake);
             }
         }
-        self.balance(ringing);
+        self.balance(to_wake);
     }
 
     /// Wakes everyone, so that they look at their own state again.
-    pub(super) fn ring_all(&mut self, ringing: &mut Vec<Waker>) {
+    pub(super) fn wake_all(&mut self, to_wake: &mut Vec<Waker>) {
         for member in self.members.values_mut() {
-            member.bell.ring(ringing);
+            member.waiters.take_all(to_wake);
         }
     }
 
-    fn take(&mut self, partition: u32, ringing: &mut Vec<Waker>) {
+    fn take(&mut self, partition: u32, to_wake: &mut Vec<Waker>) {
         let share = &mut self.shares[partition as usize];
         if let Some(owner) = share.owner.take() {
             share.revoking = false;
             share.wanted = share.wanted.filter(|wanted| *wanted != owner);
-            self.tell(owner, Change::Lost(partition), ringing);
+            self.tell(owner, Change::Lost(partition), to_wake);
         }
     }
 
-    fn balance(&mut self, ringing: &mut Vec<Waker>) {
+    fn balance(&mut self, to_wake: &mut Vec<Waker>) {
         if !self.by_hand {
             self.want_fair_shares();
         }
-        self.hand_over(ringing);
+        self.hand_over(to_wake);
     }
 
     /// Every member gets as many as every other, or one more. Who has a partition keeps it if that is fair.
@@ -273,27 +273,27 @@ impl Group {
         }
     }
 
-    fn hand_over(&mut self, ringing: &mut Vec<Waker>) {
+    fn hand_over(&mut self, to_wake: &mut Vec<Waker>) {
         for partition in 0..self.shares.len() as u32 {
             let share = &mut self.shares[partition as usize];
             match (share.owner, share.wanted) {
                 (None, Some(wanted)) => {
                     share.owner = Some(wanted);
-                    self.tell(wanted, Change::Assigned(partition), ringing);
+                    self.tell(wanted, Change::Assigned(partition), to_wake);
                 }
                 (Some(owner), wanted) if wanted != Some(owner) && !share.revoking => {
                     share.revoking = true;
-                    self.tell(owner, Change::Revoked(partition), ringing);
+                    self.tell(owner, Change::Revoked(partition), to_wake);
                 }
                 _ => {}
             }
         }
     }
 
-    fn tell(&mut self, id: u64, change: Change, ringing: &mut Vec<Waker>) {
+    fn tell(&mut self, id: u64, change: Change, to_wake: &mut Vec<Waker>) {
         if let Some(member) = self.members.get_mut(&id) {
             member.changes.push_back(change);
-            member.bell.ring(ringing);
+            member.waiters.take_all(to_wake);
         }
     }
 }

@@ -43,9 +43,9 @@ impl Cluster {
         // A step panics only by a test's mistake; what is dropped while that test unwinds must not panic again.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let done = step(&mut state);
-        let ringing = std::mem::take(&mut state.ringing);
+        let to_wake = std::mem::take(&mut state.to_wake);
         drop(state);
-        for waker in ringing {
+        for waker in to_wake {
             waker.wake();
         }
         done
@@ -64,7 +64,7 @@ impl MemoryBroker {
     /// off or crashed before does not touch the new process.
     pub fn node(&self, name: &str) -> Arc<dyn Broker> {
         let instance = self.cluster.with(|state| {
-            let instance = state.dice.next_u128();
+            let instance = state.random.next_u128();
             let process = Process { name: name.to_owned(), alive: true, reachable: true };
             state.processes.insert(instance, process);
             instance
@@ -111,7 +111,7 @@ impl MemoryBroker {
         let instances = self.touch(node, |process| process.reachable = true);
         self.cluster.with(|state| {
             for group in state.groups.values_mut() {
-                group.come_back(&instances, &mut state.ringing);
+                group.come_back(&instances, &mut state.to_wake);
             }
         });
     }
@@ -130,7 +130,7 @@ impl MemoryBroker {
                     .map(|(instance, _)| *instance)
                     .collect();
                 for group in state.groups.values_mut() {
-                    group.expire(&instances, away, &mut state.ringing);
+                    group.expire(&instances, away, &mut state.to_wake);
                 }
             }
         });
@@ -153,7 +153,7 @@ impl MemoryBroker {
                 }
             }
             assert!(!touched.is_empty(), "there is no living node {node}");
-            state.ring_all();
+            state.wake_all();
             touched
         })
     }
@@ -183,7 +183,7 @@ impl MemoryBroker {
     /// Deletes everything below `position`, as retention does: the partition starts there.
     pub fn delete_below(&self, topic: &str, partition: u32, position: u64) {
         self.partition(topic, partition, |partition| partition.delete_below(position));
-        self.cluster.with(State::ring_all);
+        self.cluster.with(State::wake_all);
     }
 
     /// A partition's journal is lost: all its records, and, unless it `keeps_end`, where it was too.
@@ -191,7 +191,7 @@ impl MemoryBroker {
         let (group, topic) = (group.to_owned(), topic.to_owned());
         let name = JournalName { group, topic, partition, kind: LogKind::Journal };
         self.cluster.with(|state| state.journal(&journal_key(&name)).lose(keeps_end));
-        self.cluster.with(State::ring_all);
+        self.cluster.with(State::wake_all);
     }
 
     /// Deletes a topic with its commits. Its journals stay, as they do where they are topics of their own.
@@ -257,8 +257,8 @@ impl MemoryBroker {
     pub fn try_assign(&self, group: &str, topic: &str, partition: u32, node: &str) -> bool {
         self.partition(topic, partition, |_| ());
         self.cluster.with(|state| {
-            let (group, ringing) = state.group_and_bells(&(group.to_owned(), topic.to_owned()));
-            group.assign(partition, node, ringing)
+            let (group, to_wake) = state.group_to_wake(&(group.to_owned(), topic.to_owned()));
+            group.assign(partition, node, to_wake)
         })
     }
 
@@ -266,8 +266,8 @@ impl MemoryBroker {
     pub fn revoke(&self, group: &str, topic: &str, partition: u32) {
         self.partition(topic, partition, |_| ());
         self.cluster.with(|state| {
-            let (group, ringing) = state.group_and_bells(&(group.to_owned(), topic.to_owned()));
-            group.revoke(partition, ringing);
+            let (group, to_wake) = state.group_to_wake(&(group.to_owned(), topic.to_owned()));
+            group.revoke(partition, to_wake);
         });
     }
 
@@ -276,8 +276,8 @@ impl MemoryBroker {
     pub fn lose(&self, group: &str, topic: &str, partition: u32) {
         self.partition(topic, partition, |_| ());
         self.cluster.with(|state| {
-            let (group, ringing) = state.group_and_bells(&(group.to_owned(), topic.to_owned()));
-            group.lose(partition, ringing);
+            let (group, to_wake) = state.group_to_wake(&(group.to_owned(), topic.to_owned()));
+            group.lose(partition, to_wake);
         });
     }
 

@@ -165,8 +165,8 @@ impl Broker for Node {
             let id = state.ticket();
             let process = &state.processes[&self.instance];
             let name = process.name.clone();
-            let (group, ringing) = state.group_and_bells(&key);
-            group.join(id, self.instance, &name, ringing);
+            let (group, to_wake) = state.group_to_wake(&key);
+            group.join(id, self.instance, &name, to_wake);
             let there = state.topic(topic)?;
             let (partitions, incarnation) = (there.spec.partitions, there.incarnation);
             let (node, key) = (self.clone(), key.clone());
@@ -238,7 +238,7 @@ impl Reader for MemoryReader {
             let found = self.look(state, bytes_max)?;
             if found.is_none() {
                 let partition = state.partition(&self.topic, self.partition)?;
-                partition.bell.listen(self.ticket, cx.waker());
+                partition.waiters.listen(self.ticket, cx.waker());
             }
             Ok(found)
         });
@@ -257,7 +257,7 @@ impl Drop for MemoryReader {
     fn drop(&mut self) {
         self.node.cluster.with(|state| {
             if let Ok(partition) = state.partition(&self.topic, self.partition) {
-                partition.bell.forget(self.ticket);
+                partition.waiters.forget(self.ticket);
             }
         });
     }
@@ -287,7 +287,7 @@ impl MemoryMembership {
                 let (topic, asked) = (self.key.1.clone(), self.partitions);
                 return Poll::Ready(Err(BrokerError::Partitions { topic, there, asked }));
             }
-            let (group, _) = state.group_and_bells(&self.key);
+            let (group, _) = state.group_to_wake(&self.key);
             let Some(member) = group.member(self.id) else {
                 return Poll::Ready(Err(BrokerError::Closed));
             };
@@ -301,7 +301,7 @@ impl MemoryMembership {
                     None => {}
                 }
             }
-            member.bell.listen(self.id, cx.waker());
+            member.waiters.listen(self.id, cx.waker());
             Poll::Pending
         })
     }
@@ -310,11 +310,11 @@ impl MemoryMembership {
         if !std::mem::replace(&mut self.left, true) {
             // Fails for a process that is cut off or dead: its member stays until its session expires.
             let told = self.node.on_cluster(|state| {
-                let (group, ringing) = state.group_and_bells(&self.key);
-                group.leave(self.id, ringing);
+                let (group, to_wake) = state.group_to_wake(&self.key);
+                group.leave(self.id, to_wake);
             });
             if told.is_err() {
-                self.node.cluster.with(|state| state.group_and_bells(&self.key).0.abandon(self.id));
+                self.node.cluster.with(|state| state.group_to_wake(&self.key).0.abandon(self.id));
             }
         }
     }
@@ -328,13 +328,13 @@ impl Membership for MemoryMembership {
 
     async fn confirm(&mut self, partition: u32) -> Result<bool, BrokerError> {
         let (key, id) = (self.key.clone(), self.id);
-        self.node.call(move |state, _| state.group_and_bells(&key).0.confirm(id, partition)).await
+        self.node.call(move |state, _| state.group_to_wake(&key).0.confirm(id, partition)).await
     }
 
     async fn confirm_all(&mut self, partitions: &[u32]) -> Result<Vec<bool>, BrokerError> {
         let (key, id, partitions) = (self.key.clone(), self.id, partitions.to_vec());
         let confirm = move |state: &mut State, _: u64| {
-            let group = state.group_and_bells(&key).0;
+            let group = state.group_to_wake(&key).0;
             partitions.iter().map(|partition| group.confirm(id, *partition)).collect()
         };
         self.node.call(confirm).await
@@ -342,13 +342,13 @@ impl Membership for MemoryMembership {
 
     async fn gave_up(&mut self, partition: u32) {
         let heard = self.node.on_cluster(|state| {
-            let (group, ringing) = state.group_and_bells(&self.key);
-            group.gave_up(self.id, partition, ringing);
+            let (group, to_wake) = state.group_to_wake(&self.key);
+            group.gave_up(self.id, partition, to_wake);
         });
         if heard.is_err() {
             self.node
                 .cluster
-                .with(|state| state.group_and_bells(&self.key).0.gave_up_unheard(self.id, partition));
+                .with(|state| state.group_to_wake(&self.key).0.gave_up_unheard(self.id, partition));
         }
     }
 
@@ -399,13 +399,13 @@ impl Journal for MemoryJournal {
     async fn beyond(&self, end: u64) -> Result<(), BrokerError> {
         let ticket = self.node.cluster.with(State::ticket);
         let _forget = OnDrop(|| {
-            self.node.cluster.with(|state| state.journal(&self.key).bell.forget(ticket));
+            self.node.cluster.with(|state| state.journal(&self.key).waiters.forget(ticket));
         });
         poll_fn(|cx| {
             let waited = self.node.on_cluster(|state| {
                 let journal = state.journal(&self.key);
                 if journal.end() <= end {
-                    journal.bell.listen(ticket, cx.waker());
+                    journal.waiters.listen(ticket, cx.waker());
                     return Poll::Pending;
                 }
                 Poll::Ready(())

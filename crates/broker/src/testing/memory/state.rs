@@ -15,8 +15,8 @@ use super::group::Group;
 use crate::contract::{
     AppendError, BrokerError, Commit, Ends, JournalName, JournalPage, LogKind, ProduceError, Topic, TopicSpec,
 };
-use crate::testing::random::Dice;
-use crate::testing::waiters::Bell;
+use crate::testing::random::Random;
+use crate::testing::waiters::Waiters;
 
 pub(super) type JournalKey = (String, String, u32, LogKind);
 pub(super) type GroupKey = (String, String);
@@ -67,7 +67,7 @@ pub enum Landed<'a> {
 pub(super) type Observer = Box<dyn FnMut(&Landed<'_>) + Send>;
 
 pub(super) struct State {
-    pub(super) dice: Dice,
+    pub(super) random: Random,
     pub(super) conditional: bool,
     pub(super) proves_dead: bool,
     pub(super) keeps_metadata: bool,
@@ -81,7 +81,7 @@ pub(super) struct State {
     pub(super) groups: BTreeMap<GroupKey, Group>,
     pub(super) processes: BTreeMap<u128, Process>,
     /// Woken once the lock is free.
-    pub(super) ringing: Vec<Waker>,
+    pub(super) to_wake: Vec<Waker>,
     pub(super) observer: Option<Observer>,
     tickets: u64,
 }
@@ -105,7 +105,7 @@ pub(super) struct TopicState {
 pub(super) struct PartitionState {
     pub(super) ends: Ends,
     pub(super) entries: VecDeque<Entry>,
-    pub(super) bell: Bell,
+    pub(super) waiters: Waiters,
 }
 
 pub(super) struct Entry {
@@ -118,13 +118,13 @@ pub(super) struct Entry {
 pub(super) struct JournalState {
     start: u64,
     records: VecDeque<Bytes>,
-    pub(super) bell: Bell,
+    pub(super) waiters: Waiters,
 }
 
 impl State {
     pub(super) fn new(seed: u64) -> State {
         State {
-            dice: Dice::new(seed),
+            random: Random::new(seed),
             conditional: true,
             proves_dead: false,
             keeps_metadata: true,
@@ -136,7 +136,7 @@ impl State {
             commits: BTreeMap::new(),
             groups: BTreeMap::new(),
             processes: BTreeMap::new(),
-            ringing: Vec::new(),
+            to_wake: Vec::new(),
             observer: None,
             tickets: 0,
         }
@@ -154,7 +154,7 @@ impl State {
             return least;
         }
         let spread = most.saturating_sub(least).as_nanos() as u64;
-        least + Duration::from_nanos(self.dice.up_to(spread))
+        least + Duration::from_nanos(self.random.up_to(spread))
     }
 
     /// Whether a process can talk to the cluster now.
@@ -209,7 +209,7 @@ impl State {
             return Err(BrokerError::Invalid("a topic has a name and at least one partition".to_owned()));
         }
         let topic = TopicState {
-            incarnation: self.dice.next_u128(),
+            incarnation: self.random.next_u128(),
             spec: spec.clone(),
             partitions: (0..spec.partitions).map(|_| PartitionState::default()).collect(),
             full: false,
@@ -223,7 +223,7 @@ impl State {
     pub(super) fn delete_topic(&mut self, name: &str) -> Option<TopicSpec> {
         let mut topic = self.topics.remove(name)?;
         for partition in &mut topic.partitions {
-            partition.bell.ring(&mut self.ringing);
+            partition.waiters.take_all(&mut self.to_wake);
         }
         self.commits.retain(|(_, topic, _), _| topic != name);
         self.resize_groups(name, 0);
@@ -236,14 +236,14 @@ impl State {
         topic.spec.partitions = partitions.max(topic.spec.partitions);
         topic.partitions.resize_with(topic.spec.partitions as usize, PartitionState::default);
         self.resize_groups(name, partitions);
-        self.ring_all();
+        self.wake_all();
         Some(())
     }
 
     fn resize_groups(&mut self, name: &str, partitions: u32) {
         for ((_, topic), group) in &mut self.groups {
             if topic == name {
-                group.resize(partitions, &mut self.ringing);
+                group.resize(partitions, &mut self.to_wake);
             }
         }
     }
@@ -266,10 +266,10 @@ impl State {
                     Some(partition) => {
                         let gap = match self.gap_max {
                             0 => 0,
-                            most => self.dice.up_to(most),
+                            most => self.random.up_to(most),
                         };
                         partition.skip(gap);
-                        partition.bell.ring(&mut self.ringing);
+                        partition.waiters.take_all(&mut self.to_wake);
                         let position = partition.append(frame, now_ms);
                         if let Some(observer) = &mut self.observer {
                             observer(&Landed::Message { topic: name, partition: index, position, frame });
@@ -286,19 +286,19 @@ impl State {
     /// The group of that name; made empty, with fair shares, by its first use.
     pub(super) fn group(&mut self, group: &str, topic: &str) -> &mut Group {
         let partitions = self.topics.get(topic).map_or(0, |topic| topic.spec.partitions);
-        let ringing = &mut self.ringing;
+        let to_wake = &mut self.to_wake;
         self.groups.entry((group.to_owned(), topic.to_owned())).or_insert_with(|| {
             let mut group = Group::new(false);
-            group.resize(partitions, ringing);
+            group.resize(partitions, to_wake);
             group
         })
     }
 
     /// A group together with the wakers that a change of it moves.
-    pub(super) fn group_and_bells(&mut self, key: &GroupKey) -> (&mut Group, &mut Vec<Waker>) {
+    pub(super) fn group_to_wake(&mut self, key: &GroupKey) -> (&mut Group, &mut Vec<Waker>) {
         self.group(&key.0, &key.1);
         let group = self.groups.get_mut(key).expect("made on the line above");
-        (group, &mut self.ringing)
+        (group, &mut self.to_wake)
     }
 
     pub(super) fn journal(&mut self, key: &JournalKey) -> &mut JournalState {
@@ -335,7 +335,7 @@ impl State {
             });
         }
         journal.records.push_back(record);
-        journal.bell.ring(&mut self.ringing);
+        journal.waiters.take_all(&mut self.to_wake);
         Ok(end)
     }
 
@@ -347,15 +347,15 @@ impl State {
     }
 
     /// Wakes all who wait, so that they see what became of their process or of the cluster.
-    pub(super) fn ring_all(&mut self) {
+    pub(super) fn wake_all(&mut self) {
         for partition in self.topics.values_mut().flat_map(|topic| &mut topic.partitions) {
-            partition.bell.ring(&mut self.ringing);
+            partition.waiters.take_all(&mut self.to_wake);
         }
         for journal in self.journals.values_mut() {
-            journal.bell.ring(&mut self.ringing);
+            journal.waiters.take_all(&mut self.to_wake);
         }
         for group in self.groups.values_mut() {
-            group.ring_all(&mut self.ringing);
+            group.wake_all(&mut self.to_wake);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! The broker's part: what lands, late, twice or on condition; what is stored, cut and forgotten.
 
-use keylane_core::journal::apply_with;
-use keylane_core::{Appended, Applied, Committed, Input, Mirror, Owner, Ranges, Record, Replay, State};
+use keylane_core::journal::{Cause, Effect, apply_with};
+use keylane_core::{Applied, Committed, Mirror};
 
-use super::{PROCESSES, Shared, Violation, World, bit, entry, replay_under};
-use crate::scope::Scope;
+use super::process::copied;
+use super::*;
 
 impl World {
     pub(super) fn committed(&self, owner: &Owner) -> Committed {
@@ -14,8 +14,12 @@ impl World {
         }
     }
 
+    fn process_of(&self, life: u8) -> Option<usize> {
+        (0..PROCESSES).find(|index| self.processes[*index].value.life == life)
+    }
+
     pub(super) fn answer(&mut self, scope: &Scope, life: u8, input: Input<'_>) -> Result<(), Violation> {
-        match (0..PROCESSES).find(|index| self.processes[*index].value.life == life) {
+        match self.process_of(life) {
             Some(index) => self.feed(scope, index, input),
             None => Ok(()),
         }
@@ -32,13 +36,21 @@ impl World {
         let position = self.end();
         let landed = flight.expect.is_none_or(|expect| expect == position);
         if landed {
-            let mut truth = State::clone(&self.truth.value);
-            let applied = apply_with(scope.rules, &mut truth, position, &flight.record.value);
+            let before = self.truth.clone();
+            let mut truth = State::clone(&before.value);
+            let mut effects = Vec::new();
+            let tell = &mut |effect| effects.push(effect);
+            let applied = apply_with(scope.rules, &mut truth, position, &flight.record.value, tell);
             if let Applied::Stop(why) = applied {
                 return Err(format!("an owner wrote what is not carried out: {why}"));
             }
+            self.claims += u8::from(matches!(&*flight.record.value, Record::Claim(_)));
+            if self.claims >= CLAIMS_MAX && truth.epoch.is_none() && scope.believers {
+                return Err(format!("T: {} claims, and nobody owns", self.claims));
+            }
             self.journal.push((flight.record, applied == Applied::Counted));
             self.truth = Shared::new(truth);
+            self.note(scope, &before.value, &effects)?;
             self.check_settled(scope)?;
             self.check_rebuilt(scope)?;
         }
@@ -50,18 +62,92 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn store(&mut self, scope: &Scope, at: usize) -> Result<(), Violation> {
-        let (life, epoch, message) = self.bodies.swap_remove(at);
-        let dead = entry(message, self.hold.len() as u64);
-        self.hold.push(message);
-        let Some(index) = (0..PROCESSES).find(|index| self.processes[*index].value.life == life) else {
+    /// Follows what counts, and checks that no command is lost by it.
+    fn note(&mut self, scope: &Scope, before: &State, effects: &[Effect]) -> Result<(), Violation> {
+        for effect in effects {
+            let Effect::Changed(change) = effect else { continue };
+            let Some(entry) = change.before.or(change.after) else { continue };
+            let message = entry.position as u8;
+            match change.cause {
+                Cause::Discarded | Cause::Expired => self.discarded |= bit(message),
+                Cause::Asked | Cause::Edited => self.tried &= !bit(message),
+                _ => {}
+            }
+        }
+        self.check_commands(scope, before, effects)
+    }
+
+    pub(super) fn store(&mut self, scope: &Scope, at: usize, again: bool) -> Result<(), Violation> {
+        let body = self.bodies[at].clone();
+        if again {
+            self.left.repeats -= 1;
+            self.bodies[at].answer = false;
+        } else {
+            self.bodies.swap_remove(at);
+        }
+        let first = self.hold.len() as u64;
+        match &body.what {
+            What::Chunks(chunks) => self.hold.extend(chunks.iter().cloned().map(Item::Chunk)),
+            what => {
+                let (message, version, copy) = (body.message, body.version, *what == What::Copy);
+                self.hold.push(Item::Body { message, version, copy });
+            }
+        }
+        let positions = (first..self.hold.len() as u64).collect();
+        if !body.answer {
+            return Ok(());
+        }
+        if scope.late_acks {
+            self.acks.push((body, positions));
+            return Ok(());
+        }
+        self.acknowledge(scope, body, positions)
+    }
+
+    pub(super) fn acknowledge(
+        &mut self,
+        scope: &Scope,
+        body: Body,
+        positions: Vec<u64>,
+    ) -> Result<(), Violation> {
+        let Some(index) = self.process_of(body.life) else {
             return Ok(());
         };
-        if self.processes[index].value.epoch() == epoch {
-            self.change(index, |process| process.storing &= !bit(message));
+        let epoch = body.epoch;
+        let here = self.processes[index].value.epoch() == epoch;
+        let storing = body.storing;
+        if let What::Chunks(_) = body.what {
+            let stored: StoredChunks = storing.chunks_acknowledged(positions);
+            return self.feed(scope, index, Input::ChunksStored(stored));
         }
-        let (done, dead) = (Ranges::new(), [dead]);
-        self.feed(scope, index, Input::Finished { epoch, done: &done, dead: &dead })
+        let stored = storing.acknowledged(positions[0]);
+        match body.what {
+            What::Move { from } => {
+                let position = u64::from(body.message);
+                self.feed(scope, index, Input::Moved { position, from, to: stored })
+            }
+            What::Copy => {
+                let copied = copied(scope, body.message, stored);
+                self.feed(scope, index, Input::Copied { epoch, copies: &[copied] })
+            }
+            _ if here => {
+                self.change(index, |process| process.storing &= !bit(body.message));
+                let process = Process::clone(&self.processes[index].value);
+                let death = process.death(scope, self, body.message, Some(stored));
+                let done = Ranges::new();
+                self.feed(scope, index, Input::Finished { epoch, done: &done, dead: &[death] })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Pieces of a snapshot, unless one was cut away.
+    pub(super) fn chunks(&self, wanted: &[u64]) -> Option<Vec<Bytes>> {
+        let chunk = |position: &u64| match self.hold.get(*position as usize) {
+            Some(Item::Chunk(chunk)) if *position >= self.hold_start => Some(chunk.clone()),
+            _ => None,
+        };
+        wanted.iter().map(chunk).collect()
     }
 
     pub(super) fn cut(&mut self, below: u64) {
@@ -82,6 +168,13 @@ impl World {
                             && self.processes.iter().any(|other| other.value.life == flight.life))
                 }
                 _ => true,
+            });
+        }
+        if !scope.full && !scope.low && scope.snapshot_after.is_none() && scope.rules.named_by_journal {
+            // Nobody will name it, and where others land matters to nobody.
+            let lives = [&self.processes[0], &self.processes[1]].map(|process| process.value.life);
+            self.bodies.retain(|body| {
+                body.answer && lives.contains(&body.life) || !scope.rules.name_after_acknowledgement
             });
         }
         if scope.snapshot_after.is_some() {

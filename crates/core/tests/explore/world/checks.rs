@@ -1,24 +1,39 @@
-//! What always holds: the checks L, O, C, D, W, T, R of the protocol; and what an event is, for people.
+//! What always holds: the checks L, O, C, D, W, T, R, K of the protocol; and what an event is, for people.
 
-use keylane_core::journal::SnapshotBody;
-use keylane_core::{DeadEntry, Owner, Record, Replay};
+use keylane_core::Entry;
+use keylane_core::journal::{Cause, Effect, Fate};
+use keylane_core::lanes::Place;
 
-use super::{Violation, World, bit, bits, replay_under};
-use crate::scope::{Event, Scope};
+use super::*;
 
 impl World {
     fn settled(&self, message: u8) -> bool {
         self.truth.value.settled.contains(u64::from(message))
     }
 
-    fn dead(&self, message: u8) -> Option<&DeadEntry> {
-        self.truth.value.dead.get(&u64::from(message))
+    fn entry(&self, message: u8) -> Option<Entry> {
+        self.truth.value.entries.get(u64::from(message))
+    }
+
+    /// On record as done.
+    fn recorded_done(&self, message: u8) -> bool {
+        self.settled(message) && self.entry(message).is_none() && self.discarded & bit(message) == 0
+    }
+
+    /// A decision on record lets its successors pass.
+    fn decided(&self, scope: &Scope, message: u8) -> bool {
+        self.discarded & bit(message) != 0
+            || scope.scheduled & bit(message) != 0
+            || matches!(
+                self.entry(message).map(|entry| entry.fate),
+                Some(Fate::Dead { effect: DeadEffect::Passed, .. } | Fate::Held { passes: true, .. })
+            )
     }
 
     pub(super) fn check_start(&self, scope: &Scope, index: usize, message: u8) -> Result<(), Violation> {
         let process = &self.processes[index].value;
         let same_key = |other: &u8| scope.same_key(*other, message);
-        let undecided = |other: &u8| self.handled & bit(*other) == 0 && self.dead(*other).is_none();
+        let undecided = |other: &u8| self.handled & bit(*other) == 0 && !self.decided(scope, *other);
         if scope.checks('O')
             && let Some(earlier) = (0..message).filter(same_key).find(undecided)
         {
@@ -29,11 +44,13 @@ impl World {
         let epoch = process.owner.as_ref().and_then(Owner::epoch);
         let current = self.truth.value.epoch.as_ref().map(|epoch| epoch.position);
         if epoch == current && scope.checks('D') {
-            if self.settled(message) {
-                return Err(format!("D: the owner starts {message}, which is settled on record"));
+            if self.recorded_done(message) {
+                return Err(format!("D: the owner starts {message}, which is done on record"));
             }
-            let done = |later: &u8| self.settled(*later) && self.dead(*later).is_none();
-            if let Some(later) = (message + 1..scope.messages()).filter(same_key).find(done) {
+            let done = |later: &u8| self.recorded_done(*later);
+            if !self.decided(scope, message)
+                && let Some(later) = (message + 1..scope.messages()).filter(same_key).find(done)
+            {
                 return Err(format!(
                     "D: the owner starts {message}, and {later} of its key is on record as done"
                 ));
@@ -46,7 +63,9 @@ impl World {
                     "W: in a planned hand-over {message} starts while {other} of its key runs elsewhere"
                 ));
             }
-            if self.begun & bit(message) != 0 {
+            let state = process.owner.as_ref().and_then(Owner::state);
+            let dead = state.and_then(|state| state.entries.get(u64::from(message)));
+            if self.begun & bit(message) != 0 && !dead.is_some_and(|entry| entry.is_dead()) {
                 return Err(format!("W: in a planned hand-over {message} is begun twice"));
             }
         }
@@ -54,10 +73,14 @@ impl World {
     }
 
     pub(super) fn check_finish(&self, scope: &Scope, message: u8) -> Result<(), Violation> {
-        if self.handled & bit(message) != 0 || self.dead(message).is_some() || !scope.checks('O') {
+        if self.handled & bit(message) != 0 || self.decided(scope, message) || !scope.checks('O') {
             return Ok(());
         }
-        let handled = |later: &u8| scope.same_key(*later, message) && self.handled & bit(*later) != 0;
+        let handled = |later: &u8| {
+            scope.same_key(*later, message)
+                && self.handled & bit(*later) != 0
+                && self.discarded & bit(*later) == 0
+        };
         match (message + 1..scope.messages()).find(handled) {
             Some(later) => Err(format!("O: {message} is first handled behind {later} of its key")),
             None => Ok(()),
@@ -66,12 +89,55 @@ impl World {
 
     pub(super) fn check_settled(&self, scope: &Scope) -> Result<(), Violation> {
         for message in (0..scope.messages()).filter(|message| self.settled(*message)) {
-            let kept = match self.dead(message) {
-                Some(dead) => self.hold.get(dead.body as usize) == Some(&message),
-                None => self.handled & bit(message) != 0,
+            let kept = match self.entry(message) {
+                Some(entry) => self.body_of(&entry).is_some(),
+                None => (self.handled | self.discarded) & bit(message) != 0,
             };
             if !kept && scope.checks('L') {
                 return Err(format!("L: {message} is settled, and neither handled nor is its body kept"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The edit that made the body that an entry names, if its body is there.
+    fn body_of(&self, entry: &Entry) -> Option<u8> {
+        match self.hold.get(entry.body as usize) {
+            Some(Item::Body { message, version, .. })
+                if u64::from(*message) == entry.position && entry.body >= self.hold_start =>
+            {
+                Some(*version)
+            }
+            _ => None,
+        }
+    }
+
+    /// What was discarded stays so, what was asked for is done first, and no body gives way to an older one.
+    pub(super) fn check_commands(
+        &self,
+        scope: &Scope,
+        before: &State,
+        effects: &[Effect],
+    ) -> Result<(), Violation> {
+        // Of two edits the one that the journal has last is the newer, whichever was stored first.
+        let edited =
+            |effect: &Effect| matches!(effect, Effect::Changed(change) if change.cause == Cause::Edited);
+        let edited = effects.iter().any(edited);
+        for entry in self.truth.value.entries.iter().filter(|_| scope.checks('K')) {
+            let message = entry.position as u8;
+            if self.discarded & bit(message) != 0 {
+                return Err(format!("K: {message} was discarded on record, and is back"));
+            }
+            let Some(before) = before.entries.get(entry.position) else { continue };
+            if before.is_asked() && !entry.is_asked() && self.tried & bit(message) == 0 {
+                return Err(format!("K: the retry of {message} is undone, and nothing was tried since"));
+            }
+            let versions = (self.body_of(&before), self.body_of(&entry));
+            if let (Some(old), Some(new)) = versions
+                && new < old
+                && !edited
+            {
+                return Err(format!("K: the edited body of {message} gives way to an older one"));
             }
         }
         Ok(())
@@ -94,9 +160,10 @@ impl World {
         let mut starts = vec![(self.start, true)];
         for (record, counted) in &self.journal {
             if let Record::Snapshot(snapshot) = &*record.value
-                && matches!(snapshot.body, SnapshotBody::State(_))
                 && snapshot.as_of >= self.start
             {
+                // Pieces of any but the newest may be cut away.
+                starts.iter_mut().skip(1).for_each(|(_, must)| *must &= !(*counted && scope.chunks));
                 starts.push((snapshot.as_of, *counted));
             }
         }
@@ -105,6 +172,9 @@ impl World {
             for position in start..self.end() {
                 let record = &self.journal[(position - self.kept) as usize].0.value;
                 replay_under(scope, &mut replay, position, record);
+                if let Some(wanted) = replay.wanted().cloned() {
+                    replay.provide(position, self.chunks(&wanted.chunks).as_deref());
+                }
             }
             match replay.state() {
                 Some(state) if *state == *self.truth.value => {}
@@ -118,12 +188,28 @@ impl World {
 
     /// Nothing must happen any more.
     pub fn check_quiet(&self, scope: &Scope) -> Result<(), Violation> {
-        match (0..scope.messages()).find(|message| !self.settled(*message)) {
-            Some(message) if scope.checks('T') => {
-                Err(format!("T: all is quiet, and {message} is not settled"))
-            }
-            _ => Ok(()),
+        if !scope.checks('T') {
+            return Ok(());
         }
+        let stops = |entry: &Entry| match entry.place() {
+            Place::Stopped => true,
+            Place::Turn { at_ms } => at_ms > self.wall_ms,
+            _ => false,
+        };
+        for message in 0..scope.messages() {
+            if !self.settled(message) {
+                return Err(format!("T: all is quiet, and {message} is not settled"));
+            }
+            let Some(entry) = self.entry(message) else { continue };
+            let runs = matches!(entry.place(), Place::Turn { at_ms } | Place::Aside { at_ms } if at_ms <= self.wall_ms);
+            let mut earlier = (0..message).filter(|other| scope.same_key(*other, message));
+            if runs && !earlier.any(|other| self.entry(other).is_some_and(|entry| stops(&entry))) {
+                return Err(format!(
+                    "T: all is quiet, and {message} is held or to be tried, without a cause to wait"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// What an event is, for people.
@@ -141,9 +227,23 @@ impl World {
                 let owner = self.processes[index].value.owner.as_ref();
                 format!("process {index} reads {}", owner.map_or(0, Owner::next).max(self.start))
             }
-            Event::Store(at) => format!("body of {} is stored", self.bodies[at].2),
+            Event::Store(at, again) => {
+                let again = if again { ", and will land again" } else { "" };
+                format!("lands in hold at {}{again}: {}", self.hold.len(), self.bodies[at].describe())
+            }
+            Event::Acknowledge(at) => format!("is acknowledged: {}", self.acks[at].0.describe()),
+            Event::CutHold(at) => format!("hold is cut below {}", self.hold_cuts[at]),
             Event::Cut(at) => format!("the journal is cut below {}", self.cuts[at]),
             event => format!("{event:?}"),
+        }
+    }
+}
+
+impl Body {
+    fn describe(&self) -> String {
+        match &self.what {
+            What::Chunks(_) => format!("life {}'s snapshot in chunks", self.life),
+            what => format!("life {}'s body of {} ({what:?})", self.life, self.message),
         }
     }
 }
@@ -157,7 +257,15 @@ fn describe(life: u8, record: &Record) -> String {
             let mut text = format!("facts {}/{}", facts.epoch, facts.seq);
             facts.start.iter().for_each(|start| text += &format!(" start {start}"));
             facts.done.iter().for_each(|range| text += &format!(" done {range:?}"));
-            facts.dead.iter().for_each(|dead| text += &format!(" dead {}", dead.position));
+            facts.held.iter().for_each(|held| text += &format!(" held {} at {}", held.position, held.body));
+            facts
+                .moved
+                .iter()
+                .for_each(|one| text += &format!(" moved {} from {} to {}", one.position, one.from, one.to));
+            facts.dead.iter().for_each(|dead| {
+                text += &format!(" dead {} {:?} {:?}", dead.position, dead.effect, dead.command)
+            });
+            facts.low.iter().for_each(|low| text += &format!(" low {low}"));
             if facts.released {
                 text += " released";
             }
@@ -166,7 +274,10 @@ fn describe(life: u8, record: &Record) -> String {
         Record::Snapshot(snapshot) => {
             format!("snapshot {}/{} as of {}", snapshot.epoch, snapshot.seq, snapshot.as_of)
         }
-        Record::Command(_) => return "the operator's upgrade".to_owned(),
+        Record::Command(command) => {
+            let positions: Vec<u64> = command.positions.iter().flatten().collect();
+            return format!("the operator's {:?} {positions:?}, body {:?}", command.kind, command.body);
+        }
     };
     format!("life {life}'s {what}")
 }

@@ -20,7 +20,7 @@ use crate::pipeline::Subscription;
 use crate::{Error, Keylane, produce};
 
 /// How often a journal is looked at.
-const LOOK_MS: u64 = 200;
+const JOURNAL_EVERY_MS: u64 = 200;
 /// An owner that has written nothing for so long is dead: one that drains writes at least every second, and one that
 /// does not has noticed the new partitions by then.
 const SILENCE_MS: u64 = 5_000;
@@ -192,7 +192,7 @@ async fn released(at: &Subscription, partition: u32, partitions: u32, who: &str)
             let why = format!("partition {partition} is still owned, by {}; stop that process", epoch.node);
             return Err(Error::Accept(at.topic.to_string(), why));
         }
-        wait(at.clock, LOOK_MS).await;
+        wait(at.clock, JOURNAL_EVERY_MS).await;
     }
 }
 
@@ -205,6 +205,6 @@ pub(crate) async fn append(at: &Subscription, journal: &dyn Journal, record: &Re
             Err(AppendError::Unknown(_)) if tries < TRIES => tries += 1,
             Err(error) => return Err(BrokerError::Unavailable(error.to_string()).into()),
         }
-        wait(at.clock, LOOK_MS).await;
+        wait(at.clock, JOURNAL_EVERY_MS).await;
     }
 }

@@ -5,5 +5,5 @@ mod read_limit;
 
 pub use accept::Accepted;
 pub(super) use accept::append;
-pub(crate) use read_limit::Gates;
-pub(super) use read_limit::{command, complete, growth_of, journal_of, open_gates, read_on};
+pub(crate) use read_limit::ReadLimits;
+pub(super) use read_limit::{command, complete, growth_of, journal_of, lift_limits, read_on};

@@ -17,42 +17,46 @@ use tokio::sync::Notify;
 use crate::pipeline::Subscription;
 
 /// How often it is looked what others have settled.
-const LOOK_MS: u64 = 500;
+const SETTLED_EVERY_MS: u64 = 500;
 /// Bytes of a journal read at a time.
 const PAGE_BYTES: usize = 512 * 1024;
 
 /// How far each partition of a pipeline's topic may be read.
 #[derive(Debug, Default)]
-pub(crate) struct Gates {
+pub(crate) struct ReadLimits {
     growth: Mutex<Option<Growth>>,
-    gates: Vec<Gate>,
+    partitions: Vec<ReadLimit>,
     /// Told when something was learned that has to be waited for, and at the end.
     learned: Arc<Notify>,
     /// Who is waited for, in words.
     awaited: Mutex<String>,
 }
 
-impl Drop for Gates {
+impl Drop for ReadLimits {
     fn drop(&mut self) {
         self.learned.notify_one();
     }
 }
 
 #[derive(Debug, Default)]
-struct Gate {
+struct ReadLimit {
     /// `u64::MAX`: without end.
     limit: AtomicU64,
     waker: AtomicWaker,
 }
 
-impl Gates {
-    pub(crate) fn new(growth: Growth) -> Arc<Gates> {
-        let gates = (0..growth.partitions()).map(|_| Gate::default()).collect();
-        let gates =
-            Gates { growth: Mutex::default(), gates, learned: Arc::default(), awaited: Mutex::default() };
-        gates.publish(&growth);
-        *gates.growth.lock().expect("no holder panics") = Some(growth);
-        Arc::new(gates)
+impl ReadLimits {
+    pub(crate) fn new(growth: Growth) -> Arc<ReadLimits> {
+        let partitions = (0..growth.partitions()).map(|_| ReadLimit::default()).collect();
+        let limits = ReadLimits {
+            growth: Mutex::default(),
+            partitions,
+            learned: Arc::default(),
+            awaited: Mutex::default(),
+        };
+        limits.publish(&growth);
+        *limits.growth.lock().expect("no holder panics") = Some(growth);
+        Arc::new(limits)
     }
 
     /// Numbers of partitions from which an acceptance has led to the present one.
@@ -90,7 +94,7 @@ impl Gates {
     ) -> Box<dyn Reader> {
         match self.limit(partition) {
             u64::MAX => reader,
-            _ => Box::new(Guarded { gates: Arc::clone(self), partition, reader, next, rest: None }),
+            _ => Box::new(Guarded { limits: Arc::clone(self), partition, reader, next, rest: None }),
         }
     }
 
@@ -105,7 +109,7 @@ impl Gates {
     }
 
     fn limit(&self, partition: u32) -> u64 {
-        self.gates.get(partition as usize).map_or(u64::MAX, |gate| gate.limit.load(Ordering::Acquire))
+        self.partitions.get(partition as usize).map_or(u64::MAX, |part| part.limit.load(Ordering::Acquire))
     }
 
     fn publish(&self, growth: &Growth) {
@@ -117,20 +121,20 @@ impl Gates {
             awaited.push(format!("{more} more"));
         }
         *self.awaited.lock().expect("no holder panics") = awaited.join(", ");
-        for (partition, gate) in (0..).zip(&self.gates) {
+        for (partition, part) in (0..).zip(&self.partitions) {
             let limit = growth.limit(partition).unwrap_or(u64::MAX);
-            if gate.limit.swap(limit, Ordering::AcqRel) != limit {
-                gate.waker.wake();
+            if part.limit.swap(limit, Ordering::AcqRel) != limit {
+                part.waker.wake();
             }
         }
     }
 }
 
-/// Opens gates when what they wait for is settled, here or elsewhere, and puts on record that all are open. Ends with
-/// the gates. While it only waits it keeps nothing alive: who drained a pipeline may open its folder again at once.
-pub(crate) async fn open_gates(gates: Weak<Gates>, subscription: Weak<Subscription>) {
+/// Lifts limits when what they wait for is settled, here or elsewhere, and puts on record that none is left. Ends with
+/// the limits. While it only waits it keeps nothing alive: who drained a pipeline may open its folder again at once.
+pub(crate) async fn lift_limits(limits: Weak<ReadLimits>, subscription: Weak<Subscription>) {
     loop {
-        let (Some(strong), Some(at)) = (gates.upgrade(), subscription.upgrade()) else { return };
+        let (Some(strong), Some(at)) = (limits.upgrade(), subscription.upgrade()) else { return };
         let learned = Arc::clone(&strong.learned);
         let awaited: Vec<u32> = strong
             .with(|growth| growth.awaited().map(|(partition, _)| partition).collect())
@@ -139,7 +143,7 @@ pub(crate) async fn open_gates(gates: Weak<Gates>, subscription: Weak<Subscripti
         drop(strong);
         if awaited.is_empty() {
             match put_on_record(&at, new).await {
-                Ok(()) => drop(gates.upgrade().and_then(|gates| gates.with(Growth::open))),
+                Ok(()) => drop(limits.upgrade().and_then(|limits| limits.with(Growth::open))),
                 // The next start looks once more.
                 Err(error) => {
                     tracing::debug!(%error, "it is not on record that what stood before new partitions is settled");
@@ -150,13 +154,13 @@ pub(crate) async fn open_gates(gates: Weak<Gates>, subscription: Weak<Subscripti
             continue;
         }
         let Some(settled) = settled(&at, &awaited).await else { return };
-        let Some(gates) = gates.upgrade() else { return };
-        gates.with(|growth| {
+        let Some(limits) = limits.upgrade() else { return };
+        limits.with(|growth| {
             settled.iter().for_each(|(partition, position)| growth.settle(*partition, *position));
-            gates.publish(growth);
+            limits.publish(growth);
         });
-        drop(gates);
-        let until = at.clock.instant(at.clock.now_ms() + LOOK_MS);
+        drop(limits);
+        let until = at.clock.instant(at.clock.now_ms() + SETTLED_EVERY_MS);
         drop(at);
         tokio::time::sleep_until(until).await;
     }
@@ -201,10 +205,10 @@ async fn put_on_record(at: &Subscription, partitions: u32) -> Result<(), String>
 /// Puts acceptances that are known into a journal that lacks them, before its partition is owned.
 pub(crate) async fn complete(
     at: &Subscription,
-    gates: &Gates,
+    limits: &ReadLimits,
     journal: &dyn Journal,
 ) -> Result<(), BrokerError> {
-    if !gates.with(|growth| growth.is_new()).unwrap_or(false) {
+    if !limits.with(|growth| growth.is_new()).unwrap_or(false) {
         return Ok(());
     }
     let state = match read_on(at, journal, &mut Replay::default()).await {
@@ -212,7 +216,7 @@ pub(crate) async fn complete(
         Err(BrokerError::Stopped(_)) => return Ok(()),
         read => read?,
     };
-    for accept in gates.missing(&state) {
+    for accept in limits.missing(&state) {
         let accept = Command { accept: Some(accept), ..command(at, CommandKind::Accept, &at.node) };
         let appended = journal.append(Record::Command(accept).encode(), None).await;
         appended.map_err(|error| BrokerError::Unavailable(error.to_string()))?;
@@ -238,7 +242,7 @@ pub(crate) fn command(at: &Subscription, kind: CommandKind, who: &str) -> Comman
 
 /// Reads up to a limit, and on when that is gone.
 struct Guarded {
-    gates: Arc<Gates>,
+    limits: Arc<ReadLimits>,
     partition: u32,
     reader: Box<dyn Reader>,
     /// Everything below it was handed out.
@@ -250,10 +254,10 @@ struct Guarded {
 impl Reader for Guarded {
     fn poll_batch(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Poll<Result<Batch, BrokerError>> {
         // Before the look: what is opened behind it wakes.
-        if let Some(gate) = self.gates.gates.get(self.partition as usize) {
-            gate.waker.register(cx.waker());
+        if let Some(part) = self.limits.partitions.get(self.partition as usize) {
+            part.waker.register(cx.waker());
         }
-        let limit = self.gates.limit(self.partition);
+        let limit = self.limits.limit(self.partition);
         if self.next >= limit {
             return Poll::Pending;
         }

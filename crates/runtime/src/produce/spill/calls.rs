@@ -76,7 +76,7 @@ impl Calls {
 }
 
 impl Spill {
-    /// Hands messages to the broker. The caller holds the lines.
+    /// Hands messages to the broker. The caller holds the parts.
     pub(super) fn hand_over(
         self: &Arc<Self>,
         cx: &mut Context<'_>,
@@ -95,7 +95,7 @@ impl Spill {
             answer.answer(stored(results.clone()));
             return answered;
         }
-        // Who holds the lines cannot change them; until that is done nothing may overtake.
+        // Who holds the parts cannot change them; until that is done nothing may overtake.
         self.failing.fetch_or(first.is_ready(), Ordering::SeqCst);
         let (spill, target) = (Arc::clone(self), Arc::clone(target));
         self.tasks.spawn(async move {
@@ -115,7 +115,7 @@ impl Spill {
         patience_ms: u64,
     ) -> (u64, Boxed<Vec<Result<u64, ProduceError>>>) {
         let number = lock(&self.calls).begin(target, &frames, self.clock.now_ms() + patience_ms);
-        self.bells.handed.notify_one();
+        self.notifies.handed.notify_one();
         let (broker, topic) = (Arc::clone(&self.broker), Arc::clone(&target.name));
         (number, Box::pin(async move { broker.produce(&topic, frames).await }))
     }
@@ -157,7 +157,7 @@ impl Spill {
                     back.push_frame(partition, frame);
                 }
             }
-            self.lines.read().expect("no holder panics").queued(target, &back);
+            self.parts.read().expect("no holder panics").queued(target, &back);
             let answer = answer.of_some(stored(results), open);
             let job = Job { target: Arc::clone(target), frames: back, answer, way: Way::Kept };
             lock(&self.calls).returned.insert(number, job);
@@ -171,23 +171,23 @@ impl Spill {
     fn close(&self, number: u64) -> Open {
         let open = lock(&self.calls).open.remove(&number).expect("a call ends once");
         if open.called_back {
-            self.bells.ended.notify_one();
+            self.notifies.ended.notify_one();
         }
         open
     }
 
     /// The broker is away: all that is under way is called back, and its partitions wait from now on.
     pub(super) fn away(self: &Arc<Self>, why: &str) {
-        let mut lines = self.lines.write().expect("no holder panics");
+        let mut parts = self.parts.write().expect("no holder panics");
         let mut calls = lock(&self.calls);
         self.failing.store(false, Ordering::SeqCst);
-        let was_quiet = lines.is_quiet();
+        let was_quiet = parts.is_quiet();
         let mut any = false;
         for open in calls.open.values_mut().filter(|open| !open.called_back) {
             open.called_back = true;
             any = true;
             for partition in &open.partitions {
-                lines.spill(&Place::of(&open.target, *partition));
+                parts.spill(&Place::of(&open.target, *partition));
             }
         }
         if !any {
@@ -200,7 +200,7 @@ impl Spill {
         if std::mem::replace(&mut calls.recalling, true) {
             return;
         }
-        drop((lines, calls));
+        drop((parts, calls));
         tracing::warn!(why, "the broker does not take messages; they are kept here until it does");
         self.tasks.spawn(recall(Arc::clone(self)));
     }
@@ -225,10 +225,10 @@ async fn recall(spill: Arc<Spill>) {
                 continue;
             }
         }
-        spill.bells.ended.notified().await;
+        spill.notifies.ended.notified().await;
     }
-    spill.bells.to_write.notify_one();
-    spill.bells.to_drain.notify_one();
+    spill.notifies.to_write.notify_one();
+    spill.notifies.to_drain.notify_one();
 }
 
 fn is_unknown<T>(result: &Result<T, ProduceError>) -> bool {

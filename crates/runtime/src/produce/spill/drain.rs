@@ -15,10 +15,10 @@ use std::sync::{Arc, Weak};
 use keylane_broker::{BrokerError, ProduceError, Topic};
 use keylane_core::{Delivery, Frames, Settled};
 
-use super::partition::Line;
+use super::partition::SpillPartition;
 use super::partitions::READ_BYTES;
 use super::store::{Kind, Place};
-use super::{Bells, Spill, lock};
+use super::{Notifies, Spill, lock};
 use crate::produce::call::Target;
 
 /// How long after the broker did not answer it is asked again.
@@ -28,17 +28,17 @@ const ASK_MS: u64 = 1_000;
 const PATIENCE_MS: u64 = 600_000;
 
 /// Drains for as long as somebody produces.
-pub(super) async fn drain(spill: Weak<Spill>, bells: Arc<Bells>) {
+pub(super) async fn drain(spill: Weak<Spill>, notifies: Arc<Notifies>) {
     loop {
         let Some(here) = spill.upgrade() else { return };
         here.drain_due();
         let (next, clock) = (here.next_try_ms(), here.clock);
         drop(here);
         match next {
-            None => bells.to_drain.notified().await,
+            None => notifies.to_drain.notified().await,
             Some(at_ms) => tokio::select! {
                 biased;
-                () = bells.to_drain.notified() => {}
+                () = notifies.to_drain.notified() => {}
                 () = tokio::time::sleep_until(clock.instant(at_ms)) => {}
             },
         }
@@ -80,9 +80,9 @@ impl Spill {
             self.drain_refused();
         }
         let now_ms = self.clock.now_ms();
-        let waiting = self.lines.read().expect("no holder panics").in_turn();
-        for line in waiting {
-            let mut tries = lock(&line.tries);
+        let waiting = self.parts.read().expect("no holder panics").in_turn();
+        for part in waiting {
+            let mut tries = lock(&part.tries);
             if tries.trying || !(asked || tries.again_ms <= now_ms) {
                 continue;
             }
@@ -90,8 +90,8 @@ impl Spill {
             drop(tries);
             let spill = Arc::clone(self);
             self.tasks.spawn(async move {
-                spill.drain_line(&line).await;
-                spill.bells.to_drain.notify_one();
+                spill.drain_part(&part).await;
+                spill.notifies.to_drain.notify_one();
             });
         }
     }
@@ -101,15 +101,15 @@ impl Spill {
         if lock(&self.calls).is_recalling() {
             return None;
         }
-        let waiting = self.lines.read().expect("no holder panics").in_turn();
-        let due = waiting.iter().map(|line| lock(&line.tries)).filter(|tries| !tries.trying);
+        let waiting = self.parts.read().expect("no holder panics").in_turn();
+        let due = waiting.iter().map(|part| lock(&part.tries)).filter(|tries| !tries.trying);
         due.map(|tries| tries.again_ms).min()
     }
 
-    async fn drain_line(self: &Arc<Self>, line: &Arc<Line>) {
-        let stuck = self.try_line(line).await.err();
+    async fn drain_part(self: &Arc<Self>, part: &Arc<SpillPartition>) {
+        let stuck = self.try_part(part).await.err();
         let now_ms = self.clock.now_ms();
-        let mut tries = lock(&line.tries);
+        let mut tries = lock(&part.tries);
         tries.trying = false;
         let wait_ms = match &stuck {
             // Something more is on its way here, and rings when it is kept.
@@ -119,7 +119,7 @@ impl Spill {
         tries.again_ms = now_ms + wait_ms;
         let Some(stuck) = stuck else { return };
         tries.silent += u32::from(matches!(stuck, Stuck::Silent(_)));
-        let (error, Place { topic, partition, .. }) = (stuck.why(), &line.place);
+        let (error, Place { topic, partition, .. }) = (stuck.why(), &part.place);
         tracing::debug!(topic = &**topic, partition, error, "the spill was not drained");
         tries.failed += 1;
         tries.error = Some(error);
@@ -131,31 +131,31 @@ impl Spill {
         first_ms.saturating_mul(1 << silent.min(16)).min(PATIENCE_MS.max(first_ms))
     }
 
-    async fn try_line(self: &Arc<Self>, line: &Arc<Line>) -> Result<(), Stuck> {
-        let asked = self.ask(&line.place).await;
+    async fn try_part(self: &Arc<Self>, part: &Arc<SpillPartition>) -> Result<(), Stuck> {
+        let asked = self.ask(&part.place).await;
         // With nothing kept it is enough that the broker answers. Not less: a call that is not to be kept would find
         // out by itself, and with it all that is under way to other partitions is called back.
-        if !matches!(asked, Err(Stuck::Asking(_))) && self.is_released(line) {
+        if !matches!(asked, Err(Stuck::Asking(_))) && self.is_released(part) {
             return Ok(());
         }
         let topic = asked?;
-        let mut reading = self.store.read(Kind::Waiting, &line.place, line.drained()).await?;
-        while !line.is_empty() {
+        let mut reading = self.store.read(Kind::Waiting, &part.place, part.drained()).await?;
+        while !part.is_empty() {
             let (messages, next) = reading.next(READ_BYTES).await?;
-            lock(&line.tries).tried_to = next;
-            self.bring(line, &topic, &messages, next).await?;
-            let mut tries = lock(&line.tries);
+            lock(&part.tries).tried_to = next;
+            self.bring(part, &topic, &messages, next).await?;
+            let mut tries = lock(&part.tries);
             (tries.failed, tries.silent, tries.error) = (0, 0, None);
         }
-        self.is_released(line);
+        self.is_released(part);
         Ok(())
     }
 
     /// True if nothing waits any more: then the partition's messages go straight to the broker from now on.
-    fn is_released(&self, line: &Line) -> bool {
-        let mut lines = self.lines.write().expect("no holder panics");
+    fn is_released(&self, part: &SpillPartition) -> bool {
+        let mut parts = self.parts.write().expect("no holder panics");
         // What is called back may yet belong before all that comes.
-        !lock(&self.calls).is_recalling() && lines.release(line)
+        !lock(&self.calls).is_recalling() && parts.release(part)
     }
 
     /// Asks the broker whether it would take something, and what.
@@ -181,7 +181,7 @@ impl Spill {
     /// Brings messages to the broker; what it refuses for good, and what waits behind that, is put aside.
     async fn bring(
         self: &Arc<Self>,
-        line: &Line,
+        part: &SpillPartition,
         topic: &Topic,
         messages: &[Delivery],
         next: u64,
@@ -190,14 +190,14 @@ impl Spill {
         let (mut frames, mut offered) = (Frames::default(), Vec::new());
         for (index, message) in messages.iter().enumerate() {
             if !refused.contains_key(&index) {
-                frames.push_frame(line.place.partition, message.frame());
+                frames.push_frame(part.place.partition, message.frame());
                 offered.push(index);
             }
         }
         frames.stop_at_refused();
         let (results, silent) = match offered.is_empty() {
             true => (Vec::new(), false),
-            false => self.offer_in_line(line, topic, frames).await,
+            false => self.offer_in_line(part, topic, frames).await,
         };
         let (mut settled, mut stuck, mut taken) = (messages.len(), None, 0);
         for (index, result) in offered.into_iter().zip(results) {
@@ -213,14 +213,14 @@ impl Spill {
             }
         }
         refused.retain(|index, _| *index < settled);
-        self.refuse(&line.place, messages, &refused).await?;
+        self.refuse(&part.place, messages, &refused).await?;
         let position = messages.get(settled).map_or(next, Delivery::position);
-        self.store.drained(Kind::Waiting, &line.place, &Settled::below(position)).await?;
+        self.store.drained(Kind::Waiting, &part.place, &Settled::below(position)).await?;
         self.store.uncount(Kind::Waiting, messages[..settled].iter().map(Delivery::size).sum());
-        line.drain_to(position, settled as u64);
+        part.drain_to(position, settled as u64);
         self.counters.drained.fetch_add(taken, Ordering::Relaxed);
         let brought = (0..settled).filter(|index| !refused.contains_key(index));
-        lock(&self.recent).add(&line.place.topic, brought.map(|index| &messages[index]));
+        lock(&self.recent).add(&part.place.topic, brought.map(|index| &messages[index]));
         match (stuck, silent) {
             (None, _) => Ok(()),
             (Some(error), false) => Err(Stuck::Offering(error)),
@@ -231,18 +231,18 @@ impl Spill {
     /// Offers messages, and notes it if that takes long.
     async fn offer_in_line(
         self: &Arc<Self>,
-        line: &Line,
+        part: &SpillPartition,
         topic: &Topic,
         frames: Frames,
     ) -> (Vec<Result<u64, ProduceError>>, bool) {
-        let patience_ms = self.patience_ms(lock(&line.tries).silent);
+        let patience_ms = self.patience_ms(lock(&part.tries).silent);
         let target = target_of(topic);
         let mut offer = pin!(self.offer(&target, frames, patience_ms));
         if let Ok(answered) = tokio::time::timeout(self.options.after, &mut offer).await {
             return answered;
         }
         {
-            let mut tries = lock(&line.tries);
+            let mut tries = lock(&part.tries);
             tries.failed += 1;
             tries.error = Some("the partition answers, but does not acknowledge what it is sent".to_owned());
         }
@@ -251,14 +251,14 @@ impl Spill {
 
     /// What need not be offered: it is too large by what the broker says, or stands behind what was refused.
     fn known_refused(&self, topic: &Topic, messages: &[Delivery]) -> BTreeMap<usize, String> {
-        let lines = self.lines.read().expect("no holder panics");
+        let parts = self.parts.read().expect("no holder panics");
         let mut keys = HashSet::new();
         let mut refused = BTreeMap::new();
         for (index, message) in messages.iter().enumerate() {
             let key = message.key();
             let why = too_large(topic, message);
             if why.is_some()
-                || lines.blocks_key(&topic.name, key)
+                || parts.blocks_key(&topic.name, key)
                 || key.is_some_and(|key| keys.contains(key))
             {
                 keys.extend(key);

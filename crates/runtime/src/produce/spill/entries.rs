@@ -16,8 +16,8 @@ impl Spill {
         limit: usize,
     ) -> Result<Vec<SpillEntry>, Error> {
         let (waiting, aside) = {
-            let lines = self.lines.read().expect("no holder panics");
-            (lines.waiting(), lines.refused.clone())
+            let parts = self.parts.read().expect("no holder panics");
+            (parts.waiting(), parts.refused.clone())
         };
         let wanted = |is: SpillEntryState| state.is_none_or(|state| state == is);
         let mut entries = Vec::new();
@@ -33,11 +33,11 @@ impl Spill {
             }
         }
         if wanted(SpillEntryState::Pending) || wanted(SpillEntryState::Retrying) {
-            for line in waiting {
-                let tries = lock(&line.tries).clone();
-                let range = line.drained()..line.end();
-                let topic = &line.place.topic;
-                self.read_entries(Kind::Waiting, &line.place, range, limit, &mut entries, |message| {
+            for part in waiting {
+                let tries = lock(&part.tries).clone();
+                let range = part.drained()..part.end();
+                let topic = &part.place.topic;
+                self.read_entries(Kind::Waiting, &part.place, range, limit, &mut entries, |message| {
                     let tried = tries.failed > 0 && message.position() < tries.tried_to;
                     let is = if tried { SpillEntryState::Retrying } else { SpillEntryState::Pending };
                     let retries = if tried { tries.failed } else { 0 };

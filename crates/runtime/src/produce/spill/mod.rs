@@ -40,7 +40,7 @@ use super::call::Target;
 use crate::Error;
 use crate::clock::Clock;
 use crate::tasks::{TaskKind, Tasks};
-use partitions::Lines;
+use partitions::SpillPartitions;
 
 pub(crate) use self::job::Caller;
 pub use self::status::{SpillEntry, SpillEntryState, SpillLine, SpillState, SpillStatus};
@@ -87,18 +87,18 @@ pub(crate) struct Spill {
     clock: Clock,
     tasks: Tasks,
     /// Held for reading while a call is handed over, so that a partition's change of ways meets no call half way.
-    lines: RwLock<Lines>,
+    parts: RwLock<SpillPartitions>,
     calls: Mutex<Calls>,
     /// A call failed at once, and its partitions do not wait yet.
     failing: AtomicBool,
     counters: Counters,
     recent: Mutex<Recent>,
-    bells: Arc<Bells>,
+    notifies: Arc<Notifies>,
 }
 
 /// What its tasks wait for. Rung when it is dropped, too.
 #[derive(Debug, Default)]
-struct Bells {
+struct Notifies {
     /// A call was handed to the broker.
     handed: Notify,
     /// A call that was called back has ended.
@@ -132,31 +132,31 @@ impl Spill {
         tasks: Tasks,
     ) -> Result<Arc<Spill>, Error> {
         let (store, kept) = Store::open(log, options.bytes_max).await?;
-        let lines = Lines::restore(&store, kept).await?;
-        let left = lines.messages();
-        let bells = Arc::<Bells>::default();
+        let parts = SpillPartitions::restore(&store, kept).await?;
+        let left = parts.messages();
+        let notifies = Arc::<Notifies>::default();
         let spill = Arc::new(Spill {
             broker,
             store,
             options,
             clock,
             tasks: tasks.clone(),
-            lines: lines.into(),
+            parts: parts.into(),
             calls: Mutex::default(),
             failing: AtomicBool::default(),
             counters: Counters::default(),
             recent: Mutex::default(),
-            bells: Arc::clone(&bells),
+            notifies: Arc::clone(&notifies),
         });
         if left > 0 {
             tracing::warn!(messages = left, "messages of an earlier run wait in the spill for the broker");
         }
         let weak = Arc::downgrade(&spill);
-        let with = || (weak.clone(), Arc::clone(&bells));
-        let ((watched, rings), (written, rung), (drained, bells)) = (with(), with(), with());
-        tasks.keep(TaskKind::SpillWatch, move || watch::watch(watched.clone(), Arc::clone(&rings)));
-        tasks.keep(TaskKind::SpillWriter, move || write::write(written.clone(), Arc::clone(&rung)));
-        tasks.keep(TaskKind::SpillDrain, move || drain::drain(drained.clone(), Arc::clone(&bells)));
+        let with = || (weak.clone(), Arc::clone(&notifies));
+        let ((watched, to_watch), (written, to_write), (drained, to_drain)) = (with(), with(), with());
+        tasks.keep(TaskKind::SpillWatch, move || watch::watch(watched.clone(), Arc::clone(&to_watch)));
+        tasks.keep(TaskKind::SpillWriter, move || write::write(written.clone(), Arc::clone(&to_write)));
+        tasks.keep(TaskKind::SpillDrain, move || drain::drain(drained.clone(), Arc::clone(&to_drain)));
         Ok(spill)
     }
 
@@ -179,18 +179,18 @@ impl Spill {
 
     /// The most partitions by which something of a topic is here.
     pub(crate) fn number_of(&self, topic: &str) -> Option<u32> {
-        self.lines.read().expect("no holder panics").number_of(topic)
+        self.parts.read().expect("no holder panics").number_of(topic)
     }
 
     /// True if messages of a topic are here that went by another number of partitions.
     pub(crate) fn has_by_other(&self, topic: &str, partitions: u32) -> bool {
-        let lines = self.lines.read().expect("no holder panics");
-        lines.waits_by_other(topic, partitions) || lines.refused_by_other(topic, partitions)
+        let parts = self.parts.read().expect("no holder panics");
+        parts.waits_by_other(topic, partitions) || parts.refused_by_other(topic, partitions)
     }
 
     /// Messages that wait.
     pub(crate) fn messages(&self) -> u64 {
-        self.lines.read().expect("no holder panics").messages()
+        self.parts.read().expect("no holder panics").messages()
     }
 
     /// The share of its bound that is taken.
@@ -202,14 +202,16 @@ impl Spill {
     /// Everything that waits is tried now, what was refused for good included.
     pub(crate) fn drain_now(&self) {
         self.counters.asked.store(true, Ordering::Relaxed);
-        self.bells.to_drain.notify_one();
+        self.notifies.to_drain.notify_one();
     }
 }
 
 impl Drop for Spill {
     fn drop(&mut self) {
-        for bell in [&self.bells.handed, &self.bells.ended, &self.bells.to_write, &self.bells.to_drain] {
-            bell.notify_one();
+        for waited_for in
+            [&self.notifies.handed, &self.notifies.ended, &self.notifies.to_write, &self.notifies.to_drain]
+        {
+            waited_for.notify_one();
         }
     }
 }

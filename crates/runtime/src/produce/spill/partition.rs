@@ -8,7 +8,7 @@ use keylane_core::Settled;
 use super::store::Place;
 
 /// One partition's messages that wait for the broker.
-pub(crate) struct Line {
+pub(crate) struct SpillPartition {
     pub(super) place: Place,
     /// True while all that comes for the partition is kept.
     pub(super) waits: AtomicBool,
@@ -44,14 +44,14 @@ pub(super) struct Tries {
 
 /// One partition's refused messages.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Refused {
+pub(super) struct RefusedMessages {
     pub(super) drained: Settled,
     pub(super) end: u64,
     /// Messages that are to be put here and are not yet.
     pub(super) queued: u64,
 }
 
-impl Refused {
+impl RefusedMessages {
     /// True if something of it was not brought to the broker.
     pub(super) fn is_left(&self) -> bool {
         self.drained.low() < self.end
@@ -69,7 +69,7 @@ pub(super) struct Retry {
     pub(super) again: bool,
 }
 
-impl Line {
+impl SpillPartition {
     pub(super) fn drained(&self) -> u64 {
         self.drained.load(Ordering::Acquire)
     }

@@ -9,7 +9,7 @@ use keylane_broker::BrokerError;
 use keylane_core::{Delivery, Frames};
 
 use super::lock;
-use super::partition::{Line, Refused, Retry, Tries};
+use super::partition::{RefusedMessages, Retry, SpillPartition, Tries};
 use super::store::{Kept, Kind, Place, Store};
 use super::way::Way;
 use crate::produce::call::Target;
@@ -18,47 +18,47 @@ use crate::produce::call::Target;
 pub(super) const READ_BYTES: usize = 1 << 20;
 
 /// By partition, and how many the topic had.
-type ByPartition = BTreeMap<(u32, u32), Arc<Line>>;
+type ByPartition = BTreeMap<(u32, u32), Arc<SpillPartition>>;
 
 /// All partitions that something was ever kept for.
 #[derive(Default)]
-pub(crate) struct Lines {
-    pub(super) lines: HashMap<Arc<str>, ByPartition>,
+pub(crate) struct SpillPartitions {
+    pub(super) parts: HashMap<Arc<str>, ByPartition>,
     /// Partitions that wait now.
     waiting: usize,
     /// What was refused for good, or stands behind it.
-    pub(super) refused: BTreeMap<Place, Refused>,
+    pub(super) refused: BTreeMap<Place, RefusedMessages>,
     pub(super) retries: HashMap<Arc<str>, Retry>,
     /// Keys of it, and how many messages of each.
     blocked: HashMap<Arc<str>, HashMap<Bytes, u64>>,
 }
 
-impl Lines {
+impl SpillPartitions {
     /// What an earlier process left.
-    pub(super) async fn restore(store: &Store, kept: Vec<Kept>) -> Result<Lines, BrokerError> {
-        let mut lines = Lines::default();
+    pub(super) async fn restore(store: &Store, kept: Vec<Kept>) -> Result<SpillPartitions, BrokerError> {
+        let mut parts = SpillPartitions::default();
         // Which keys are blocked is asked of what waits.
         let (refused, waiting): (Vec<_>, _) = kept.into_iter().partition(|kept| kept.kind == Kind::Refused);
         for kept in refused.into_iter().chain(waiting) {
             let place = kept.place.clone();
             match kept.kind {
                 Kind::Waiting => {
-                    let line = lines.line(&place);
+                    let part = parts.part(&place);
                     let low = kept.drained.low();
                     let mut messages = 0;
                     let mut count = |message: Delivery| {
                         messages += 1;
                         store.count(Kind::Waiting, message.size());
-                        if lines.blocks_key(&place.topic, message.key()) {
-                            line.add_behind(message.size());
+                        if parts.blocks_key(&place.topic, message.key()) {
+                            part.add_behind(message.size());
                         }
                     };
                     scan(store, &kept, low, &mut count).await?;
-                    line.end.store(kept.end, Ordering::Release);
-                    line.drained.store(low, Ordering::Release);
-                    line.messages.store(messages, Ordering::Relaxed);
+                    part.end.store(kept.end, Ordering::Release);
+                    part.drained.store(low, Ordering::Release);
+                    part.messages.store(messages, Ordering::Relaxed);
                     if messages > 0 {
-                        lines.spill(&place);
+                        parts.spill(&place);
                     }
                 }
                 Kind::Refused => {
@@ -66,21 +66,24 @@ impl Lines {
                     let mut block = |message: Delivery| {
                         if !drained.above().contains(message.position()) {
                             store.count(Kind::Refused, message.size());
-                            lines.block(&place.topic, message.key());
+                            parts.block(&place.topic, message.key());
                         }
                     };
                     scan(store, &kept, drained.low(), &mut block).await?;
-                    lines.refused.insert(place, Refused { drained, end: kept.end, ..Refused::default() });
+                    parts.refused.insert(
+                        place,
+                        RefusedMessages { drained, end: kept.end, ..RefusedMessages::default() },
+                    );
                 }
             }
         }
-        Ok(lines)
+        Ok(parts)
     }
 
-    fn line(&mut self, place: &Place) -> Arc<Line> {
-        let lines = self.lines.entry(Arc::clone(&place.topic)).or_default();
-        let line = lines.entry((place.partition, place.partitions)).or_insert_with(|| {
-            Arc::new(Line {
+    fn part(&mut self, place: &Place) -> Arc<SpillPartition> {
+        let parts = self.parts.entry(Arc::clone(&place.topic)).or_default();
+        let part = parts.entry((place.partition, place.partitions)).or_insert_with(|| {
+            Arc::new(SpillPartition {
                 place: place.clone(),
                 waits: AtomicBool::new(false),
                 queued: AtomicU64::new(0),
@@ -91,24 +94,24 @@ impl Lines {
                 tries: Mutex::default(),
             })
         });
-        Arc::clone(line)
+        Arc::clone(part)
     }
 
     /// From now on all that comes for the partition is kept.
     pub(super) fn spill(&mut self, place: &Place) {
-        let line = self.line(place);
-        if !line.waits.swap(true, Ordering::Relaxed) {
+        let part = self.part(place);
+        if !part.waits.swap(true, Ordering::Relaxed) {
             self.waiting += 1;
         }
     }
 
     /// Goes straight to the broker again, if nothing waits. False if something does.
-    pub(super) fn release(&mut self, line: &Line) -> bool {
-        let done = line.queued.load(Ordering::Acquire) == 0 && line.is_empty();
-        if done && line.waits.swap(false, Ordering::Relaxed) {
-            let mut tries = lock(&line.tries);
+    pub(super) fn release(&mut self, part: &SpillPartition) -> bool {
+        let done = part.queued.load(Ordering::Acquire) == 0 && part.is_empty();
+        if done && part.waits.swap(false, Ordering::Relaxed) {
+            let mut tries = lock(&part.tries);
             *tries = Tries { trying: tries.trying, ..Tries::default() };
-            line.behind.store(0, Ordering::Relaxed);
+            part.behind.store(0, Ordering::Relaxed);
             self.waiting -= 1;
         }
         done
@@ -120,7 +123,7 @@ impl Lines {
     }
 
     pub(super) fn spills(&self, target: &Target, partition: u32) -> bool {
-        self.get(target, partition).is_some_and(|line| line.is_waiting())
+        self.get(target, partition).is_some_and(|part| part.is_waiting())
     }
 
     /// Where each message goes.
@@ -177,30 +180,30 @@ impl Lines {
 
     /// Bytes of blocked keys in partitions that wait.
     pub(super) fn behind_bytes(&self) -> u64 {
-        let all = self.lines.values().flat_map(BTreeMap::values);
-        all.map(|line| line.behind.load(Ordering::Relaxed)).sum()
+        let all = self.parts.values().flat_map(BTreeMap::values);
+        all.map(|part| part.behind.load(Ordering::Relaxed)).sum()
     }
 
-    pub(super) fn get(&self, target: &Target, partition: u32) -> Option<&Arc<Line>> {
-        self.lines.get(&target.name)?.get(&(partition, target.partitions))
+    pub(super) fn get(&self, target: &Target, partition: u32) -> Option<&Arc<SpillPartition>> {
+        self.parts.get(&target.name)?.get(&(partition, target.partitions))
     }
 
     /// Messages that are about to be kept.
     pub(super) fn queued(&self, target: &Target, frames: &Frames) {
         for (partition, _) in frames.iter() {
-            let line = self.get(target, partition).expect("a partition waits before anything is kept for it");
-            line.queued.fetch_add(1, Ordering::AcqRel);
+            let part = self.get(target, partition).expect("a partition waits before anything is kept for it");
+            part.queued.fetch_add(1, Ordering::AcqRel);
         }
     }
 
     /// Partitions that wait now.
-    pub(super) fn waiting(&self) -> Vec<Arc<Line>> {
-        self.lines.values().flat_map(BTreeMap::values).filter(|line| line.is_waiting()).cloned().collect()
+    pub(super) fn waiting(&self) -> Vec<Arc<SpillPartition>> {
+        self.parts.values().flat_map(BTreeMap::values).filter(|part| part.is_waiting()).cloned().collect()
     }
 
     /// Messages kept, those refused for good apart.
     pub(super) fn messages(&self) -> u64 {
-        self.lines.values().flat_map(BTreeMap::values).map(|line| line.messages()).sum()
+        self.parts.values().flat_map(BTreeMap::values).map(|part| part.messages()).sum()
     }
 
     /// A message of that key was refused for good, or stands behind one.

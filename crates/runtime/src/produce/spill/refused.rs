@@ -35,7 +35,7 @@ impl Spill {
             push(&mut frames, place.partition, &messages[*index], why);
         }
         let stored = self.store.append(Kind::Refused, &place.topic, place.partitions, frames).await;
-        let mut lines = self.lines.write().expect("no holder panics");
+        let mut parts = self.parts.write().expect("no holder panics");
         let (mut failed, mut too_late) = (None, false);
         for ((index, why), result) in refused.iter().zip(stored) {
             let position = match result {
@@ -45,11 +45,11 @@ impl Spill {
                     continue;
                 }
             };
-            let aside = lines.refused.entry(place.clone()).or_default();
+            let aside = parts.refused.entry(place.clone()).or_default();
             aside.end = aside.end.max(position + 1);
             // What it stands behind may have been brought to the broker since that was looked at.
-            too_late |= why.is_empty() && !lines.blocks_key(&place.topic, messages[*index].key());
-            lines.block(&place.topic, messages[*index].key());
+            too_late |= why.is_empty() && !parts.blocks_key(&place.topic, messages[*index].key());
+            parts.block(&place.topic, messages[*index].key());
             if !why.is_empty() {
                 self.counters.refused.fetch_add(1, Ordering::Relaxed);
                 let id = messages[*index].id();
@@ -61,7 +61,7 @@ impl Spill {
                 );
             }
         }
-        drop(lines);
+        drop(parts);
         if too_late {
             self.drain_now();
         }
@@ -71,11 +71,11 @@ impl Spill {
 
     /// Tries everything that was refused once more, each topic in a task of its own.
     pub(super) fn drain_refused(self: &Arc<Self>) {
-        let mut lines = self.lines.write().expect("no holder panics");
-        let left = lines.refused.iter().filter(|(_, aside)| aside.is_left());
+        let mut parts = self.parts.write().expect("no holder panics");
+        let left = parts.refused.iter().filter(|(_, aside)| aside.is_left());
         let topics: BTreeSet<Arc<str>> = left.map(|(place, _)| Arc::clone(&place.topic)).collect();
         for topic in topics {
-            let retry = lines.retries.entry(Arc::clone(&topic)).or_default();
+            let retry = parts.retries.entry(Arc::clone(&topic)).or_default();
             match std::mem::replace(&mut retry.trying, true) {
                 // It may be past what is asked for.
                 true => retry.once_more = true,
@@ -92,9 +92,9 @@ impl Spill {
     async fn drain_topic(self: &Arc<Self>, topic: &Arc<str>) {
         loop {
             let (brought, tried) = self.drain_places(topic).await;
-            let mut lines = self.lines.write().expect("no holder panics");
-            let (came, comes) = (lines.came_aside(topic, &tried), lines.puts_aside(topic));
-            let retry = lines.retries.entry(Arc::clone(topic)).or_default();
+            let mut parts = self.parts.write().expect("no holder panics");
+            let (came, comes) = (parts.came_aside(topic, &tried), parts.puts_aside(topic));
+            let retry = parts.retries.entry(Arc::clone(topic)).or_default();
             // Not if nothing was taken: what comes for a key that is refused still would keep this going for ever.
             retry.again = brought > 0 && comes;
             retry.trying = std::mem::take(&mut retry.once_more) || brought > 0 && came;
@@ -110,14 +110,14 @@ impl Spill {
     async fn drain_places(self: &Arc<Self>, topic: &Arc<str>) -> (usize, BTreeMap<Place, u64>) {
         let (mut by_number, mut tried) = (BTreeMap::<u32, Vec<Place>>::new(), BTreeMap::new());
         {
-            let lines = self.lines.read().expect("no holder panics");
-            let left = lines.refused.iter().filter(|(place, aside)| place.topic == *topic && aside.is_left());
+            let parts = self.parts.read().expect("no holder panics");
+            let left = parts.refused.iter().filter(|(place, aside)| place.topic == *topic && aside.is_left());
             for (place, aside) in left {
                 by_number.entry(place.partitions).or_default().push(place.clone());
                 tried.insert(place.clone(), aside.end);
             }
             // What waits by fewer is sent, or put aside, before.
-            if let Some(fewest) = lines.fewest(topic) {
+            if let Some(fewest) = parts.fewest(topic) {
                 by_number.retain(|number, _| *number <= fewest);
             }
         }
@@ -183,13 +183,13 @@ impl Spill {
 
     /// Up to where all of it was brought to the broker.
     fn drained_aside(&self, place: &Place) -> u64 {
-        let lines = self.lines.read().expect("no holder panics");
-        lines.refused.get(place).map_or(0, |aside| aside.drained.low())
+        let parts = self.parts.read().expect("no holder panics");
+        parts.refused.get(place).map_or(0, |aside| aside.drained.low())
     }
 
     fn not_drained<'a>(&self, place: &Place, messages: &'a [Delivery]) -> Vec<&'a Delivery> {
-        let lines = self.lines.read().expect("no holder panics");
-        let drained = lines.refused.get(place).map(|aside| &aside.drained);
+        let parts = self.parts.read().expect("no holder panics");
+        let drained = parts.refused.get(place).map(|aside| &aside.drained);
         let is_drained = |at: u64| drained.is_some_and(|drained| drained.above().contains(at));
         messages.iter().filter(|message| !is_drained(message.position())).collect()
     }
@@ -222,17 +222,17 @@ impl Spill {
 
     async fn settle_aside(&self, place: &Place, taken: &[&Delivery]) -> Result<(), Stuck> {
         let drained = {
-            let lines = self.lines.read().expect("no holder panics");
-            let mut drained = lines.refused.get(place).map(|aside| aside.drained.clone()).unwrap_or_default();
+            let parts = self.parts.read().expect("no holder panics");
+            let mut drained = parts.refused.get(place).map(|aside| aside.drained.clone()).unwrap_or_default();
             taken.iter().for_each(|message| drained.settle(message.position()..message.position() + 1));
             drained
         };
         self.store.drained(Kind::Refused, place, &drained).await?;
         self.store.uncount(Kind::Refused, taken.iter().map(|message| message.size()).sum());
         self.counters.drained.fetch_add(taken.len() as u64, Ordering::Relaxed);
-        let mut lines = self.lines.write().expect("no holder panics");
-        taken.iter().for_each(|message| lines.unblock(&place.topic, message.key()));
-        lines.refused.entry(place.clone()).or_default().drained = drained;
+        let mut parts = self.parts.write().expect("no holder panics");
+        taken.iter().for_each(|message| parts.unblock(&place.topic, message.key()));
+        parts.refused.entry(place.clone()).or_default().drained = drained;
         Ok(())
     }
 }

@@ -169,20 +169,20 @@ impl SpillStatus {
 impl Spill {
     /// How it is now.
     pub(crate) fn status(&self) -> SpillStatus {
-        let lines = self.lines.read().expect("no holder panics");
+        let parts = self.parts.read().expect("no holder panics");
         let (bytes, bytes_max) = self.store.bytes();
-        let waiting = lines.waiting();
-        let refusing = self.counters.refusing.load(Ordering::Relaxed) && !lines.is_quiet();
+        let waiting = parts.waiting();
+        let refusing = self.counters.refusing.load(Ordering::Relaxed) && !parts.is_quiet();
         let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let aside = lines.refused.values();
+        let aside = parts.refused.values();
         let mut shown: Vec<SpillLine> = waiting
             .iter()
-            .map(|line| {
-                let Tries { failed, error, .. } = lock(&line.tries).clone();
+            .map(|part| {
+                let Tries { failed, error, .. } = lock(&part.tries).clone();
                 SpillLine {
-                    topic: line.place.topic.to_string(),
-                    partition: line.place.partition,
-                    messages: line.messages(),
+                    topic: part.place.topic.to_string(),
+                    partition: part.place.partition,
+                    messages: part.messages(),
                     retries: failed,
                     last_error: error,
                 }
@@ -190,16 +190,16 @@ impl Spill {
             .collect();
         shown.sort_by(|one, other| (&one.topic, one.partition).cmp(&(&other.topic, other.partition)));
         SpillStatus {
-            state: match (refusing, lines.is_quiet()) {
+            state: match (refusing, parts.is_quiet()) {
                 (true, _) => SpillState::Refusing,
                 (false, false) => SpillState::Spilling,
                 (false, true) => SpillState::Healthy,
             },
-            messages: lines.messages(),
+            messages: parts.messages(),
             failed: aside
                 .map(|aside| aside.end - aside.drained.low() - aside.drained.above().positions())
                 .sum(),
-            blocked_keys: lines.blocked_keys() as u64,
+            blocked_keys: parts.blocked_keys() as u64,
             bytes,
             bytes_max,
             degraded_messages: get(&self.counters.spilled),

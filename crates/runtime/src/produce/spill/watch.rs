@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
 use super::calls::{Calls, Open};
-use super::{Bells, Spill, lock};
+use super::{Notifies, Spill, lock};
 use crate::produce::call::Target;
 
 /// Notices that the broker does not answer.
-pub(super) async fn watch(spill: Weak<Spill>, bells: Arc<Bells>) {
+pub(super) async fn watch(spill: Weak<Spill>, notifies: Arc<Notifies>) {
     loop {
         let Some(here) = spill.upgrade() else { return };
         let (clock, after_ms) = (here.clock, here.options.after.as_millis() as u64);
@@ -17,7 +17,7 @@ pub(super) async fn watch(spill: Weak<Spill>, bells: Arc<Bells>) {
         match due {
             None => {
                 drop(here);
-                bells.handed.notified().await;
+                notifies.handed.notified().await;
             }
             Some(due_ms) if now_ms >= due_ms => {
                 let due = lock(&here.calls).due(now_ms);

@@ -11,7 +11,7 @@ use keylane_core::Frames;
 use tokio::sync::oneshot;
 
 use super::job::{Answer, Caller, Job};
-use super::partitions::Lines;
+use super::partitions::SpillPartitions;
 use super::store::Place;
 use super::{Results, Spill, lock};
 use crate::produce::call::Target;
@@ -111,35 +111,35 @@ impl Spill {
         frames: Frames,
         caller: &Arc<Caller>,
     ) -> Begun {
-        let lines = self.lines.read().expect("no holder panics");
-        if lines.is_quiet() && !self.failing.load(Ordering::SeqCst) {
+        let parts = self.parts.read().expect("no holder panics");
+        if parts.is_quiet() && !self.failing.load(Ordering::SeqCst) {
             let answers = vec![(Way::Direct, self.hand_over(cx, target, frames, caller))];
             return Begun { answers, ways: Vec::new() };
         }
         if caller.when_away == WhenAway::Fail {
-            let held_back = self.holds_back() || lines.waits_by_other(&target.name, target.partitions);
-            let ways = lines.ways(target, &frames).into_iter().map(|way| way.unkept(held_back)).collect();
-            return self.split(cx, &lines, target, &frames, ways, caller);
+            let held_back = self.holds_back() || parts.waits_by_other(&target.name, target.partitions);
+            let ways = parts.ways(target, &frames).into_iter().map(|way| way.unkept(held_back)).collect();
+            return self.split(cx, &parts, target, &frames, ways, caller);
         }
-        let outgrown = lines.waits_by_other(&target.name, target.partitions);
-        if !outgrown && !self.holds_back() && !lines.blocks_any(&target.name, &frames) {
-            let ways = lines.ways(target, &frames);
-            return self.split(cx, &lines, target, &frames, ways, caller);
+        let outgrown = parts.waits_by_other(&target.name, target.partitions);
+        if !outgrown && !self.holds_back() && !parts.blocks_any(&target.name, &frames) {
+            let ways = parts.ways(target, &frames);
+            return self.split(cx, &parts, target, &frames, ways, caller);
         }
-        drop(lines);
-        let mut lines = self.lines.write().expect("no holder panics");
+        drop(parts);
+        let mut parts = self.parts.write().expect("no holder panics");
         // What is handed over now may be called back with the rest, and what follows could overtake it before that is
         // known. What waits since the topic had another number of partitions may be of the same keys.
-        if self.holds_back() || lines.waits_by_other(&target.name, target.partitions) {
-            frames.iter().for_each(|(partition, _)| lines.spill(&Place::of(target, partition)));
+        if self.holds_back() || parts.waits_by_other(&target.name, target.partitions) {
+            frames.iter().for_each(|(partition, _)| parts.spill(&Place::of(target, partition)));
         }
-        let ways = lines.ways(target, &frames);
+        let ways = parts.ways(target, &frames);
         for ((partition, frame), way) in frames.iter().zip(&ways) {
             if *way == Way::Aside {
-                lines.put_aside(&Place::of(target, partition), frame);
+                parts.put_aside(&Place::of(target, partition), frame);
             }
         }
-        self.split(cx, &lines, target, &frames, ways, caller)
+        self.split(cx, &parts, target, &frames, ways, caller)
     }
 
     /// True while what is handed over could overtake what is about to come back.
@@ -151,7 +151,7 @@ impl Spill {
     fn split(
         self: &Arc<Self>,
         cx: &mut Context<'_>,
-        lines: &Lines,
+        parts: &SpillPartitions,
         target: &Arc<Target>,
         frames: &Frames,
         ways: Vec<Way>,
@@ -173,7 +173,7 @@ impl Spill {
             }
             let answered = match which {
                 Way::Direct => self.hand_over(cx, target, part, caller),
-                way => self.queue(lines, target, part, way, caller),
+                way => self.queue(parts, target, part, way, caller),
             };
             answers.push((which, answered));
         }
@@ -182,7 +182,7 @@ impl Spill {
 
     fn queue(
         &self,
-        lines: &Lines,
+        parts: &SpillPartitions,
         target: &Arc<Target>,
         frames: Frames,
         way: Way,
@@ -190,10 +190,10 @@ impl Spill {
     ) -> oneshot::Receiver<Results> {
         let (answer, answered) = Answer::of_all(frames.len(), caller);
         if way != Way::Aside {
-            lines.queued(target, &frames);
+            parts.queued(target, &frames);
         }
         lock(&self.calls).queue(Job { target: Arc::clone(target), frames, answer, way });
-        self.bells.to_write.notify_one();
+        self.notifies.to_write.notify_one();
         answered
     }
 }

@@ -10,23 +10,23 @@ use keylane_core::Frames;
 use super::job::Job;
 use super::store::{Kind, Place};
 use super::way::Way;
-use super::{Bells, Results, Spill, Stored, lock};
+use super::{Notifies, Results, Spill, Stored, lock};
 
 /// Bytes that are written at once: enough to make a sync cheap, little beside what may be in flight.
 const WRITE_BYTES: usize = 4 << 20;
 
 /// Keeps what is queued, for as long as somebody produces.
-pub(super) async fn write(spill: Weak<Spill>, bells: Arc<Bells>) {
+pub(super) async fn write(spill: Weak<Spill>, notifies: Arc<Notifies>) {
     loop {
         let Some(here) = spill.upgrade() else { return };
         let jobs = here.next_jobs();
         if jobs.is_empty() {
             drop(here);
-            bells.to_write.notified().await;
+            notifies.to_write.notified().await;
             continue;
         }
         here.keep(jobs).await;
-        bells.to_drain.notify_one();
+        notifies.to_drain.notify_one();
     }
 }
 
@@ -111,7 +111,7 @@ impl Spill {
 
     fn taken(&self) -> Taken {
         let (bytes, bytes_max) = self.store.bytes();
-        let waiting = self.lines.read().expect("no holder panics").behind_bytes();
+        let waiting = self.parts.read().expect("no holder panics").behind_bytes();
         Taken { bytes, bytes_max, behind: self.store.bytes_of(Kind::Refused) + waiting }
     }
 
@@ -153,21 +153,21 @@ impl Spill {
     }
 
     fn put_in_line(&self, job: &Job, positions: &[Result<u64, ProduceError>], way: Way) {
-        let lines = self.lines.read().expect("no holder panics");
+        let parts = self.parts.read().expect("no holder panics");
         for ((partition, frame), position) in job.frames.iter().zip(positions) {
-            let line = lines.get(&job.target, partition).expect("it waits");
+            let part = parts.get(&job.target, partition).expect("it waits");
             if way == Way::Behind && position.is_ok() {
-                line.add_behind(frame.len());
+                part.add_behind(frame.len());
             }
-            line.unqueue(position.as_ref().ok().copied());
+            part.unqueue(position.as_ref().ok().copied());
         }
     }
 
     fn put_aside(&self, job: &Job, positions: &[Result<u64, ProduceError>]) {
-        let mut lines = self.lines.write().expect("no holder panics");
+        let mut parts = self.parts.write().expect("no holder panics");
         for ((partition, frame), position) in job.frames.iter().zip(positions) {
             let place = Place::of(&job.target, partition);
-            if lines.is_aside(&place, frame, position.as_ref().ok().copied()) {
+            if parts.is_aside(&place, frame, position.as_ref().ok().copied()) {
                 self.counters.asked.store(true, Ordering::Relaxed);
             }
         }

@@ -40,7 +40,9 @@ pub(crate) enum SeatState {
         /// In the list of deadlines.
         armed: bool,
     },
-    /// Another thread polls it; whether it was woken meanwhile.
+    /// An attempt of this shard that is polled no more: its future is to be dropped.
+    Ending,
+    /// Another thread polls it, or drops its future; whether it was woken meanwhile.
     Elsewhere {
         /// To be polled again when it comes back.
         woken: bool,
@@ -149,6 +151,12 @@ impl<F> Attempts<F> {
         self.pinned
     }
 
+    /// The attempt is polled no more: its future is to be dropped.
+    pub(crate) fn ends(&mut self, seat: u32) {
+        self.disarm(seat);
+        self.seats[seat as usize].state = SeatState::Ending;
+    }
+
     /// Another thread polls this seat now.
     pub(crate) fn went_elsewhere(&mut self, seat: u32) {
         self.disarm(seat);
@@ -175,7 +183,7 @@ impl<F> Attempts<F> {
             return false;
         };
         match &mut at.state {
-            SeatState::Free => false,
+            SeatState::Free | SeatState::Ending => false,
             SeatState::Here { .. } => true,
             SeatState::Elsewhere { woken } => {
                 *woken = true;
@@ -224,7 +232,7 @@ impl<F> Attempts<F> {
     /// Ends all attempts that this shard polls itself; those that another thread polls end when that returns. Returns how
     /// many there were in all. Nothing else may be asked after it.
     pub(crate) fn end_all(&mut self) -> usize {
-        let here = |seat: &&mut Seat<F>| matches!(seat.state, SeatState::Here { .. });
+        let here = |seat: &&mut Seat<F>| matches!(seat.state, SeatState::Here { .. } | SeatState::Ending);
         self.seats.iter_mut().filter(here).for_each(|seat| seat.slot.clear());
         self.in_flight
     }

@@ -17,9 +17,9 @@ use loom::sync::atomic::AtomicU64;
 use std::sync::atomic::AtomicU64;
 
 /// How often the watchdog looks.
-pub(crate) const LOOK: Duration = Duration::from_millis(4);
+pub(crate) const WATCH_EVERY: Duration = Duration::from_millis(4);
 /// A poll that was there at so many looks before has lasted for 8 ms at least, and blocks its thread.
-pub(crate) const LOOKS: u32 = 2;
+pub(crate) const WATCHES_BLOCKED: u32 = 2;
 
 /// A blocked poll weighs as much as so many that were not. Where cores are short, a poll can wait for a lock whose
 /// holder has no core, and looks as if its handler blocked; but that does not happen to one poll in a thousand.

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use keylane_core::ErrorCode;
 use tokio::runtime::Handle;
 
 use crate::shard::wake::Wakes;
@@ -23,7 +24,7 @@ const IDLE: Duration = Duration::from_secs(10);
 type Work = Box<dyn FnOnce() + Send>;
 
 /// The threads of one pipeline. They end with it.
-pub(crate) struct Elsewhere(Arc<Shared>);
+pub(crate) struct ThreadPool(Arc<Shared>);
 
 struct Shared {
     pipeline: Arc<str>,
@@ -50,11 +51,11 @@ struct State {
     said: bool,
 }
 
-impl Elsewhere {
+impl ThreadPool {
     /// At most so many threads.
-    pub(crate) fn new(pipeline: &Arc<str>, threads_max: usize) -> Elsewhere {
+    pub(crate) fn new(pipeline: &Arc<str>, threads_max: usize) -> ThreadPool {
         let (pipeline, threads_max) = (Arc::clone(pipeline), threads_max.max(1));
-        Elsewhere(Arc::new(Shared { pipeline, threads_max, state: Mutex::default(), more: Condvar::new() }))
+        ThreadPool(Arc::new(Shared { pipeline, threads_max, state: Mutex::default(), more: Condvar::new() }))
     }
 
     /// Threads at work, polls that wait for one, and how many threads there may be.
@@ -78,7 +79,7 @@ impl Elsewhere {
         state.short.push((Arc::clone(shard), wants));
         if !std::mem::replace(&mut state.said, true) {
             tracing::warn!(
-                code = "KL-1320",
+                code = %ErrorCode::AllThreadsBlocked,
                 pipeline = &*self.0.pipeline,
                 threads = self.0.threads_max,
                 "handlers block all threads that they may block; other messages wait until one of them returns"
@@ -168,7 +169,7 @@ impl Shared {
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.0.state.lock().expect("no holder panics").ended = true;
         self.0.more.notify_all();
@@ -184,19 +185,19 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn threads_are_bounded_and_all_work_is_done() {
         const THREADS_MAX: usize = 64;
-        let (elsewhere, tasks) = (Elsewhere::new(&"t".into(), THREADS_MAX), Tasks::default());
+        let (pool, tasks) = (ThreadPool::new(&"t".into(), THREADS_MAX), Tasks::default());
         let shard = Arc::<Wakes>::default();
         let (done, all) = mpsc::sync_channel(10_000);
         for number in 0..10_000 {
             let done = done.clone();
             let thread = loop {
-                if let Some(thread) = elsewhere.reserve(1, &shard) {
+                if let Some(thread) = pool.reserve(1, &shard) {
                     break thread;
                 }
                 std::thread::yield_now();
             };
             thread.run(&tasks, move || done.send(number).expect("somebody listens"));
-            assert!(elsewhere.figures().0 <= THREADS_MAX);
+            assert!(pool.figures().0 <= THREADS_MAX);
         }
         let mut seen: Vec<u32> = all.iter().take(10_000).collect();
         seen.sort_unstable();

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::baton::{LOOK, LOOKS, Polling};
+use super::baton::{Polling, WATCH_EVERY, WATCHES_BLOCKED};
 use super::thread_state::{self, Pace};
 use crate::tasks::{TaskKind, Tasks};
 
@@ -52,7 +52,7 @@ pub(crate) fn watch(tasks: &Tasks, pipeline: &Arc<str>, shards: AllWatched, stop
 fn look_all(tasks: &Tasks, pipeline: &str, shards: &AllWatched, stop: &AtomicBool) {
     let mut suspects: Vec<Option<Suspect>> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(WATCH_EVERY);
         tasks.may_be_struck(TaskKind::Watchdog);
         let now: Vec<Option<Arc<dyn Watched>>> =
             shards.lock().expect("no holder panics").iter().map(Weak::upgrade).collect();
@@ -65,7 +65,7 @@ fn look_all(tasks: &Tasks, pipeline: &str, shards: &AllWatched, stop: &AtomicBoo
             let Some(shard) = shard else { continue };
             shard.beat();
             *suspect = look(&*shard, *suspect);
-            if let Some(blocking) = suspect.filter(|suspect| suspect.looks > LOOKS) {
+            if let Some(blocking) = suspect.filter(|suspect| suspect.looks > WATCHES_BLOCKED) {
                 *suspect = None;
                 if let Some(message) = shard.contain(blocking.polling) {
                     say(pipeline, &message);

@@ -45,7 +45,7 @@ impl World {
             t.hang,
             t.strike,
         ];
-        let mut drawn = self.dice.between(1, weights.iter().sum());
+        let mut drawn = self.random.between(1, weights.iter().sum());
         let which = weights.iter().position(|weight| {
             let hit = drawn <= *weight;
             drawn = drawn.saturating_sub(*weight);
@@ -78,7 +78,7 @@ impl World {
         if let Some(drain) = self.processes[at].drain() {
             self.note(format_args!("drain {name}"));
             self.drains.push((name, drain));
-            let again_ms = self.dice.between(100, 20_000);
+            let again_ms = self.random.between(100, 20_000);
             self.schedule(again_ms, Later::Start);
         }
     }
@@ -112,8 +112,8 @@ impl World {
     pub(super) fn pounce(&mut self, partitions: Vec<u32>) {
         let most_ms = 4 * self.scenario.latency_ms.1 + 10;
         for partition in partitions {
-            if self.dice.percent(self.scenario.pounce) {
-                let after_ms = self.dice.between(0, most_ms);
+            if self.random.percent(self.scenario.pounce) {
+                let after_ms = self.random.between(0, most_ms);
                 self.schedule(after_ms, Later::Pounce(partition));
             }
         }
@@ -125,25 +125,25 @@ impl World {
         self.processes[at].kill(&self.cluster);
         // Its drain ends no more.
         self.drains.retain(|(draining, _)| *draining != name);
-        let known_ms = self.dice.between(100, SESSION_MS);
+        let known_ms = self.random.between(100, SESSION_MS);
         self.schedule(known_ms, Later::Expire(name));
-        if self.dice.percent(80) {
-            let again_ms = self.dice.between(100, 20_000);
+        if self.random.percent(80) {
+            let again_ms = self.random.between(100, 20_000);
             self.schedule(again_ms, Later::Start);
         }
     }
 
     fn freeze(&mut self, at: usize) {
         let name = self.processes[at].name.clone();
-        let for_ms = self.dice.time(200, 60_000).as_millis() as u64;
+        let for_ms = self.random.time(200, 60_000).as_millis() as u64;
         self.note(format_args!("freeze {name} for {for_ms} ms"));
         let now_ms = self.now_ms();
         self.processes[at].freeze(now_ms);
         if for_ms > SESSION_MS {
             self.schedule(SESSION_MS, Later::SessionEnds(name.clone()));
-        } else if self.dice.percent(30) {
+        } else if self.random.percent(30) {
             // Broker and process need not agree about time.
-            let early_ms = self.dice.between(1, for_ms);
+            let early_ms = self.random.between(1, for_ms);
             self.schedule(early_ms, Later::SessionEnds(name.clone()));
         }
         self.schedule(for_ms, Later::Thaw(name));
@@ -152,7 +152,7 @@ impl World {
     fn cut_off(&mut self) {
         let Some(at) = self.victim() else { return };
         let name = self.processes[at].name.clone();
-        let for_ms = self.dice.time(200, 60_000).as_millis() as u64;
+        let for_ms = self.random.time(200, 60_000).as_millis() as u64;
         self.note(format_args!("cut {name} off for {for_ms} ms"));
         self.cluster.cut_off(&name);
         self.processes[at].life = Life::CutOff;
@@ -177,7 +177,7 @@ impl World {
 
     fn outage(&mut self) {
         let Some(at) = self.victim() else { return };
-        let lasts = self.dice.time(100, 20_000);
+        let lasts = self.random.time(100, 20_000);
         let name = &self.processes[at].name;
         self.note(format_args!("outage of {name} for {} ms", lasts.as_millis()));
         self.processes[at].faulty.outage(lasts);
@@ -193,7 +193,7 @@ impl World {
     /// also loses its partitions meanwhile, and no news of that reaches it: it must read so in its journals.
     fn hang(&mut self) {
         let Some(at) = self.victim() else { return };
-        let kind = *self.dice.one_of(&[
+        let kind = *self.random.one_of(&[
             Hang::JournalAppend,
             Hang::JournalAppend,
             Hang::HoldAppend,
@@ -204,12 +204,12 @@ impl World {
             Hang::Commit,
             Hang::Committed,
         ]);
-        let for_ms = self.dice.time(200, 60_000).as_millis() as u64;
+        let for_ms = self.random.time(200, 60_000).as_millis() as u64;
         let name = self.processes[at].name.clone();
         self.note(format_args!("{kind:?} of {name} hangs for {for_ms} ms"));
         self.processes[at].faulty.hang(&[kind]);
-        if self.dice.percent(60) {
-            let after_ms = self.dice.between(100, 5_000);
+        if self.random.percent(60) {
+            let after_ms = self.random.between(100, 5_000);
             self.schedule(after_ms, Later::Displace(name.clone()));
         }
         self.schedule(for_ms, Later::Answer(name));
@@ -218,7 +218,7 @@ impl World {
     /// A bug ends one task of a process; the process lives on.
     fn strike(&mut self) {
         let Some(at) = self.victim() else { return };
-        let kind = *self.dice.one_of(&[
+        let kind = *self.random.one_of(&[
             TaskKind::Owner,
             TaskKind::Shard,
             TaskKind::Burial,
@@ -233,14 +233,14 @@ impl World {
     fn reset(&mut self) {
         let partition = self.partition();
         let (start, end) = self.eye.tell(|checker, _| checker.span(partition));
-        let position = self.dice.between(start, end);
+        let position = self.random.between(start, end);
         self.note(format_args!("reset {partition} to {position}"));
         self.cluster.lose(GROUP, TOPIC, partition);
         self.cluster.reset_commit(GROUP, TOPIC, partition, position);
     }
 
     fn partition(&mut self) -> u32 {
-        self.dice.between(0, u64::from(self.scenario.partitions) - 1) as u32
+        self.random.between(0, u64::from(self.scenario.partitions) - 1) as u32
     }
 
     pub(super) fn do_later(&mut self) {
@@ -305,7 +305,7 @@ impl World {
                     Some(&process.name) == owner.as_ref() && process.life == Life::Running
                 });
                 match at {
-                    Some(at) if self.dice.percent(80) => self.freeze(at),
+                    Some(at) if self.random.percent(80) => self.freeze(at),
                     Some(at) => self.kill(at),
                     None => {}
                 }

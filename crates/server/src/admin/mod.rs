@@ -1,0 +1,168 @@
+//! The admin API (ADM-1): a route each. What is asked about lanes and about the spill has a file of its own; `tail`
+//! looks into a topic.
+
+mod lanes;
+mod spill;
+mod tail;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse;
+use serde::{Deserialize, Serialize};
+
+use crate::http::{PathPart, Problem, json, listed};
+use crate::serve::App;
+pub(crate) use lanes::lanes;
+pub(crate) use spill::{drain_spill, spill};
+use tail::{From, Tail};
+
+/// Messages shown unless told.
+const MESSAGES: usize = 100;
+/// Messages shown at most in one answer.
+const MESSAGES_MAX: usize = 1000;
+
+/// `GET /admin/pipelines`
+pub(crate) async fn pipelines(State(app): State<Arc<App>>) -> Result<Response<Body>, Problem> {
+    Ok(listed("pipelines", app.keylane.pipelines().await?))
+}
+
+/// `GET /admin/topics`
+pub(crate) async fn topics(State(app): State<Arc<App>>) -> Result<Response<Body>, Problem> {
+    Ok(listed("topics", app.keylane.topics().await?))
+}
+
+/// `POST /admin/topics/{topic}/accept`
+pub(crate) async fn accept(
+    State(app): State<Arc<App>>,
+    PathPart(topic): PathPart,
+) -> Result<Response<Body>, Problem> {
+    match app.keylane.accept(&topic, "admin API").await {
+        Ok(accepted) => Ok(listed("accepted", accepted)),
+        Err(error) => Err(with_topics(&app, error.into(), &topic).await),
+    }
+}
+
+/// Which group.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct GroupQuery {
+    group: String,
+}
+
+/// `POST /admin/topics/{topic}/forget-group`
+pub(crate) async fn forget_group(
+    State(app): State<Arc<App>>,
+    PathPart(topic): PathPart,
+    query: Result<Query<GroupQuery>, QueryRejection>,
+) -> Result<Response<Body>, Problem> {
+    let Query(query) = query.map_err(|error| Problem::of_query(&error))?;
+    app.keylane.forget_group(&topic, &query.group).await?;
+    Ok(listed("forgotten", query.group))
+}
+
+/// Where to.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct BackupBody {
+    folder: PathBuf,
+}
+
+/// `POST /admin/data/backup`
+pub(crate) async fn backup(State(app): State<Arc<App>>, request: Request) -> Result<Response<Body>, Problem> {
+    let (parts, body) = request.into_parts();
+    let body = app.bodies.small(&parts.headers, body).await?;
+    let asked: BackupBody = serde_json::from_slice(&body).map_err(|error| {
+        Problem::bad_query(format!("the body must be {{\"folder\":\"/a/path\"}} as JSON: {error}"))
+    })?;
+    let made = app.keylane.backup(&asked.folder).await?;
+    let keylane::data::Backup { files, bytes, shared_bytes, left_out } = made;
+    Ok(listed("backup", BackupMade { files, bytes, shared_bytes, left_out }))
+}
+
+#[derive(Debug, Serialize)]
+struct BackupMade {
+    files: u64,
+    bytes: u64,
+    shared_bytes: u64,
+    left_out: Vec<String>,
+}
+
+/// `POST /admin/topics/{topic}/upgrade`
+pub(crate) async fn upgrade(
+    State(app): State<Arc<App>>,
+    PathPart(topic): PathPart,
+) -> Result<Response<Body>, Problem> {
+    Ok(listed("upgraded", app.keylane.upgrade(&topic, "admin API").await?))
+}
+
+/// `GET /admin/outbox`
+pub(crate) async fn outbox(State(app): State<Arc<App>>) -> Response<Body> {
+    listed("outbox", app.outboxes.shown())
+}
+
+/// Which messages of a topic.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct MessagesQuery {
+    partition: Option<u32>,
+    from: Option<String>,
+    limit: Option<usize>,
+    #[serde(default)]
+    follow: bool,
+}
+
+/// `GET /admin/topics/{topic}/messages`
+pub(crate) async fn messages(
+    State(app): State<Arc<App>>,
+    PathPart(topic): PathPart,
+    query: Result<Query<MessagesQuery>, QueryRejection>,
+) -> Result<Response<Body>, Problem> {
+    let Query(query) = query.map_err(|error| Problem::of_query(&error))?;
+    let from = match query.from.as_deref() {
+        None if query.follow => From::Latest,
+        None | Some("earliest") => From::Earliest,
+        Some("latest") => From::Latest,
+        Some(number) => From::Position(
+            number
+                .parse()
+                .map_err(|_| Problem::bad_query("from must be `earliest`, `latest` or a position"))?,
+        ),
+    };
+    if matches!(from, From::Position(_)) && query.partition.is_none() {
+        return Err(Problem::bad_query("from as a position needs a partition"));
+    }
+    let mut tail = match Tail::open(&app.keylane, &topic, query.partition, from).await {
+        Ok(tail) => tail,
+        Err(problem) => return Err(with_topics(&app, problem, &topic).await),
+    };
+    if query.follow {
+        let limit = query.limit.unwrap_or(usize::MAX);
+        let body = Body::from_stream(tail.follow(app.phase.subscribe(), limit, app.blank_every));
+        let kind = HeaderValue::from_static("application/x-ndjson");
+        return Ok(([(header::CONTENT_TYPE, kind)], body).into_response());
+    }
+    let limit = limit(query.limit, MESSAGES, MESSAGES_MAX)?;
+    Ok(json(StatusCode::OK, tail.array(limit).await?))
+}
+
+/// Says which topic may have been meant, if there is none of that name.
+async fn with_topics(app: &App, problem: Problem, topic: &str) -> Problem {
+    if problem.status != StatusCode::NOT_FOUND {
+        return problem;
+    }
+    let topics = app.keylane.topics().await.unwrap_or_default();
+    problem.with_nearest(topic, topics.iter().map(|topic| topic.name.as_str()))
+}
+
+fn limit(asked: Option<usize>, default: usize, max: usize) -> Result<usize, Problem> {
+    let limit = asked.unwrap_or(default);
+    if limit > max {
+        return Err(Problem::bad_query(format!("limit must be at most {max}")));
+    }
+    Ok(limit)
+}

@@ -1,0 +1,18 @@
+//! Answers in JSON that are successes; [`super::Problem`] is the other kind.
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use serde_json::json;
+
+/// A JSON answer.
+pub(crate) fn json(status: StatusCode, body: Vec<u8>) -> Response<Body> {
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// A JSON answer of one member, which holds a list.
+pub(crate) fn listed(name: &str, list: impl serde::Serialize) -> Response<Body> {
+    json(StatusCode::OK, json!({ name: list }).to_string().into_bytes())
+}

@@ -1,0 +1,66 @@
+//! File descriptors: as many as the system gives, and never all of them to clients.
+//!
+//! A process that has none left cannot open the next segment of its log, which is far worse than a client that is told
+//! to wait. So connections get at most half of what is left beside the broker's own; handlers get the other half.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Descriptors that the process needs whatever it serves: threads' wakers, the log, standard streams, a few readers.
+const RESERVE: usize = 256;
+/// Connections past the bound that are served at once, each with one answer, for whoever watches over the server.
+pub(super) const KEPT_BACK: usize = 64;
+/// Descriptors that a partition needs at most: its log, its journals, and those who read them.
+const PER_PARTITION: usize = 4;
+
+/// Raises the soft limit to the hard one, which needs no rights, and says how many descriptors there may be.
+pub(super) fn raise() -> usize {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum {
+        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+        match setrlimit(Resource::Nofile, raised) {
+            Ok(()) => limit = raised,
+            Err(error) => tracing::warn!(%error, "the limit of file descriptors cannot be raised"),
+        }
+    }
+    limit.current.map_or(usize::MAX, |limit| limit as usize)
+}
+
+/// How many of the `wanted` connections there is room for.
+pub(crate) fn connections(wanted: usize, limit: usize, partitions: usize) -> usize {
+    let reserve = RESERVE + KEPT_BACK + PER_PARTITION * partitions;
+    let room = (limit.saturating_sub(reserve) / 2).max(1);
+    if wanted > room {
+        tracing::warn!(
+            wanted,
+            connections = room,
+            limit,
+            "fewer connections are taken than server.connections says: the limit of file descriptors (ulimit -n) leaves no more"
+        );
+    }
+    wanted.min(room)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SEC-2.
+    #[test]
+    fn connections_leave_the_broker_its_descriptors() {
+        assert_eq!(connections(4096, 1024, 32), 288);
+        assert_eq!(connections(100, 1024, 32), 100);
+        assert_eq!(connections(4096, 1 << 20, 1000), 4096);
+        assert_eq!(connections(4096, 64, 0), 1);
+        assert_eq!(connections(4096, usize::MAX, 4), 4096);
+    }
+
+    /// SEC-2.
+    #[test]
+    fn the_soft_limit_becomes_the_hard_one() {
+        let before = getrlimit(Resource::Nofile);
+        let limit = raise();
+        let after = getrlimit(Resource::Nofile);
+        assert_eq!((after.current, after.maximum), (before.maximum, before.maximum));
+        assert_eq!(after.current.map_or(usize::MAX, |limit| limit as usize), limit);
+    }
+}

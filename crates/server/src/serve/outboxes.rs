@@ -1,0 +1,66 @@
+//! Outboxes of the config (PRD-5): each is relayed by a task that ends with the drain.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use futures_util::future::join_all;
+use keylane::outbox::{OutboxOptions, OutboxStatus};
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::app::{App, Phase};
+use super::tasks;
+
+/// Relays that run, by name.
+#[derive(Default)]
+pub(crate) struct Outboxes(Mutex<BTreeMap<String, Running>>);
+
+struct Running {
+    status: watch::Receiver<OutboxStatus>,
+    task: Option<JoinHandle<()>>,
+}
+
+/// An outbox as it is shown.
+#[derive(Debug, Serialize)]
+pub(crate) struct ShownOutbox {
+    pub(crate) name: String,
+    #[serde(flatten)]
+    pub(crate) status: OutboxStatus,
+}
+
+impl Outboxes {
+    /// Starts a relay, which stops when the server drains.
+    pub(crate) fn start(&self, app: &Arc<App>, name: &str, options: &OutboxOptions) {
+        let relay = app.keylane.outbox(options.clone());
+        let status = relay.watch();
+        let mut phase = app.phase.subscribe();
+        let named = name.to_owned();
+        let task = tasks::spawn(async move {
+            let draining = async { _ = phase.wait_for(|phase| *phase >= Phase::Draining).await };
+            if let Err(error) = relay.run_until(draining).await {
+                tracing::error!(outbox = named, code = %error.code(), %error, "an outbox cannot be relayed");
+            }
+        });
+        self.running().insert(name.to_owned(), Running { status, task: Some(task) });
+    }
+
+    /// Waits until all have stopped; they were told to.
+    pub(crate) async fn stopped(&self) {
+        let tasks: Vec<_> = self.running().values_mut().filter_map(|running| running.task.take()).collect();
+        join_all(tasks).await;
+    }
+
+    /// How each is.
+    pub(crate) fn shown(&self) -> Vec<ShownOutbox> {
+        let shown = |(name, running): (&String, &Running)| ShownOutbox {
+            name: name.clone(),
+            status: running.status.borrow().clone(),
+        };
+        self.running().iter().map(shown).collect()
+    }
+
+    fn running(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Running>> {
+        self.0.lock().expect("no holder panics")
+    }
+}

@@ -1,0 +1,239 @@
+//! From an open broker to a server that is ready: topics first, then pipelines.
+//!
+//! A broker that cannot be reached may come: it is tried again until then, while `/healthz` answers and `/readyz` says
+//! what is waited for (BRK-8). A pipeline that its broker does not let in keeps no other from its work; neither does a
+//! topic or a journal whose files are damaged: what needs it is shown as stopped, and all else runs (P10). What waiting
+//! does not cure ends the start: a wrong log-in, topics that cannot be made as the config asks.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use keylane::handlers::{HttpHandler, HttpSettings, LogHandler};
+use keylane::{Error, ErrorCode, Keylane, Pipeline};
+
+use super::app::{App, Phase};
+use super::server::ServeError;
+use super::tasks;
+use crate::config::{Config, HandlerConfig, PipelineConfig, Profile};
+
+/// Between two tries: the first wait, and the longest.
+const WAIT_FIRST: Duration = Duration::from_millis(500);
+const WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// A server that is coming up.
+pub(super) struct Coming {
+    pub(crate) config: Config,
+    pub(crate) app: Arc<App>,
+    /// Those that run.
+    pub(crate) pipelines: Arc<Mutex<Vec<Pipeline>>>,
+    /// Those that do not yet, by name.
+    pub(crate) left: Vec<String>,
+    /// Topics that the disk has no room for yet, with what it says.
+    pub(super) no_room: BTreeMap<String, String>,
+}
+
+impl Coming {
+    /// Tries until all runs, or something is wrong that waiting does not cure.
+    pub(crate) async fn up(mut self) -> Result<(), ServeError> {
+        let mut wait = WAIT_FIRST;
+        while !self.step().await? {
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(WAIT_MAX);
+        }
+        Ok(())
+    }
+
+    /// One try: true if all runs.
+    pub(crate) async fn step(&mut self) -> Result<bool, ServeError> {
+        let is_opening = self.app.phase() == Phase::Opening;
+        if is_opening || !self.no_room.is_empty() {
+            match ensure_topics(&self.config, &self.app.keylane).await {
+                Ok(no_room) => self.no_room = no_room,
+                Err(error) => {
+                    self.wait_for(vec![reason(&error)]);
+                    return if error.code() == ErrorCode::BrokerUnreachable {
+                        Ok(false)
+                    } else {
+                        Err(error.into())
+                    };
+                }
+            }
+        }
+        if is_opening {
+            self.say_which_groups().await;
+            self.app.go(Phase::Starting);
+            self.warn().await;
+        }
+        let mut waiting: Vec<String> = self.no_room.values().cloned().collect();
+        for name in std::mem::take(&mut self.left) {
+            if self.no_room.contains_key(&self.config.pipelines[&name].topic) {
+                self.left.push(name);
+                continue;
+            }
+            match start_pipeline(&self.app.keylane, &name, &self.config.pipelines[&name]).await {
+                Ok(pipeline) => self.pipelines.lock().expect("no holder panics").push(pipeline),
+                Err(ServeError::Keylane(error)) if COMES.contains(&error.code()) => {
+                    waiting.push(format!("pipeline {name} cannot start: {}", reason(&error)));
+                    self.left.push(name);
+                }
+                Err(ServeError::Keylane(error)) if APART.contains(&error.code()) => {
+                    self.stopped(&name, &error)
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.wait_for(waiting);
+        let all_run = self.left.is_empty() && self.no_room.is_empty();
+        if all_run {
+            self.app.go(Phase::Ready);
+            tracing::info!(pipelines = self.config.pipelines.len(), "ready");
+        }
+        Ok(all_run)
+    }
+
+    /// A group that no pipeline of the config reads any more must not hold its topic's messages back for ever (BRK-1).
+    async fn say_which_groups(&self) {
+        let of = |pipeline: &PipelineConfig| (pipeline.group.clone(), pipeline.topic.clone());
+        let groups: Vec<_> = self.config.pipelines.values().map(of).collect();
+        if let Err(error) = self.app.keylane.configured(&groups).await {
+            // Nothing is deleted that should not be; the next start says it again.
+            tracing::warn!("groups that are not configured go on holding messages back: {}", reason(&error));
+        }
+    }
+
+    /// A pipeline that the damage of its topic or of its journals keeps from starting.
+    fn stopped(&self, name: &str, error: &Error) {
+        let PipelineConfig { topic, group, .. } = &self.config.pipelines[name];
+        let partitions = self.config.topics.get(topic).map_or(0, |topic| topic.spec.partitions);
+        let why = reason(error);
+        tracing::error!(pipeline = name, "a pipeline cannot start: {why}");
+        self.app.keylane.show_stopped(name, topic, group, partitions, &why);
+    }
+
+    /// What is waited for, as `/readyz` says it; logged when it changes.
+    fn wait_for(&self, reasons: Vec<String>) {
+        let before = self.app.waiting.send_replace(reasons.clone());
+        for reason in reasons.iter().filter(|reason| !before.contains(reason)) {
+            tracing::error!("{reason}");
+        }
+    }
+
+    /// Says which settings of the broker weaken a promise (BRK-9). Whoever lacks the right to look is not stopped.
+    async fn warn(&self) {
+        let declared = self.config.topics.keys();
+        let mut topics: Vec<String> =
+            declared.chain(self.config.pipelines.values().map(|pipeline| &pipeline.topic)).cloned().collect();
+        topics.sort();
+        topics.dedup();
+        let production = matches!(self.config.profile, Profile::Production | Profile::Staging);
+        match self.app.keylane.warnings(&topics).await {
+            // One copy is what a cluster of one broker has, and what its user chose.
+            Ok(warnings) => {
+                for warning in warnings.iter().filter(|warning| production || !warning.is_one_copy()) {
+                    tracing::warn!(code = %warning.code, "{}; {}", warning.what, warning.remedy);
+                }
+            }
+            Err(error) => tracing::warn!("settings of the broker were not checked: {}", reason(&error)),
+        }
+    }
+}
+
+/// A pipeline waits for it: the broker may come, and somebody may grant the right.
+const COMES: [ErrorCode; 2] = [ErrorCode::BrokerUnreachable, ErrorCode::RightMissing];
+/// Without it nothing goes on: no broker, or one that does not let us in.
+const AWAY: [ErrorCode; 2] = [ErrorCode::BrokerUnreachable, ErrorCode::CredentialsRefused];
+/// Concerns one topic or one log, which stays closed until somebody has looked at it: it stopped, it is damaged, or a
+/// newer version wrote it.
+const APART: [ErrorCode; 3] = [ErrorCode::BrokerStopped, ErrorCode::DamagedData, ErrorCode::WrittenByNewer];
+
+fn reason(error: &Error) -> String {
+    format!("{}: {error}", error.code())
+}
+
+/// Declared topics as declared, or, of those that are there, what is written; without any, those of the pipelines, as
+/// they are or as a first use makes them. One that is damaged is left: whoever needs it hears why. Returns those that the
+/// disk has no room for.
+async fn ensure_topics(config: &Config, keylane: &Keylane) -> Result<BTreeMap<String, String>, Error> {
+    let mut no_room = BTreeMap::new();
+    for (name, topic) in &config.topics {
+        keylane.declare_topic(name, &topic.spec);
+    }
+    for (name, topic) in &config.topics {
+        let ensured = async {
+            let there = keylane.topic_spec(name).await?;
+            let spec = there.map_or_else(|| topic.spec.clone(), |there| topic.over(&there));
+            keylane.ensure_topic(name, &spec).await
+        };
+        unless_apart(name, ensured.await, &mut no_room)?;
+    }
+    if config.topics.is_empty() {
+        for pipeline in config.pipelines.values() {
+            let ensured = async {
+                match keylane.topic_spec(&pipeline.topic).await? {
+                    None => keylane.ensure_topic(&pipeline.topic, &config.new_topic).await,
+                    Some(_) => Ok(()),
+                }
+            };
+            unless_apart(&pipeline.topic, ensured.await, &mut no_room)?;
+        }
+    }
+    // With nothing to make, a broker that is away or does not accept us would not be noticed. What else is wrong with
+    // it does not keep the rest from its work, and `/readyz` says it.
+    match keylane.health().await {
+        Err(error) if AWAY.contains(&error.code()) => Err(error),
+        _ => Ok(no_room),
+    }
+}
+
+fn unless_apart(
+    topic: &str,
+    ensured: Result<(), Error>,
+    no_room: &mut BTreeMap<String, String>,
+) -> Result<(), Error> {
+    match ensured {
+        Err(error) if APART.contains(&error.code()) => Ok(()),
+        // Somebody may make room. What is there already goes on meanwhile, so nobody else waits for it.
+        Err(error) if error.code() == ErrorCode::DiskFull => {
+            no_room.insert(topic.to_owned(), format!("topic {topic} cannot be made: {}", reason(&error)));
+            Ok(())
+        }
+        ensured => ensured,
+    }
+}
+
+async fn start_pipeline(
+    keylane: &Keylane,
+    name: &str,
+    config: &PipelineConfig,
+) -> Result<Pipeline, ServeError> {
+    let builder =
+        keylane.pipeline(name).topic(&config.topic).group(&config.group).settings(config.settings.clone());
+    let pipeline = match &config.handler {
+        HandlerConfig::Http(http) => {
+            let handler = HttpHandler::new((**http).clone())
+                .map_err(|why| ServeError::Handler { pipeline: name.to_owned(), why: why.to_string() })?;
+            warn_of_address(name, http);
+            builder.handle(handler).start().await?
+        }
+        HandlerConfig::Log => builder.handle(LogHandler::default()).start().await?,
+    };
+    Ok(pipeline)
+}
+
+/// Warns of an address where no push will get. Nobody waits for it: a slow name server must not keep a pipeline from
+/// starting.
+fn warn_of_address(pipeline: &str, http: &HttpSettings) {
+    let (pipeline, http) = (pipeline.to_owned(), http.clone());
+    let _ends_by_itself = tasks::spawn(async move {
+        if let Some(what) = http.warning().await {
+            tracing::warn!(pipeline, "{what}");
+        }
+    });
+}
+
+/// Drains all of them.
+pub(crate) async fn drain(pipelines: &[Pipeline]) -> Vec<Result<(), Error>> {
+    join_all(pipelines.iter().map(Pipeline::drain)).await
+}
