@@ -1,4 +1,4 @@
-//! Every row of PROTOCOL.md's table of commands, and what an attempt answers.
+//! Every row of the table of commands in docs/protocol.md, and what an attempt answers.
 
 use keylane_core::journal::{
     Applied, COMMANDS_MAX, Cause, Command, CommandKind, DeadEffect, DeadReason, Effect, Epoch, FORMAT, Facts,

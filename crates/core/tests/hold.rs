@@ -1,4 +1,4 @@
-//! The head of a key: a lane that is shown a few entries at a time, against PROTOCOL.md's table read position by
+//! The head of a key: a lane that is shown a few entries at a time, against the table of docs/protocol.md, read position by
 //! position.
 
 use keylane_core::Entry;

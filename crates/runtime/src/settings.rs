@@ -1,4 +1,4 @@
-//! How a pipeline behaves: every default of SPEC.md that a pipeline has, in one place.
+//! How a pipeline behaves: every default that a pipeline has, in one place.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! What many pipelines of many partitions cost on one broker: threads, connections, memory, requests, CPU.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ const STATE_LASTS: Duration = Duration::from_secs(30);
 /// Messages of one request, and how often a topic gets one while it is busy.
 const BATCH: usize = 100;
 
-/// What a process has and has used.
+/// What a process has and has used. Its connections are those to the broker: calls of handlers are not counted.
 #[derive(Debug, Clone, Copy)]
 struct Costs {
     threads: u64,
@@ -24,7 +25,7 @@ struct Costs {
 }
 
 impl Costs {
-    async fn of(server: &Server) -> Costs {
+    async fn of(server: &Server, broker: u16) -> Costs {
         let pid = server.pid();
         let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).expect("it runs");
         let status = read("status");
@@ -38,9 +39,11 @@ impl Costs {
         });
         let sockets: Vec<String> = sockets.collect();
         let tcp = read("net/tcp");
+        let to_broker = format!(":{broker:04X}");
         let established = tcp.lines().filter(|line| {
             let fields: Vec<&str> = line.split_whitespace().collect();
             fields.get(3) == Some(&"01")
+                && fields.get(2).is_some_and(|remote| remote.ends_with(&to_broker))
                 && fields.get(9).is_some_and(|inode| sockets.contains(&(*inode).to_owned()))
         });
         let stat = read("stat");
@@ -68,8 +71,8 @@ impl Costs {
 }
 
 /// Looks at a server for a while; prints a line of the table.
-async fn look(server: &Server, what: &str, busy: Option<&[String]>) -> (Costs, f64) {
-    let (before, began) = (Costs::of(server).await, Instant::now());
+async fn look(server: &Server, broker: u16, what: &str, busy: Option<&[String]>) -> (Costs, f64) {
+    let (before, began) = (Costs::of(server, broker).await, Instant::now());
     let client = keylane_tests::client();
     let mut sent = 0u64;
     while began.elapsed() < STATE_LASTS {
@@ -84,7 +87,7 @@ async fn look(server: &Server, what: &str, busy: Option<&[String]>) -> (Costs, f
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let (after, took) = (Costs::of(server).await, began.elapsed().as_secs_f64());
+    let (after, took) = (Costs::of(server, broker).await, began.elapsed().as_secs_f64());
     let requests = (after.requests - before.requests) as f64 / took;
     println!(
         "| {what} | {} | {} | {} MiB | {requests:.0} | {:.0} % | {:.0} |",
@@ -95,6 +98,18 @@ async fn look(server: &Server, what: &str, busy: Option<&[String]>) -> (Costs, f
         sent as f64 / took,
     );
     (after, requests)
+}
+
+/// How many threads a process has of each name.
+fn threads(server: &Server) -> BTreeMap<String, usize> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
+    let mut named = BTreeMap::new();
+    for name in tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok()) {
+        *named
+            .entry(name.trim_end_matches(|last: char| last.is_ascii_digit() || last == '\n').to_owned())
+            .or_default() += 1;
+    }
+    named
 }
 
 async fn running(server: &Server) -> usize {
@@ -129,8 +144,10 @@ async fn chaos_twenty_pipelines_of_sixty_partitions_are_affordable() {
         "| | threads | connections | memory | requests a second | CPU of one core | messages a second |"
     );
     println!("|---|---|---|---|---|---|---|");
-    let (idle, idle_requests) = look(&server, "idle", None).await;
-    let (busy, _) = look(&server, "busy", Some(&topics)).await;
+    let port = cluster.bootstrap.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+    let (idle, idle_requests) = look(&server, port, "idle", None).await;
+    let (busy, _) = look(&server, port, "busy", Some(&topics)).await;
+    println!("threads by name: {:?}", threads(&server));
     // Far above what is usual: they fail if something is made for each partition.
     let pipelines = PIPELINES as u64;
     for costs in [idle, busy] {

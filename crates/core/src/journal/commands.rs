@@ -1,4 +1,4 @@
-//! What people and jobs ask for, decided by the state that the command meets (PROTOCOL.md, "Commands").
+//! What people and jobs ask for, decided by the state that the command meets (docs/protocol.md, "What commands do").
 //!
 //! In comes a command; out comes the state after it, and what came of each entry that it names. A command whose id is
 //! remembered is ignored: it was sent twice.

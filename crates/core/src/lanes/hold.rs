@@ -1,4 +1,4 @@
-//! Which message of a key is its head (PROTOCOL.md, "Owning").
+//! Which message of a key is its head (docs/protocol.md, "Which message of a key may run").
 //!
 //! A key's order is its source positions, wherever the body lies. [`walk`] goes up the positions of one key and finds
 //! the one that may run: the one function for it, used by shards, the simulation and the explorer. In come positions in

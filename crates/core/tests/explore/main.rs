@@ -1,4 +1,4 @@
-//! Every interleaving of small cases, driving core's own `apply` and `Owner` (PROTOCOL.md, "What was checked").
+//! Every interleaving of small cases, driving core's own `apply` and `Owner` (docs/protocol.md).
 //!
 //! Needs the feature `flaws`, and an optimised profile. `scopes.rs` has the cases; those of `make test` run one after
 //! another, so that they share the memory; the bigger ones are ignored here and run by `make explore`.
@@ -46,7 +46,7 @@ fn explore_larger_cases_in_every_interleaving() {
     scopes::large().iter().filter(|scope| scope.name.starts_with(&only)).for_each(holds);
 }
 
-/// Each rule that is left out yields what PROTOCOL.md says it does: so the explorer can find it, and the rule is needed.
+/// Each rule that is left out yields what the protocol says it does: so the explorer can find it, and the rule is needed.
 #[test]
 fn every_rule_left_out_is_missed() {
     let only = std::env::var("SCOPE").unwrap_or_default();
