@@ -25,10 +25,11 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// One broker, which all tests of this process share.
+    /// One broker, which all tests of this process share. It allows short sessions and compacts at once.
     pub fn shared() -> Arc<Cluster> {
         static SHARED: OnceLock<Arc<Cluster>> = OnceLock::new();
-        Arc::clone(SHARED.get_or_init(|| Arc::new(Cluster::start(1))))
+        let options = ["--set", "group.min.session.timeout.ms=1000", "--set", "log.cleaner.backoff.ms=200"];
+        Arc::clone(SHARED.get_or_init(|| Arc::new(Cluster::with(&options))))
     }
 
     /// A cluster of so many brokers.

@@ -1,5 +1,6 @@
 //! The real binary, on a folder and a port of its own, started, stopped and killed as a test likes.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -361,6 +362,18 @@ impl Server {
     /// Threads of its process.
     pub fn threads(&self) -> u64 {
         self.kernel_says("Threads:")
+    }
+
+    /// How many threads its process has of each name, without the number at its end.
+    pub fn threads_by_name(&self) -> BTreeMap<String, usize> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
+        let mut named = BTreeMap::new();
+        // A thread may end while they are looked at.
+        for name in tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok()) {
+            let name = name.trim_end().trim_end_matches(|last: char| last.is_ascii_digit());
+            *named.entry(name.to_owned()).or_default() += 1;
+        }
+        named
     }
 
     fn kernel_says(&self, name: &str) -> u64 {

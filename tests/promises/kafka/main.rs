@@ -17,7 +17,9 @@ mod sleepers;
 mod spill;
 mod wire;
 
-use std::sync::{Arc, OnceLock};
+keylane_tests::promises!(Kafka);
+
+use std::sync::Arc;
 
 use keylane_tests::{Cluster, Item, PipelineView, Server, items, until};
 
@@ -31,11 +33,9 @@ const JOURNAL: [&str; 3] = ["cleanup.policy=delete", "retention.ms=-1", "retenti
 /// to be the next (COM-2), and some come while a busy machine writes.
 const UNRECORDED_MAX: u64 = 2_500;
 
-/// One broker, which allows short sessions and compacts at once.
+/// One broker, which all tests of this binary share.
 fn cluster() -> Arc<Cluster> {
-    static SHARED: OnceLock<Arc<Cluster>> = OnceLock::new();
-    let options = ["--set", "group.min.session.timeout.ms=1000", "--set", "log.cleaner.backoff.ms=200"];
-    Arc::clone(SHARED.get_or_init(|| Arc::new(Cluster::with(&options))))
+    Cluster::shared()
 }
 
 /// Messages of many keys, each with so many bytes.

@@ -1,6 +1,5 @@
 //! What many pipelines of many partitions cost on one broker: threads, connections, memory, requests, CPU.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -100,18 +99,6 @@ async fn look(server: &Server, broker: u16, what: &str, busy: Option<&[String]>)
     (after, requests)
 }
 
-/// How many threads a process has of each name.
-fn threads(server: &Server) -> BTreeMap<String, usize> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it runs");
-    let mut named = BTreeMap::new();
-    for name in tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok()) {
-        *named
-            .entry(name.trim_end_matches(|last: char| last.is_ascii_digit() || last == '\n').to_owned())
-            .or_default() += 1;
-    }
-    named
-}
-
 async fn running(server: &Server) -> usize {
     let Some((200, status)) = server.get("/admin/pipelines").await else { return 0 };
     let pipelines = status["pipelines"].as_array().expect("a list of pipelines");
@@ -147,7 +134,7 @@ async fn chaos_twenty_pipelines_of_sixty_partitions_are_affordable() {
     let port = cluster.bootstrap.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
     let (idle, idle_requests) = look(&server, port, "idle", None).await;
     let (busy, _) = look(&server, port, "busy", Some(&topics)).await;
-    println!("threads by name: {:?}", threads(&server));
+    println!("threads by name: {:?}", server.threads_by_name());
     // Far above what is usual: they fail if something is made for each partition.
     let pipelines = PIPELINES as u64;
     for costs in [idle, busy] {

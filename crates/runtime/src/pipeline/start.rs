@@ -61,7 +61,7 @@ impl Shards {
         let count = shard_count(settings, topic.partitions);
         let wakes: Vec<Arc<Wakes>> = (0..count).map(|_| Arc::default()).collect();
         let permits = Permits::new(settings.concurrency, wakes.clone());
-        let pool = ThreadPool::new(&subscription.pipeline, settings.blocking);
+        let pool = ThreadPool::new(&subscription.pipeline, settings.blocking, handler.may_block());
         let blocked = Arc::new(Blocked::new(handler.may_block()));
         let threads = Threads { blocked, pool: Arc::new(pool) };
         let stop = Arc::new(AtomicBool::new(false));
@@ -282,7 +282,7 @@ mod tests {
     fn shards(commands: Vec<mpsc::Sender<ShardCommand>>) -> Shards {
         let looks = one_look_each(commands.len());
         let door = |commands| ShardDoor { commands, wakes: Arc::default(), pauses: Arc::default() };
-        let pool = Arc::new(ThreadPool::new(&"t".into(), 1));
+        let pool = Arc::new(ThreadPool::new(&"t".into(), 1, true));
         Shards {
             doors: commands.into_iter().map(door).collect(),
             pipeline: "t".into(),

@@ -420,7 +420,7 @@ fn a_thread_begins_nothing_that_its_partition_does_not_allow() {
     world.tell(ShardCommand::Suspend { partition: 0, epoch: 1 });
     world.run();
     let slot = world.shard.attempts.slot(seat);
-    let pool = Arc::new(ThreadPool::new(&"t".into(), 1));
+    let pool = Arc::new(ThreadPool::new(&"t".into(), 1, true));
     let successor = Arc::<Succeeded>::default();
     let tasks = Tasks::default();
     let cell = ShardTask::new(world.shard, begin, "t".into(), tasks, Arc::default(), pool, successor);
@@ -472,7 +472,7 @@ fn a_shard_has_a_successor_though_its_fall_panics() {
         "t".into(),
         tasks.clone(),
         Arc::default(),
-        Arc::new(ThreadPool::new(&"t".into(), 1)),
+        Arc::new(ThreadPool::new(&"t".into(), 1, true)),
         Arc::clone(&successor) as _,
     );
     cell.fall("it fell");

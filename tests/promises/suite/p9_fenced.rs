@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use keylane_tests::{PipelineView, Reply, Server, Setup, Sink, check, fill, items, until};
+use keylane_tests::{PipelineView, Reply, Server, Sink, check, fill, items};
+
+use crate::ON;
 
 /// P9, BRK-7.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_epoch_of_each_partition_grows_with_every_restart_and_never_goes_back() {
     let sink = Sink::start().await;
-    let mut server = Server::new(&Setup::default(), &sink);
+    let mut server = Server::new(&ON.setup(), &sink);
     let mut acked = Vec::new();
     let mut highest: BTreeMap<u32, u64> = BTreeMap::new();
-    for round in 0..12 {
+    for round in 0..ON.times(12) {
         server.start().await;
         let seen = sink.len();
         let all: Vec<_> = (0..100).flat_map(|key| items(&format!("k{key}"), round, 1)).collect();
@@ -43,7 +45,7 @@ async fn the_epoch_of_each_partition_grows_with_every_restart_and_never_goes_bac
 async fn a_process_that_slept_goes_on_without_loss_or_disorder() {
     let sink = Sink::start().await;
     sink.behave(|_| Reply::Held(200));
-    let mut server = Server::new(&Setup::default(), &sink);
+    let mut server = Server::new(&ON.setup(), &sink);
     server.start().await;
     let first: Vec<_> = (0..50).flat_map(|key| items(&format!("k{key}"), 0, 20)).collect();
     let mut acked = fill(&server, &first).await;
@@ -58,22 +60,4 @@ async fn a_process_that_slept_goes_on_without_loss_or_disorder() {
     acked.extend(fill(&server, &second).await);
     server.settles(&sink, &acked).await;
     check(&acked, &sink.calls()).assert_once();
-}
-
-/// P9, BRK-1: the folder's lock keeps a second process out, so there is one owner and one epoch.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_process_on_the_same_folder_gets_no_epoch() {
-    let sink = Sink::start().await;
-    sink.behave(|_| Reply::Status(200));
-    let mut server = Server::new(&Setup::default(), &sink);
-    server.start().await;
-    let mut second = Server::on(&Setup::default(), &sink, server.data());
-    second.spawn();
-    assert_eq!(second.ended().await, Some(1), "{}", second.output());
-    let acked = fill(&server, &items("k", 0, 10)).await;
-    sink.wait_settled(10).await;
-    check(&acked, &sink.calls()).assert_once();
-    let view = until("it answers", async || PipelineView::of(&server).await).await;
-    let epochs: Vec<u64> = sink.calls().iter().map(|call| call.epoch).collect();
-    assert!(epochs.iter().all(|epoch| *epoch == view.partitions[acked[0].partition as usize].epoch));
 }

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use keylane_tests::{Acked, Call, Item, Reply, Server, Setup, Sink, check, fill, items, storm};
 
+use crate::ON;
+
 /// Messages of many keys in turn, as producers send them.
 fn interleaved(keys: u64, of_each: u64) -> Vec<Item> {
     let turn = |n| (0..keys).flat_map(move |key| items(&format!("k{key}"), n, 1));
@@ -26,7 +28,7 @@ async fn each_key_is_handled_once_each_in_order_one_at_a_time() {
         0 => Reply::After(Duration::from_millis(20), 200),
         _ => Reply::Status(200),
     });
-    let (mut server, acked) = run(&Setup::default(), &sink, &interleaved(200, 100)).await;
+    let (mut server, acked) = run(&ON.setup(), &sink, &interleaved(200, 100)).await;
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
     check(&acked, &sink.calls()).assert_once();
 }
@@ -36,7 +38,7 @@ async fn each_key_is_handled_once_each_in_order_one_at_a_time() {
 async fn more_shards_than_partitions_keep_the_order() {
     let sink = Sink::start().await;
     let (_server, acked) =
-        run(&Setup::pipeline(&["shards: 8"]).partitions(2), &sink, &interleaved(50, 20)).await;
+        run(&ON.pipeline(&["shards: 8"]).partitions(2), &sink, &interleaved(50, 20)).await;
     check(&acked, &sink.calls()).assert_once();
 }
 
@@ -45,7 +47,7 @@ async fn more_shards_than_partitions_keep_the_order() {
 async fn a_failed_message_is_tried_again_before_anything_later_of_its_key() {
     let sink = Sink::start().await;
     sink.behave(|call| Reply::Status(if call.offset % 5 == 0 && call.attempt < 3 { 500 } else { 200 }));
-    let setup = Setup::pipeline(&["retry: { retries: 3, base: 5ms, max: 20ms }"]);
+    let setup = ON.pipeline(&["retry: { retries: 3, base: 5ms, max: 20ms }"]);
     let (_server, acked) = run(&setup, &sink, &interleaved(100, 20)).await;
     let calls = sink.calls();
     check(&acked, &calls).assert_once();
@@ -63,7 +65,7 @@ async fn a_failed_message_is_tried_again_before_anything_later_of_its_key() {
 async fn a_message_whose_retries_are_spent_stays_the_head_of_its_key() {
     let sink = Sink::start().await;
     sink.behave(|call| Reply::Status(if call.key.as_deref() == Some("bad") { 500 } else { 200 }));
-    let mut server = Server::new(&Setup::pipeline(&["retry: { retries: 2, base: 5ms, max: 20ms }"]), &sink);
+    let mut server = Server::new(&ON.pipeline(&["retry: { retries: 2, base: 5ms, max: 20ms }"]), &sink);
     server.start().await;
     let mut all = items("bad", 0, 10);
     all.extend(items("good", 0, 10));
@@ -87,7 +89,7 @@ async fn a_call_that_takes_too_long_is_made_again_in_its_place() {
         Some(3) if call.attempt == 1 => Reply::Held(200),
         _ => Reply::Status(200),
     });
-    let setup = Setup { timeout: "3s", ..Setup::pipeline(&["retry: { retries: 3, base: 5ms, max: 20ms }"]) };
+    let setup = Setup { timeout: "3s", ..ON.pipeline(&["retry: { retries: 3, base: 5ms, max: 20ms }"]) };
     let (_server, acked) = run(&setup, &sink, &interleaved(10, 10)).await;
     let calls = sink.calls();
     check(&acked, &calls).assert_once();
@@ -99,7 +101,7 @@ async fn a_call_that_takes_too_long_is_made_again_in_its_place() {
 async fn by_partition_one_message_of_a_partition_is_handled_at_a_time() {
     let sink = Sink::start().await;
     sink.behave(|call| Reply::Status(if call.offset % 9 == 0 && call.attempt < 2 { 500 } else { 200 }));
-    let setup = Setup::pipeline(&["order: partition", "retry: { retries: 3, base: 2ms, max: 5ms }"]);
+    let setup = ON.pipeline(&["order: partition", "retry: { retries: 3, base: 2ms, max: 5ms }"]);
     let (_server, acked) = run(&setup, &sink, &interleaved(40, 20)).await;
     let mut calls = sink.calls();
     for call in &mut calls {
@@ -119,8 +121,8 @@ async fn order_holds_through_kills_while_attempts_fail() {
         2 => Reply::After(Duration::from_millis(15), 200),
         _ => Reply::Status(200),
     });
-    let setup = Setup::pipeline(&["retry: { retries: 3, base: 5ms, max: 20ms }"]);
+    let setup = ON.pipeline(&["retry: { retries: 3, base: 5ms, max: 20ms }"]);
     let mut server = Server::new(&setup, &sink);
-    let storm = storm(&mut server, &sink, 20, 30).await;
+    let storm = storm(&mut server, &sink, 20, ON.times(30)).await;
     storm.check().assert_kept();
 }

@@ -8,11 +8,13 @@ use keylane_tests::{
     until,
 };
 
+use crate::ON;
+
 /// P4, COM-1, COM-3.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_on_record_is_not_run_again_after_a_kill() {
     let sink = Sink::start().await;
-    let mut server = Server::new(&Setup::default(), &sink);
+    let mut server = Server::new(&ON.setup(), &sink);
     server.start().await;
     let mut acked: Vec<Acked> = Vec::new();
     for round in 0..5 {
@@ -34,8 +36,8 @@ async fn what_is_on_record_is_not_run_again_after_a_kill() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clean_restart_under_load_repeats_nothing() {
     let sink = Sink::start().await;
-    let mut server = Server::new(&Setup::default(), &sink);
-    let acked = restarts(&mut server, &sink, 5).await;
+    let mut server = Server::new(&ON.setup(), &sink);
+    let acked = restarts(&mut server, &sink, ON.times(5) as u32).await;
     check(&acked, &sink.calls()).assert_once();
 }
 
@@ -44,7 +46,7 @@ async fn a_clean_restart_under_load_repeats_nothing() {
 async fn what_is_finished_above_an_unsettled_message_is_remembered() {
     let sink = Sink::start().await;
     sink.behave(|call| Reply::Status(if call.key.as_deref() == Some("stuck") { 500 } else { 200 }));
-    let setup = Setup::pipeline(&["retry: { retries: 0, base: 10ms, max: 50ms }"]).partitions(1);
+    let setup = ON.pipeline(&["retry: { retries: 0, base: 10ms, max: 50ms }"]).partitions(1);
     let mut server = Server::new(&setup, &sink);
     server.start().await;
     let mut acked = fill(&server, &items("stuck", 0, 1)).await;
@@ -76,7 +78,7 @@ async fn after_a_kill_at_most_what_was_not_yet_on_record_runs_again() {
     const REPEATS_MAX: u64 = MESSAGES / 2;
     let sink = Sink::start().await;
     sink.behave(|call| Reply::Status(if call.key.as_deref() == Some("stuck") { 500 } else { 200 }));
-    let setup = Setup::pipeline(&["retry: { retries: 0, base: 10ms, max: 50ms }"]).partitions(1);
+    let setup = ON.pipeline(&["retry: { retries: 0, base: 10ms, max: 50ms }"]).partitions(1);
     let mut server = Server::new(&setup, &sink);
     server.start().await;
     let mut acked = fill(&server, &items("stuck", 0, 1)).await;
@@ -102,7 +104,7 @@ async fn no_commit_is_ever_seen_above_an_unsettled_message() {
         1 => Reply::After(std::time::Duration::from_millis(30), 200),
         _ => Reply::Status(200),
     });
-    let mut server = Server::new(&Setup::pipeline(&["retry: { retries: 5, base: 20ms, max: 80ms }"]), &sink);
+    let mut server = Server::new(&ON.pipeline(&["retry: { retries: 5, base: 20ms, max: 80ms }"]), &sink);
     server.start().await;
     let load = Load::start(&server, &sink, 30);
     let server = Arc::new(server);
@@ -139,7 +141,7 @@ async fn a_drain_waits_for_what_runs_and_starts_nothing_more() {
         Some("slow") => Reply::Held(200),
         _ => Reply::Status(200),
     });
-    let mut server = Server::new(&Setup::default(), &sink);
+    let mut server = Server::new(&ON.setup(), &sink);
     server.start().await;
     let acked = fill(&server, &items("slow", 0, 3)).await;
     sink.wait("the slow one to be called", |sink| sink.len() == 1).await;
@@ -169,7 +171,7 @@ async fn a_handler_that_outlasts_the_drain_is_given_up_and_runs_again() {
         Some("slow") => Reply::Held(200),
         _ => Reply::Status(200),
     });
-    let mut server = Server::new(&Setup { drain: "500ms", ..Setup::default() }, &sink);
+    let mut server = Server::new(&Setup { drain: "500ms", ..ON.setup() }, &sink);
     server.start().await;
     let mut all = items("slow", 0, 3);
     all.extend((0..50).flat_map(|key| items(&format!("k{key}"), 0, 10)));
@@ -190,7 +192,7 @@ async fn a_handler_that_outlasts_the_drain_is_given_up_and_runs_again() {
 async fn a_second_signal_ends_a_drain_at_once_and_nothing_is_lost() {
     let sink = Sink::start().await;
     sink.behave(|_| Reply::Held(200));
-    let mut server = Server::new(&Setup::default(), &sink);
+    let mut server = Server::new(&ON.setup(), &sink);
     server.start().await;
     let acked = fill(&server, &items("slow", 0, 3)).await;
     sink.wait("the slow one to be called", |sink| sink.len() == 1).await;

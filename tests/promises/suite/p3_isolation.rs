@@ -5,6 +5,8 @@
 
 use keylane_tests::{Acked, Call, Item, PipelineView, Reply, Server, Setup, Sink, check, fill, items};
 
+use crate::ON;
+
 const OTHERS: u64 = 200;
 
 /// Many keys with a few messages each.
@@ -35,7 +37,7 @@ async fn a_slow_key_delays_no_other_key_of_its_shard_and_partition() {
         Some("slow") => Reply::Held(200),
         _ => Reply::Status(200),
     });
-    let setup = Setup::pipeline(&["shards: 1"]).partitions(1);
+    let setup = ON.pipeline(&["shards: 1"]).partitions(1);
     let (server, acked) = others_run_beside(setup, &sink, &items("slow", 0, 50)).await;
     let slow = sink.calls_of("slow");
     assert!(slow.len() == 1 && slow[0].ended.is_none(), "the slow key is still at its first: {slow:?}");
@@ -49,7 +51,7 @@ async fn a_slow_key_delays_no_other_key_of_its_shard_and_partition() {
 async fn a_failing_key_delays_no_other_key() {
     let sink = Sink::start().await;
     sink.behave(|call| Reply::Status(if call.key.as_deref() == Some("failing") { 500 } else { 200 }));
-    let setup = Setup::pipeline(&["shards: 1", "retry: { retries: 1, base: 5ms, max: 20ms }"]).partitions(1);
+    let setup = ON.pipeline(&["shards: 1", "retry: { retries: 1, base: 5ms, max: 20ms }"]).partitions(1);
     let (_server, _acked) = others_run_beside(setup, &sink, &items("failing", 0, 50)).await;
     let failing = sink.calls_of("failing");
     assert!(failing.iter().all(|call| call.n == Some(0)), "nothing of the failing key passes its head");
@@ -60,7 +62,7 @@ async fn a_failing_key_delays_no_other_key() {
 async fn a_poisonous_key_delays_no_other_key_and_its_messages_are_dead_letters() {
     let sink = Sink::start().await;
     sink.behave(|call| Reply::Status(if call.key.as_deref() == Some("poison") { 422 } else { 200 }));
-    let setup = Setup::pipeline(&["shards: 1"]).partitions(1);
+    let setup = ON.pipeline(&["shards: 1"]).partitions(1);
     let (server, acked) = others_run_beside(setup, &sink, &items("poison", 0, 50)).await;
     server.settles(&sink, &acked).await;
     check(&acked, &sink.calls()).assert_once();
@@ -76,7 +78,7 @@ async fn a_full_lane_within_its_capacity_delays_no_other_key() {
         Some("flooded") => Reply::Held(200),
         _ => Reply::Status(200),
     });
-    let setup = Setup::pipeline(&["shards: 1", "lane: { capacity: 1000 }"]).partitions(1);
+    let setup = ON.pipeline(&["shards: 1", "lane: { capacity: 1000 }"]).partitions(1);
     let (server, acked) = others_run_beside(setup, &sink, &items("flooded", 0, 1_000)).await;
     assert_eq!(sink.calls_of("flooded").len(), 1);
     sink.release();
@@ -92,7 +94,7 @@ async fn a_paused_partition_delays_no_other_partition() {
         Some("flooded") => Reply::Held(200),
         _ => Reply::Status(200),
     });
-    let setup = Setup::pipeline(&["shards: 1", "lane: { capacity: 20, overflow: pause }"]);
+    let setup = ON.pipeline(&["shards: 1", "lane: { capacity: 20, overflow: pause }"]);
     let mut server = Server::new(&setup, &sink);
     server.start().await;
     let mut acked = fill(&server, &items("flooded", 0, 200)).await;
@@ -118,7 +120,7 @@ async fn a_paused_partition_delays_no_other_partition() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hot_partition_delays_no_other_partition() {
     let sink = Sink::start().await;
-    let mut server = Server::new(&Setup::pipeline(&["shards: 1"]), &sink);
+    let mut server = Server::new(&ON.pipeline(&["shards: 1"]), &sink);
     server.start().await;
     // One message of each key shows where the keys live.
     let first = fill(&server, &others()[..OTHERS as usize]).await;
@@ -150,7 +152,7 @@ async fn hanging_messages_without_a_key_do_not_starve_keys() {
     });
     let keyless: Vec<Item> =
         (0..30).map(|n| Item { key: None, id: format!("keyless-{n}"), n, padding: 0 }).collect();
-    let setup = Setup::pipeline(&["shards: 1", "concurrency: 20"]).partitions(1);
+    let setup = ON.pipeline(&["shards: 1", "concurrency: 20"]).partitions(1);
     let (server, acked) = others_run_beside(setup, &sink, &keyless).await;
     let hanging = sink.calls().iter().filter(|call| call.key.is_none()).count();
     assert_eq!(hanging, 10, "half of the concurrency");
@@ -170,7 +172,7 @@ async fn a_backlog_of_messages_without_a_key_delays_no_key() {
     });
     let keyless: Vec<Item> =
         (0..12_000).map(|n| Item { key: None, id: format!("keyless-{n}"), n, padding: 0 }).collect();
-    let setup = Setup::pipeline(&["shards: 1", "concurrency: 200"]).partitions(1);
+    let setup = ON.pipeline(&["shards: 1", "concurrency: 200"]).partitions(1);
     let (server, acked) = others_run_beside(setup, &sink, &keyless).await;
     assert_eq!(sink.calls().iter().filter(|call| call.key.is_none()).count(), 100, "half of the concurrency");
     sink.release();
@@ -185,10 +187,9 @@ async fn a_backlog_of_messages_without_a_key_delays_no_key() {
 async fn a_failing_key_that_fills_the_buffer_delays_no_other_partition_of_its_shard() {
     let sink = Sink::start().await;
     sink.behave(|call| Reply::Status(if call.key.as_deref() == Some("failing") { 500 } else { 200 }));
-    let setup = Setup {
-        topics: Some("{ t: { partitions: 4, max_message: 4MiB } }".to_owned()),
-        ..Setup::pipeline(&["shards: 1", "buffer: { bytes: 8MiB }"])
-    };
+    let setup = ON.pipeline(&["shards: 1", "buffer: { bytes: 8MiB }"]);
+    let topics = format!("{{ {}: {{ partitions: 4, replicas: 1, min_insync: 1, max_message: 4MiB }} }}", setup.topic);
+    let setup = Setup { topics: Some(topics), ..setup };
     let mut server = Server::new(&setup, &sink);
     server.start().await;
     let failing: Vec<Item> =
