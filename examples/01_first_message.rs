@@ -10,7 +10,7 @@ pub(crate) async fn main() -> anyhow::Result<()> {
     let keylane = Keylane::open_embedded(folder.path()).await?;
 
     // Durable when this returns: the message is on disk.
-    let receipt = keylane.produce(Message::new("greetings").key("ada").payload("hello")).await?;
+    let receipt = keylane.produce(Message::to("greetings").key("ada").payload("hello")).await?;
     println!("stored in partition {} at {}", receipt.partition, receipt.offset.unwrap_or_default());
 
     // A pipeline reads the topic of its name, and runs until its future is ready; then it drains.
@@ -19,7 +19,7 @@ pub(crate) async fn main() -> anyhow::Result<()> {
     keylane
         .pipeline("greetings")
         .handle(move |message: Message| {
-            println!("{} says {}", message.key_text(), String::from_utf8_lossy(message.get_payload()));
+            println!("{} says {}", message.key_text(), String::from_utf8_lossy(message.payload()));
             if let Some(done) = done.lock().expect("no holder panics").take() {
                 let _ = done.send(());
             }

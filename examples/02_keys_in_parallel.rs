@@ -19,7 +19,7 @@ pub(crate) async fn main() -> anyhow::Result<()> {
     for n in 0..PER_KEY {
         for key in 0..KEYS {
             // A ticket may be forgotten: `send` waits for room only, and messages keep their order.
-            keylane.producer().send(Message::new("work").key(format!("key-{key}")).json(&n)?).await?;
+            keylane.producer().send(Message::to("work").key(format!("key-{key}")).json(&n)?).await?;
         }
     }
 

@@ -29,7 +29,7 @@ pub(crate) async fn main() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let keylane = Keylane::open_embedded(folder.path()).await?;
     for order in ["apples", "busy", "nonsense", "pears"] {
-        keylane.produce(Message::new("orders").key("ada").payload(order)).await?;
+        keylane.produce(Message::to("orders").key("ada").payload(order)).await?;
     }
     let log: Arc<Mutex<Vec<String>>> = Arc::default();
     let pipeline = keylane.pipeline("orders").handle(Shop { log: Arc::clone(&log) }).start().await?;

@@ -11,8 +11,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::post;
 use keylane::Keylane;
-use keylane::clock::Clock;
-use keylane::tasks::Tasks;
+use keylane::raw::{Clock, Tasks};
 use keylane_server::{Config, Server};
 use tokio::runtime::Runtime;
 

@@ -41,9 +41,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keylane::clock::Clock;
+use keylane::raw::{Clock, Tasks};
 use keylane::status::PartitionState;
-use keylane::tasks::Tasks;
 use keylane::{Handler, Keylane, Pipeline, Settings};
 
 use crate::broker::{SourceBroker, TOPIC};

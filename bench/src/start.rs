@@ -11,8 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use keylane::clock::Clock;
-use keylane::tasks::Tasks;
+use keylane::raw::{Clock, Tasks};
 use keylane::{Keylane, Message};
 use keylane_broker::embedded::{Embedded, Options as EmbeddedOptions};
 use keylane_broker::{Broker, TopicSpec};

@@ -137,7 +137,7 @@ pub async fn fill(server: &Server, items: &[Item]) -> Vec<Acked> {
 
 /// A client as every test has it. Its limit is that of a hang.
 pub fn client() -> reqwest::Client {
-    keylane::provide_cryptography();
+    keylane::raw::provide_cryptography();
     let builder = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30));
     builder.build().expect("a client")
 }

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use keylane::outbox::{OutboxOptions, ddl};
-use keylane::{Config, Draft, Ids, KafkaOptions, Keylane, Message, SpillOptions, TopicSpec};
+use keylane::raw::Draft;
+use keylane::{Config, Ids, KafkaOptions, Keylane, Message, SpillOptions, TopicSpec};
 use keylane_tests::{Cluster, until};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Headers;
@@ -57,7 +58,7 @@ async fn a_quota_does_not_make_the_cluster_count_as_away() {
     cluster.tool(&[&["kafka.admin.ConfigCommand", "--alter"], &quota[..]].concat());
     let mut tickets = Vec::new();
     for number in 0..MESSAGES {
-        let message = Message::new("slow").id(number.to_string()).key(format!("k{number}"));
+        let message = Message::to("slow").id(number.to_string()).key(format!("k{number}"));
         let payload = noise(50_000, number);
         tickets.push(keylane.producer().send(message.payload(payload)).await.expect("there is room"));
     }
@@ -76,7 +77,7 @@ async fn a_leader_that_is_away_is_bridged_all_the_same() {
     let cluster = Cluster::start(1);
     let (_folder, keylane) = open(&cluster).await;
     keylane.ensure_topic("gone", &one_partition()).await.expect("a topic is made");
-    let message = |id: &str| Message::new("gone").key("k").payload("{}").id(id);
+    let message = |id: &str| Message::to("gone").key("k").payload("{}").id(id);
     keylane.produce(message("0")).await.expect("it is taken");
     cluster.kill(1);
     let kept = keylane.produce(message("1")).await.expect("it is kept");
@@ -94,7 +95,7 @@ async fn in_the_outbox_only_the_row_that_is_refused_stays() {
     let cluster = Cluster::shared();
     let (folder, keylane) = open(&cluster).await;
     keylane.ensure_topic("rows", &one_partition()).await.expect("a topic is made");
-    keylane.produce(Message::new("rows").key("first").payload("{}").id("known")).await.expect("it is taken");
+    keylane.produce(Message::to("rows").key("first").payload("{}").id("known")).await.expect("it is taken");
     let url = format!("sqlite:{}/shop.db?mode=rwc", folder.path().display());
     let mut database = SqliteConnection::connect(&url).await.expect("a file");
     let sql = ddl(&url, "keylane_outbox").expect("a good name");
@@ -147,7 +148,7 @@ async fn with_ids_of_callers_only_others_are_called_by_their_place() {
     keylane.ensure_topic("named", &spec).await.expect("a topic is made");
     let mut receipts = Vec::new();
     for number in 0..20 {
-        let message = Message::new("named").key("k").json(&number).expect("a number is JSON");
+        let message = Message::to("named").key("k").json(&number).expect("a number is JSON");
         let message = if number % 5 == 4 { message.id(format!("own-{number}")) } else { message };
         receipts.push(keylane.producer().send(message).await.expect("there is room"));
     }

@@ -9,7 +9,8 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use keylane::{Draft, Ids, KafkaOptions, Keylane, TopicSpec};
+use keylane::raw::Draft;
+use keylane::{Ids, KafkaOptions, Keylane, TopicSpec};
 use rdkafka::ClientConfig;
 use tokio::runtime::Runtime;
 

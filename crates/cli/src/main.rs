@@ -83,7 +83,7 @@ async fn run(command: Command) -> Result<(), Failure> {
 
 fn main() -> ! {
     let command = Cli::parse().command;
-    keylane::provide_cryptography();
+    keylane::raw::provide_cryptography();
     let ended = match Runtime::new() {
         Ok(runtime) => {
             let ended = runtime.block_on(run(command));

@@ -9,7 +9,7 @@
 //! # let folder = tempfile::tempdir()?;
 //! # let shutdown = tokio::time::sleep(std::time::Duration::from_millis(100));
 //! let keylane = Keylane::open_embedded(folder.path()).await?;
-//! keylane.produce(Message::new("orders").key("user-1").json(&42)?).await?;
+//! keylane.produce(Message::to("orders").key("user-1").json(&42)?).await?;
 //! keylane
 //!     .pipeline("orders")
 //!     .handle(|message: Message| async move {
@@ -27,38 +27,38 @@
 //! with an [`Outcome`], or with a `Result` whose error is retried. `examples/` goes on from here, in numbered steps.
 
 mod client;
-pub mod clock;
+mod clock;
 pub mod data;
-pub mod error;
+mod error;
 mod flaws;
 pub mod handlers;
 mod message;
 #[cfg(feature = "sql")]
 pub mod outbox;
 mod ownership;
-pub mod percent;
+mod percent;
 mod pipeline;
-pub mod produce;
+mod produce;
+pub mod raw;
 mod seldom;
-pub mod settings;
+mod settings;
 mod shard;
 pub mod status;
-pub mod tasks;
+mod tasks;
+#[cfg(any(feature = "flaws", feature = "testing"))]
+pub mod testing;
 
-pub use client::{Config, Keylane};
+pub use client::{BrokerChoice, Config, Keylane};
 #[cfg(feature = "kafka")]
 pub use client::{KafkaJournals, KafkaOptions};
 pub use error::Error;
-#[cfg(feature = "flaws")]
-pub use flaws::Flaws;
 pub use handlers::{Attempt, Handler};
-pub use keylane_broker::tls::provide_cryptography;
-pub use keylane_broker::{ClientBroker, ClientFigures, Compression, Ids, ProduceError, TopicSpec};
-pub use keylane_core::{Delivery, Draft, ErrorCode, Order, Outcome};
-pub use message::Message;
+pub use keylane_broker::{Compression, Ids, TopicSpec};
+pub use keylane_core::{ErrorCode, Order, Outcome};
+pub use message::{Message, NewMessage};
 pub use ownership::{Accepted, Upgraded};
 pub use pipeline::{Pipeline, PipelineBuilder};
 pub use produce::spill;
-pub use produce::{Backlog, Call, Producer, Receipt, Severity, Ticket, WhenFull};
+pub use produce::{Backlog, Producer, ProducerCounters, Receipt, Severity, Ticket, WhenFull};
 pub use settings::Settings;
 pub use spill::{SpillOptions, WhenAway};

@@ -12,31 +12,141 @@ use serde::de::DeserializeOwned;
 
 use crate::handlers::{CONTENT_TYPE, OCTET_STREAM, is_content_type};
 
-/// A message: payload, and optionally key, id, headers, version, time of delivery, priority and time to live (MSG-1).
-///
-/// Builder methods are plain nouns, as in `std::process::Command`; what reads is called `get_…`.
+/// A message that was read, as a handler receives it. [`Message::to`] begins a new one.
+#[derive(Debug, Clone)]
+pub struct Message {
+    topic: Arc<str>,
+    delivery: Delivery,
+    attempt: u32,
+}
+
+impl Message {
+    /// Begins a new message for `topic`. Without a payload it carries a null.
+    pub fn to(topic: impl Into<Arc<str>>) -> NewMessage {
+        NewMessage {
+            topic: topic.into(),
+            id: None,
+            key: None,
+            payload: None,
+            is_bytes: false,
+            headers: Vec::new(),
+            version: None,
+            deliver_at_ms: None,
+            priority: None,
+            ttl_ms: None,
+        }
+    }
+
+    pub(crate) fn read(topic: Arc<str>, delivery: Delivery, attempt: u32) -> Message {
+        Message { topic, delivery, attempt }
+    }
+
+    /// The topic that the message was read from.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
+    /// The id: its producer's, or the one that was made for it.
+    pub fn id(&self) -> &str {
+        self.delivery.id()
+    }
+
+    /// The key, if the message has one. An empty key is a key.
+    pub fn key(&self) -> Option<&[u8]> {
+        self.delivery.key()
+    }
+
+    /// The key as text, with what is not UTF-8 replaced; empty without a key.
+    pub fn key_text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.key().unwrap_or_default())
+    }
+
+    /// The payload; empty for a null.
+    pub fn payload(&self) -> &[u8] {
+        self.delivery.payload().unwrap_or_default()
+    }
+
+    /// True if the payload is a null, which is not the same as an empty one.
+    pub fn is_null(&self) -> bool {
+        self.delivery.payload().is_none()
+    }
+
+    /// Reads the payload as JSON.
+    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
+        serde_json::from_slice(self.payload())
+    }
+
+    /// The headers, in their order.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.delivery.headers()
+    }
+
+    /// The first header of that name, in exactly this spelling.
+    pub fn header(&self, name: &str) -> Option<&[u8]> {
+        self.headers().find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    /// The version of the key, if its producer numbers them.
+    pub fn version(&self) -> Option<u64> {
+        self.delivery.version()
+    }
+
+    /// When it is due, if it was not to run at once.
+    pub fn deliver_at(&self) -> Option<SystemTime> {
+        // What is beyond the system's clock, some 292 billion years from now, is not told from what has no time.
+        let due = |ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms));
+        self.delivery.deliver_at_ms().and_then(due)
+    }
+
+    /// Its priority among keys, 1 to 10; 5 unless it was given one.
+    pub fn priority(&self) -> u8 {
+        self.delivery.priority().unwrap_or(PRIORITY)
+    }
+
+    /// How long after its append time it is of use, if that has an end.
+    pub fn ttl(&self) -> Option<Duration> {
+        self.delivery.ttl_ms().map(Duration::from_millis)
+    }
+
+    /// Which attempt this is, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Where it was read: partition, position and epoch.
+    pub fn delivery(&self) -> &Delivery {
+        &self.delivery
+    }
+
+    /// A new message for `topic` with the same content: id, key, payload, headers, version, times and priority.
+    pub fn copy_to(&self, topic: impl Into<Arc<str>>) -> NewMessage {
+        let delivery = &self.delivery;
+        NewMessage {
+            id: Some(delivery.id().to_owned()),
+            key: delivery.key().map(<[u8]>::to_vec),
+            payload: delivery.payload().map(|_| delivery.payload_bytes()),
+            headers: delivery.headers().map(|(name, value)| (name.to_owned(), value.to_vec())).collect(),
+            version: delivery.version(),
+            deliver_at_ms: delivery.deliver_at_ms(),
+            priority: delivery.priority(),
+            ttl_ms: delivery.ttl_ms(),
+            ..Message::to(topic)
+        }
+    }
+}
+
+/// A message that is yet to be produced: payload, and optionally key, id, headers, version, time of delivery, priority
+/// and time to live (MSG-1).
 ///
 /// ```
 /// use keylane::Message;
 ///
-/// let message = Message::new("orders").key("user-1").payload("hello").header("source", "shop");
-/// assert_eq!(message.get_key(), Some(&b"user-1"[..]));
-/// assert_eq!(message.get_payload(), b"hello");
+/// let message = Message::to("orders").key("user-1").payload("hello").header("source", "shop");
 /// ```
 #[derive(Debug, Clone)]
-pub struct Message {
+#[must_use = "a message goes nowhere until it is produced"]
+pub struct NewMessage {
     topic: Arc<str>,
-    body: Body,
-}
-
-#[derive(Debug, Clone)]
-enum Body {
-    Built(Built),
-    Read { delivery: Delivery, attempt: u32 },
-}
-
-#[derive(Debug, Clone, Default)]
-struct Built {
     id: Option<String>,
     key: Option<Vec<u8>>,
     payload: Option<Bytes>,
@@ -49,223 +159,91 @@ struct Built {
     ttl_ms: Option<u64>,
 }
 
-impl Message {
-    /// An empty message for `topic`. Without a payload it carries a null.
-    pub fn new(topic: impl Into<Arc<str>>) -> Message {
-        Message { topic: topic.into(), body: Body::Built(Built::default()) }
-    }
-
-    pub(crate) fn read(topic: Arc<str>, delivery: Delivery, attempt: u32) -> Message {
-        Message { topic, body: Body::Read { delivery, attempt } }
-    }
-
+impl NewMessage {
     /// Sets the key: messages of one key are handled one at a time, in order. At most 4 KiB; an empty key is a key.
-    pub fn key(self, key: impl AsRef<[u8]>) -> Message {
-        self.change(|built| built.key = Some(key.as_ref().to_vec()))
+    pub fn key(mut self, key: impl AsRef<[u8]>) -> NewMessage {
+        self.key = Some(key.as_ref().to_vec());
+        self
     }
 
-    /// Sets the id. Without one, a UUIDv7 is made when it is produced.
-    pub fn id(self, id: impl Into<String>) -> Message {
-        self.change(|built| built.id = Some(id.into()))
+    /// Sets the id. Without one, a UUIDv7 is made when the message is produced.
+    pub fn id(mut self, id: impl Into<String>) -> NewMessage {
+        self.id = Some(id.into());
+        self
     }
 
     /// Sets the payload to bytes. When the message is produced it gets the header `content-type:
-    /// application/octet-stream`, unless it has a `content-type` already; for JSON use [`Message::json`].
-    pub fn payload(self, payload: impl Into<Bytes>) -> Message {
-        self.change(|built| (built.payload, built.is_bytes) = (Some(payload.into()), true))
+    /// application/octet-stream`, unless it has a `content-type` already; for JSON use [`NewMessage::json`].
+    pub fn payload(mut self, payload: impl Into<Bytes>) -> NewMessage {
+        (self.payload, self.is_bytes) = (Some(payload.into()), true);
+        self
     }
 
     /// Sets the payload to `value` as JSON.
-    pub fn json(self, value: &impl Serialize) -> Result<Message, serde_json::Error> {
-        let payload = serde_json::to_vec(value)?;
-        Ok(self.change(|built| (built.payload, built.is_bytes) = (Some(payload.into()), false)))
+    pub fn json(mut self, value: &impl Serialize) -> Result<NewMessage, serde_json::Error> {
+        (self.payload, self.is_bytes) = (Some(serde_json::to_vec(value)?.into()), false);
+        Ok(self)
     }
 
     /// Adds a header. Headers keep their order.
-    pub fn header(self, name: impl Into<String>, value: impl AsRef<[u8]>) -> Message {
-        self.change(|built| built.headers.push((name.into(), value.as_ref().to_vec())))
+    pub fn header(mut self, name: impl Into<String>, value: impl AsRef<[u8]>) -> NewMessage {
+        self.headers.push((name.into(), value.as_ref().to_vec()));
+        self
     }
 
     /// Sets the version of the key that this message makes, for producers that number them.
-    pub fn version(self, version: u64) -> Message {
-        self.change(|built| built.version = Some(version))
+    pub fn version(mut self, version: u64) -> NewMessage {
+        self.version = Some(version);
+        self
     }
 
     /// Sets when it is due (MSG-6). Not carried out by this version: a message that has it is refused when it is produced.
-    pub fn deliver_at(self, at: SystemTime) -> Message {
+    pub fn deliver_at(mut self, at: SystemTime) -> NewMessage {
         let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.change(|built| built.deliver_at_ms = Some(whole_ms(since)))
+        self.deliver_at_ms = Some(whole_ms(since));
+        self
     }
 
     /// Sets its priority among keys, 1 to 10 (MSG-7). Not carried out by this version: a message that has it is refused
     /// when it is produced.
-    pub fn priority(self, priority: u8) -> Message {
-        self.change(|built| built.priority = Some(priority))
+    pub fn priority(mut self, priority: u8) -> NewMessage {
+        self.priority = Some(priority);
+        self
     }
 
     /// Sets how long it is of use (MSG-7). Not carried out by this version: a message that has it is refused when it is
     /// produced.
-    pub fn ttl(self, ttl: Duration) -> Message {
-        self.change(|built| built.ttl_ms = Some(whole_ms(ttl)))
-    }
-
-    /// A message that was read becomes one that can be produced: same content, no position.
-    fn change(mut self, change: impl FnOnce(&mut Built)) -> Message {
-        if let Body::Read { delivery, .. } = &self.body {
-            self.body = Body::Built(Built {
-                id: Some(delivery.id().to_owned()),
-                key: delivery.key().map(<[u8]>::to_vec),
-                payload: delivery.payload().map(|_| delivery.payload_bytes()),
-                // What it was told is among its headers.
-                is_bytes: false,
-                headers: delivery.headers().map(|(name, value)| (name.to_owned(), value.to_vec())).collect(),
-                version: delivery.version(),
-                deliver_at_ms: delivery.deliver_at_ms(),
-                priority: delivery.priority(),
-                ttl_ms: delivery.ttl_ms(),
-            });
-        }
-        if let Body::Built(built) = &mut self.body {
-            change(built);
-        }
+    pub fn ttl(mut self, ttl: Duration) -> NewMessage {
+        self.ttl_ms = Some(whole_ms(ttl));
         self
     }
 
-    /// The topic.
-    pub fn get_topic(&self) -> &str {
+    pub(crate) fn topic(&self) -> &str {
         &self.topic
     }
 
-    /// The id; none on a message that was not given one and is not produced yet.
-    pub fn get_id(&self) -> Option<&str> {
-        match &self.body {
-            Body::Built(built) => built.id.as_deref(),
-            Body::Read { delivery, .. } => Some(delivery.id()),
-        }
-    }
-
-    /// The key.
-    pub fn get_key(&self) -> Option<&[u8]> {
-        match &self.body {
-            Body::Built(built) => built.key.as_deref(),
-            Body::Read { delivery, .. } => delivery.key(),
-        }
-    }
-
-    /// The key as text, with what is not UTF-8 replaced; empty without a key.
-    pub fn key_text(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(self.get_key().unwrap_or_default())
-    }
-
-    /// The payload; empty for a null.
-    pub fn get_payload(&self) -> &[u8] {
-        match &self.body {
-            Body::Built(built) => built.payload.as_deref().unwrap_or_default(),
-            Body::Read { delivery, .. } => delivery.payload().unwrap_or_default(),
-        }
-    }
-
-    /// True if the payload is a null, which is not the same as an empty one.
-    pub fn is_null(&self) -> bool {
-        match &self.body {
-            Body::Built(built) => built.payload.is_none(),
-            Body::Read { delivery, .. } => delivery.payload().is_none(),
-        }
-    }
-
-    /// Reads the payload as JSON.
-    pub fn parse<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        serde_json::from_slice(self.get_payload())
-    }
-
-    /// Headers in their order.
-    pub fn get_headers(&self) -> Vec<(&str, &[u8])> {
-        match &self.body {
-            Body::Built(built) => built.headers.iter().map(|(n, v)| (n.as_str(), v.as_slice())).collect(),
-            Body::Read { delivery, .. } => delivery.headers().collect(),
-        }
-    }
-
-    /// The version of the key.
-    pub fn get_version(&self) -> Option<u64> {
-        match &self.body {
-            Body::Built(built) => built.version,
-            Body::Read { delivery, .. } => delivery.version(),
-        }
-    }
-
-    /// When it is due, if it was not to run at once.
-    pub fn get_deliver_at(&self) -> Option<SystemTime> {
-        // What is beyond the system's clock, some 292 billion years from now, is not told from what has no time.
-        let due = |ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms));
-        self.deliver_at_ms().and_then(due)
-    }
-
-    /// Its priority among keys, 1 to 10; 5 unless it was given one.
-    pub fn get_priority(&self) -> u8 {
-        self.own_priority().unwrap_or(PRIORITY)
-    }
-
-    /// How long after its append time it is of use, if that has an end.
-    pub fn get_ttl(&self) -> Option<Duration> {
-        self.ttl_ms().map(Duration::from_millis)
-    }
-
-    fn deliver_at_ms(&self) -> Option<u64> {
-        match &self.body {
-            Body::Built(built) => built.deliver_at_ms,
-            Body::Read { delivery, .. } => delivery.deliver_at_ms(),
-        }
-    }
-
-    fn own_priority(&self) -> Option<u8> {
-        match &self.body {
-            Body::Built(built) => built.priority,
-            Body::Read { delivery, .. } => delivery.priority(),
-        }
-    }
-
-    fn ttl_ms(&self) -> Option<u64> {
-        match &self.body {
-            Body::Built(built) => built.ttl_ms,
-            Body::Read { delivery, .. } => delivery.ttl_ms(),
-        }
-    }
-
-    /// Where it was read; none on a message that is yet to be produced.
-    pub fn delivery(&self) -> Option<&Delivery> {
-        match &self.body {
-            Body::Built(_) => None,
-            Body::Read { delivery, .. } => Some(delivery),
-        }
-    }
-
-    /// Which attempt this is, from 1; 0 on a message that was not read.
-    pub fn attempt(&self) -> u32 {
-        match &self.body {
-            Body::Built(_) => 0,
-            Body::Read { attempt, .. } => *attempt,
-        }
+    pub(crate) fn own_id(&self) -> Option<&str> {
+        self.id.as_deref()
     }
 
     /// Lends the message as a draft with `id` (its own, or one made for it).
     pub(crate) fn with_draft<T>(&self, id: &str, now_ms: u64, use_it: impl FnOnce(&Draft<'_>) -> T) -> T {
-        let mut headers = self.get_headers();
-        let is_bytes = matches!(&self.body, Body::Built(built) if built.is_bytes);
-        if is_bytes && !headers.iter().any(|(name, _)| is_content_type(name)) {
+        let mut headers: Vec<(&str, &[u8])> =
+            self.headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect();
+        if self.is_bytes && !headers.iter().any(|(name, _)| is_content_type(name)) {
             headers.push((CONTENT_TYPE, OCTET_STREAM.as_bytes()));
         }
         use_it(&Draft {
             id,
-            key: self.get_key(),
-            payload: (!self.is_null()).then(|| self.get_payload()),
+            key: self.key.as_deref(),
+            payload: self.payload.as_deref(),
             headers: &headers,
-            version: self.get_version(),
+            version: self.version,
             produced_ms: now_ms,
             appended_ms: None,
-            deliver_at_ms: self.deliver_at_ms(),
-            priority: self.own_priority(),
-            ttl_ms: self.ttl_ms(),
+            deliver_at_ms: self.deliver_at_ms,
+            priority: self.priority,
+            ttl_ms: self.ttl_ms,
         })
     }
 }
@@ -278,7 +256,7 @@ fn whole_ms(span: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    fn headers(message: &Message) -> Vec<(String, Vec<u8>)> {
+    fn headers(message: &NewMessage) -> Vec<(String, Vec<u8>)> {
         message.with_draft("m", 0, |draft| {
             draft.headers.iter().map(|(name, value)| ((*name).to_owned(), value.to_vec())).collect()
         })
@@ -288,13 +266,13 @@ mod tests {
     #[test]
     fn bytes_get_a_content_type_and_json_gets_none() {
         let octets = (CONTENT_TYPE.to_owned(), OCTET_STREAM.as_bytes().to_vec());
-        let bytes = Message::new("t").payload("{}").header("a", "b");
+        let bytes = Message::to("t").payload("{}").header("a", "b");
         assert_eq!(headers(&bytes), [("a".to_owned(), b"b".to_vec()), octets]);
-        let own = Message::new("t").header("Content-Type", "text/csv").payload("1,2");
+        let own = Message::to("t").header("Content-Type", "text/csv").payload("1,2");
         assert_eq!(headers(&own), [("Content-Type".to_owned(), b"text/csv".to_vec())]);
-        let json = |message: Message| headers(&message.json(&1).expect("JSON"));
-        assert_eq!(json(Message::new("t")), []);
-        assert_eq!(json(Message::new("t").payload("bytes at first")), []);
-        assert_eq!(headers(&Message::new("t").key("without a payload")), []);
+        let json = |message: NewMessage| headers(&message.json(&1).expect("JSON"));
+        assert_eq!(json(Message::to("t")), []);
+        assert_eq!(json(Message::to("t").payload("bytes at first")), []);
+        assert_eq!(headers(&Message::to("t").key("without a payload")), []);
     }
 }

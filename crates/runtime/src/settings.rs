@@ -43,7 +43,7 @@ pub struct Settings {
     pub bounds: keylane_core::owner::Bounds,
     /// Flaws that a test puts back.
     #[cfg(feature = "flaws")]
-    pub flaws: crate::Flaws,
+    pub flaws: crate::flaws::Flaws,
 }
 
 /// The longest time-out taken; longer ones are as good as none, and would overflow a clock.

@@ -5,8 +5,7 @@ mod wait;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use keylane::clock::Clock;
-use keylane::tasks::Tasks;
+use keylane::raw::{Clock, Tasks};
 use keylane::{Keylane, Message, Outcome};
 use keylane_broker::{Broker, MemoryBroker};
 use wait::until;
@@ -28,7 +27,7 @@ async fn open_and_close(drains: bool) -> Weak<dyn Broker> {
         async { Outcome::Done }
     });
     let pipeline = builder.start().await.expect("starts");
-    keylane.produce(Message::new("orders").key("k").payload("x")).await.expect("produced");
+    keylane.produce(Message::to("orders").key("k").payload("x")).await.expect("produced");
     until("it was handled", || handled.load(Ordering::SeqCst) == 1).await;
     if drains {
         pipeline.drain().await.expect("drained");

@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use keylane::clock::Clock;
+use keylane::raw::{Clock, Draft, Tasks};
 use keylane::status::{LaneSort, PartitionState};
-use keylane::tasks::Tasks;
-use keylane::{Draft, Keylane, Message, Outcome, Pipeline, Settings};
+use keylane::{Keylane, Message, Outcome, Pipeline, Settings};
 use keylane_broker::MemoryBroker;
 use tokio::sync::Semaphore;
 use wait::until;
@@ -66,7 +65,7 @@ async fn a_handler_that_blocks_its_thread_stops_only_its_own_key() {
         .handle(move |message: Message| {
             let (log, shut) = (Arc::clone(&log), Arc::clone(&shut));
             async move {
-                let payload = String::from_utf8_lossy(message.get_payload()).into_owned();
+                let payload = String::from_utf8_lossy(message.payload()).into_owned();
                 if payload.starts_with("block") {
                     shut.wait();
                 }
@@ -79,10 +78,10 @@ async fn a_handler_that_blocks_its_thread_stops_only_its_own_key() {
     // More than the three after which every attempt goes to a thread of its own.
     for n in 0..6 {
         let key = format!("blocked{n}");
-        keylane.produce(Message::new("t").key(&key).payload(format!("block{n}"))).await.expect("produced");
-        keylane.produce(Message::new("t").key(&key).payload(format!("next{n}"))).await.expect("produced");
+        keylane.produce(Message::to("t").key(&key).payload(format!("block{n}"))).await.expect("produced");
+        keylane.produce(Message::to("t").key(&key).payload(format!("next{n}"))).await.expect("produced");
         for m in 0..20 {
-            let message = Message::new("t").key(format!("free{m}")).payload(format!("{n}-{m}"));
+            let message = Message::to("t").key(format!("free{m}")).payload(format!("{n}-{m}"));
             keylane.produce(message).await.expect("produced");
         }
         until("the others", || seen.lock().expect("free").len() == 20 * (n + 1)).await;
@@ -112,7 +111,7 @@ async fn blocks_at(door: &Arc<Door>, keylane: &Keylane, settings: Settings) -> (
         .handle(move |message: Message| {
             let (count, shut) = (Arc::clone(&count), Arc::clone(&shut));
             async move {
-                if message.get_payload().starts_with(b"block") {
+                if message.payload().starts_with(b"block") {
                     shut.wait();
                 }
                 tokio::task::yield_now().await;
@@ -127,7 +126,7 @@ async fn blocks_at(door: &Arc<Door>, keylane: &Keylane, settings: Settings) -> (
 
 async fn produce(keylane: &Keylane, what: &str, count: usize) {
     for n in 0..count {
-        let message = Message::new("t").key(format!("{what}{n}")).payload(what.to_owned());
+        let message = Message::to("t").key(format!("{what}{n}")).payload(what.to_owned());
         keylane.produce(message).await.expect("produced");
     }
 }
@@ -379,7 +378,7 @@ async fn drops_at(
         .handle(move |message: Message| {
             let (log, guard) = (Arc::clone(&log), Guard(Arc::clone(&shut), Arc::clone(&count)));
             async move {
-                let what = String::from_utf8_lossy(message.get_payload()).into_owned();
+                let what = String::from_utf8_lossy(message.payload()).into_owned();
                 match what.starts_with("block") && message.attempt() == 1 {
                     true => {
                         std::future::pending::<()>().await;
@@ -406,8 +405,8 @@ async fn a_handler_that_blocks_when_it_is_dropped_stops_only_its_own_key() {
     let (pipeline, dropping, handled) = drops_at(&door, &keylane, Duration::from_millis(100)).await;
     for n in 0..6 {
         let key = format!("blocked{n}");
-        keylane.produce(Message::new("t").key(&key).payload(format!("block{n}"))).await.expect("produced");
-        keylane.produce(Message::new("t").key(&key).payload(format!("next{n}"))).await.expect("produced");
+        keylane.produce(Message::to("t").key(&key).payload(format!("block{n}"))).await.expect("produced");
+        keylane.produce(Message::to("t").key(&key).payload(format!("next{n}"))).await.expect("produced");
         until("it is dropped", || dropping.load(Ordering::SeqCst) == n + 1).await;
         produce(&keylane, "free", 20).await;
         until("the others", || handled.lock().expect("free").len() == 20 * (n + 1)).await;
@@ -433,8 +432,7 @@ async fn handlers_of_a_lost_partition_that_block_when_they_are_dropped_stop_nobo
     let door = Arc::new(Door::default());
     let (pipeline, dropping, handled) = drops_at(&door, &keylane, Duration::from_secs(600)).await;
     let key = "block";
-    let lost =
-        keylane.produce(Message::new("t").key(key).payload("block")).await.expect("produced").partition;
+    let lost = keylane.produce(Message::to("t").key(key).payload("block")).await.expect("produced").partition;
     owned(&pipeline).await;
     until("it runs", || pipeline.seen().in_flight == 1).await;
     cluster.by_hand("t", "t");
@@ -444,7 +442,7 @@ async fn handlers_of_a_lost_partition_that_block_when_they_are_dropped_stop_nobo
         keylane_core::partition_of(key.as_bytes(), pipeline.seen().partitions.len() as u32) != lost
     });
     for key in others.take(20) {
-        keylane.produce(Message::new("t").key(key).payload("free")).await.expect("produced");
+        keylane.produce(Message::to("t").key(key).payload("free")).await.expect("produced");
     }
     until("the others", || handled.lock().expect("free").len() == 20).await;
     door.open();
@@ -474,7 +472,7 @@ async fn a_handler_that_takes_too_long_is_dropped_and_tried_again() {
         .start()
         .await
         .expect("starts");
-    keylane.produce(Message::new("t").key("k").payload("x")).await.expect("produced");
+    keylane.produce(Message::to("t").key("k").payload("x")).await.expect("produced");
     until("three attempts", || attempts.load(Ordering::SeqCst) == 3).await;
     pipeline.drain().await.expect("drained");
     let status = pipeline.status().await.expect("answers");
@@ -501,8 +499,8 @@ async fn concurrency_is_used_up_and_never_exceeded() {
             async move {
                 let at_once = now.fetch_add(1, Ordering::SeqCst) + 1;
                 max.fetch_max(at_once, Ordering::SeqCst);
-                if message.get_key().is_none() {
-                    let n = String::from_utf8_lossy(message.get_payload()).parse().expect("a number");
+                if message.key().is_none() {
+                    let n = String::from_utf8_lossy(message.payload()).parse().expect("a number");
                     without.lock().expect("free").insert(n);
                 }
                 gate.acquire().await.expect("open").forget();
@@ -513,11 +511,11 @@ async fn concurrency_is_used_up_and_never_exceeded() {
         .await
         .expect("starts");
     for n in 0..40 {
-        keylane.produce(Message::new("t").payload(n.to_string())).await.expect("produced");
+        keylane.produce(Message::to("t").payload(n.to_string())).await.expect("produced");
     }
     until("half are keyless", || running.load(Ordering::SeqCst) == 4).await;
     for n in 0..40 {
-        keylane.produce(Message::new("t").key(format!("k{n}")).payload("0")).await.expect("produced");
+        keylane.produce(Message::to("t").key(format!("k{n}")).payload("0")).await.expect("produced");
     }
     until("all are used", || running.load(Ordering::SeqCst) == 8).await;
     assert_eq!(keyless.lock().expect("free").len(), 4);
@@ -540,7 +538,7 @@ async fn one_permit_goes_round_among_busy_shards() {
     let gate = Arc::new(Semaphore::new(0));
     let (log, opens) = (Arc::clone(&seen), Arc::clone(&gate));
     for n in 0..MESSAGES {
-        keylane.producer().send(Message::new("t").key(format!("k{n}")).payload("x")).await.expect("sent");
+        keylane.producer().send(Message::to("t").key(format!("k{n}")).payload("x")).await.expect("sent");
     }
     let pipeline = keylane
         .pipeline("t")
@@ -550,7 +548,7 @@ async fn one_permit_goes_round_among_busy_shards() {
             async move {
                 drop(opens.acquire().await.expect("open"));
                 tokio::task::yield_now().await;
-                let partition = message.delivery().expect("it was read").partition();
+                let partition = message.delivery().partition();
                 // Partitions go to shards in turn.
                 log.lock().expect("free").push(partition % 2);
             }
@@ -577,8 +575,7 @@ async fn a_flooded_partition_leaves_the_others_their_turn() {
     let cluster = MemoryBroker::new(1, || 0);
     let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
     let flood = "flood";
-    let flooded =
-        keylane.produce(Message::new("t").key(flood).payload("x")).await.expect("durable").partition;
+    let flooded = keylane.produce(Message::to("t").key(flood).payload("x")).await.expect("durable").partition;
     let quiet = (0..)
         .map(|n| format!("quiet{n}"))
         .find(|key| keylane_core::partition_of(key.as_bytes(), 4) != flooded)
@@ -593,7 +590,7 @@ async fn a_flooded_partition_leaves_the_others_their_turn() {
         .pipeline("t")
         .settings(one_shard())
         .handle(move |message: Message| {
-            match message.get_key() == Some(flood.as_bytes()) {
+            match message.key() == Some(flood.as_bytes()) {
                 true if counts.load(Ordering::SeqCst) => drop(count.fetch_add(1, Ordering::SeqCst)),
                 true => {}
                 false => *found.lock().expect("free") = Some(count.load(Ordering::SeqCst)),

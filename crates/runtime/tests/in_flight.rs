@@ -6,8 +6,7 @@ use std::task::Poll;
 
 use async_trait::async_trait;
 use futures_util::poll;
-use keylane::clock::Clock;
-use keylane::tasks::Tasks;
+use keylane::raw::{Clock, Tasks};
 use keylane::{Keylane, Message, WhenFull};
 use keylane_broker::{
     Broker, BrokerError, Commit, Ends, Journal, JournalName, Membership, MemoryBroker, ProduceError, Reader,
@@ -106,7 +105,7 @@ async fn callers_who_give_up_do_not_make_room_for_what_the_broker_still_holds() 
     let mut refused = 0;
     for _ in 0..200 {
         let before = holds.load(Ordering::SeqCst);
-        let mut call = Box::pin(producer.produce(Message::new("orders").key("k").payload(payload.clone())));
+        let mut call = Box::pin(producer.produce(Message::to("orders").key("k").payload(payload.clone())));
         // Until the broker has it, or it is refused.
         loop {
             match poll!(&mut call) {
@@ -129,5 +128,5 @@ async fn callers_who_give_up_do_not_make_room_for_what_the_broker_still_holds() 
         tokio::task::yield_now().await;
     }
     assert_eq!((holds.load(Ordering::SeqCst), producer.backlog().bytes), (0, 0), "all is given back");
-    keylane.produce(Message::new("orders").key("k").payload("after")).await.expect("there is room");
+    keylane.produce(Message::to("orders").key("k").payload("after")).await.expect("there is room");
 }

@@ -7,9 +7,8 @@ mod wait;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use keylane::clock::Clock;
 use keylane::outbox::{OutboxOptions, OutboxRelay, OutboxStatus, ddl};
-use keylane::tasks::Tasks;
+use keylane::raw::{Clock, Tasks};
 use keylane::{Config, Keylane, Message, SpillOptions, TopicSpec};
 use keylane_broker::MemoryBroker;
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
@@ -141,7 +140,7 @@ async fn a_row_does_not_overtake_what_waits_in_the_spill() {
     let (far, keylane) = far().await;
     let shop = Shop::new().await;
     far.cut_off("here");
-    let receipt = keylane.produce(Message::new("t").key("k").payload("before")).await.expect("spilled");
+    let receipt = keylane.produce(Message::to("t").key("k").payload("before")).await.expect("spilled");
     assert!(receipt.is_spilled());
     shop.write(&[("k", "row")]).await;
     let (relay, status) = shop.relay(&keylane);
@@ -161,7 +160,7 @@ async fn a_row_behind_a_refused_message_of_its_key_blocks_its_key_alone() {
     let (far, keylane) = far().await;
     let shop = Shop::new().await;
     far.cut_off("here");
-    let large = Message::new("t").key("k").payload("x".repeat(600));
+    let large = Message::to("t").key("k").payload("x".repeat(600));
     assert!(keylane.produce(large).await.expect("spilled").is_spilled());
     far.delete_topic("t");
     let smaller = TopicSpec { message_bytes_max: 300, ..one_partition() };

@@ -6,9 +6,8 @@ mod wait;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use keylane::clock::Clock;
+use keylane::raw::{Clock, TaskKind, Tasks};
 use keylane::status::PartitionState;
-use keylane::tasks::{TaskKind, Tasks};
 use keylane::{Keylane, Message, Pipeline, SpillOptions};
 use keylane_broker::MemoryBroker;
 use wait::until;
@@ -31,7 +30,7 @@ impl World {
         let pipeline = keylane
             .pipeline("t")
             .handle(move |message: Message| {
-                let payload = String::from_utf8_lossy(message.get_payload()).into_owned();
+                let payload = String::from_utf8_lossy(message.payload()).into_owned();
                 let log = Arc::clone(&log);
                 async move {
                     tokio::task::yield_now().await;
@@ -49,7 +48,7 @@ impl World {
         let from = self.produced;
         self.produced += 40;
         for n in from..self.produced {
-            let message = Message::new("t").key(format!("k{}", n % 20)).payload(n.to_string());
+            let message = Message::to("t").key(format!("k{}", n % 20)).payload(n.to_string());
             self.keylane.produce(message).await.expect("produced");
         }
         let seen = Arc::clone(&self.seen);
@@ -67,7 +66,7 @@ impl World {
         self.tasks.strike(kind);
         if kind == TaskKind::Reader {
             // It moves when there is something to read.
-            self.keylane.produce(Message::new("t").key("k").payload("x")).await.expect("produced");
+            self.keylane.produce(Message::to("t").key("k").payload("x")).await.expect("produced");
         }
         until("it ended", || self.ended(kind) == 1).await;
         self.goes_on().await;
@@ -145,5 +144,5 @@ async fn tasks_of_the_spill_begin_anew() {
             until("it ended", || ended(kind) == times).await;
         }
     }
-    keylane.produce(Message::new("t").key("k").payload("x")).await.expect("produced");
+    keylane.produce(Message::to("t").key("k").payload("x")).await.expect("produced");
 }

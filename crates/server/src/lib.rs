@@ -20,8 +20,6 @@ mod ingest;
 mod serve;
 
 pub use config::is_name;
-pub use config::{
-    BrokerConfig, Config, ConfigError, Environment, HandlerConfig, PipelineConfig, TokenConfig,
-};
+pub use config::{Config, ConfigError, Environment, HandlerConfig, PipelineConfig, TokenConfig};
 pub use http::{Role, hash_token, is_token, new_token};
 pub use serve::{ServeError, Server, serve};

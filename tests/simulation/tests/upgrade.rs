@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use keylane::clock::Clock;
+use keylane::raw::{Clock, Tasks};
 use keylane::status::PartitionState;
-use keylane::tasks::{Gate, Tasks};
-use keylane::{Attempt, Error, Flaws, Handler, Keylane, Message, Outcome, Pipeline, Settings};
+use keylane::testing::{Flaws, Gate};
+use keylane::{Attempt, Error, Handler, Keylane, Message, Outcome, Pipeline, Settings};
 use keylane_broker::testing::memory::Landed;
 use keylane_broker::{LogKind, MemoryBroker, TopicSpec};
 use keylane_core::journal::FORMAT;
@@ -139,7 +139,7 @@ impl World {
         for _ in 0..count {
             let key = format!("k{}", random.between(0, KEYS - 1));
             let number = self.sent.entry(key.clone()).or_default();
-            let message = Message::new(TOPIC).key(key.as_str()).id(format!("{key}-{number}")).payload("x");
+            let message = Message::to(TOPIC).key(key.as_str()).id(format!("{key}-{number}")).payload("x");
             *number += 1;
             self.producer.produce(message).await.expect("durable");
         }

@@ -4,9 +4,10 @@
 use std::path::PathBuf;
 
 use futures_util::future::join_all;
+use keylane::BrokerChoice;
 use keylane::{Compression, TopicSpec};
 use keylane_server::Config;
-use keylane_server::config::{BrokerConfig, HandlerConfig};
+use keylane_server::config::HandlerConfig;
 use reqwest::Url;
 use serde::Serialize;
 
@@ -92,9 +93,8 @@ impl Plan {
             profile: config.profile.name(),
             listen: config.server.listen.to_string(),
             broker: match &config.broker {
-                BrokerConfig::Embedded => "embedded".to_owned(),
-                BrokerConfig::Kafka(options) => format!("kafka at {}", options.brokers),
-                _ => "of a kind that this command does not know".to_owned(),
+                BrokerChoice::Embedded => "embedded".to_owned(),
+                BrokerChoice::Kafka(options) => format!("kafka at {}", options.brokers),
             },
             data: config.data.clone(),
             tokens: config.server.tokens.iter().map(|token| token.name.clone()).collect(),

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
 
 use super::Engine;
-use super::lane::{LANES_CAP, Lane, LaneHash, LaneId, LaneState};
+use super::lane::{LANES_CAP, Lane, LaneId, LaneKey, LaneState};
 
 /// Lists no longer than this are not worth giving back.
 pub(super) const LIST_KEPT: usize = 1024;
@@ -41,16 +41,21 @@ impl Engine {
         gone
     }
 
-    /// The number of the lane with that hash, made if need be; for keyless messages always a new one.
+    /// The number of the lane with that key, made if need be; for keyless messages always a new one.
     #[inline]
-    pub(super) fn lane_for(&mut self, hash: Option<LaneHash>, partition: u32, now: u64) -> u32 {
-        match hash.and_then(|hash| self.number_of(hash)) {
-            Some(number) => number,
-            None => self.make(hash, partition, now),
-        }
+    pub(super) fn lane_for(&mut self, key: LaneKey, partition: u32, now: u64) -> u32 {
+        let found = match key {
+            LaneKey::Ordered(hash) => self.number_of(hash),
+            LaneKey::Unordered => None,
+        };
+        found.unwrap_or_else(|| self.make(key, partition, now))
     }
 
-    fn make(&mut self, hash: Option<LaneHash>, partition: u32, now: u64) -> u32 {
+    fn make(&mut self, key: LaneKey, partition: u32, now: u64) -> u32 {
+        let hash = match key {
+            LaneKey::Ordered(hash) => Some(hash.hash),
+            LaneKey::Unordered => None,
+        };
         if hash.is_some() {
             while self.table.len() >= self.settings.lanes_max {
                 match self.look_at_longest_idle(u64::MAX) {
@@ -64,11 +69,11 @@ impl Engine {
         let number = self.lanes.next_index();
         self.born += 1;
         let id = LaneId::new(self.born, number);
-        self.lanes.insert(Lane::new(id, hash.map_or(0, |hash| hash.hash), partition, hash.is_some(), now));
+        self.lanes.insert(Lane::new(id, hash.unwrap_or(0), partition, hash.is_some(), now));
         self.link(number, partition);
         self.tally[LaneState::Idle as usize] += 1;
         if let Some(hash) = hash {
-            self.table.insert(hash.hash, number);
+            self.table.insert(hash, number);
         }
         number
     }

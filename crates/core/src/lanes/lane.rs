@@ -39,7 +39,16 @@ impl LaneId {
     }
 }
 
-/// Which lane a delivery belongs to. Two keys with one hash share a lane: they only wait for each other.
+/// Which lane a message belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaneKey {
+    /// That of its key, or of its whole partition.
+    Ordered(LaneHash),
+    /// No lane that it shares with others: nothing orders it.
+    Unordered,
+}
+
+/// Names the lane of a key. Two keys with one hash share a lane: they only wait for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneHash {
     pub(super) hash: u64,

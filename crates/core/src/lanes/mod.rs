@@ -46,7 +46,7 @@ pub use settings::Flaws;
 pub use held_lane::{Arrival, HeldLane, HoldState, HoldView};
 pub use hold::{Place, Turn, walk};
 pub use intake::{Bounds, Intake, Load};
-pub use lane::{LaneHash, LaneId, LaneState};
+pub use lane::{LaneHash, LaneId, LaneKey, LaneState};
 pub use partitions::Left;
 pub use retry::{RETRY_AFTER_MS_MAX, Retry, RetryPolicy};
 pub use settings::{Order, Settings};
@@ -158,25 +158,25 @@ impl Engine {
         Engine { flaws, ..Engine::new(settings) }
     }
 
-    /// The lane of a delivery; `None` if nothing orders it.
+    /// The lane of a message.
     #[inline]
-    pub fn lane_hash(&self, partition: u32, key: Option<&[u8]>) -> Option<LaneHash> {
-        let key = match self.settings.order {
-            Order::Key => key?,
-            Order::Partition => &[],
-            Order::None => return None,
+    pub fn lane_key(&self, partition: u32, key: Option<&[u8]>) -> LaneKey {
+        let key = match (self.settings.order, key) {
+            (Order::Key, Some(key)) => key,
+            (Order::Partition, _) => &[],
+            (Order::Key, None) | (Order::None, _) => return LaneKey::Unordered,
         };
         let mut hasher = self.hasher.build_hasher();
         hasher.write(key);
         // Equal keys of two partitions only need to lie apart: they are told apart by the partition itself.
         let apart = u64::from(partition).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Some(LaneHash { hash: hasher.finish() ^ apart, partition })
+        LaneKey::Ordered(LaneHash { hash: hasher.finish() ^ apart, partition })
     }
 
     /// What is to be done with the next delivery of that lane. Changes nothing. Not asked for a partition that is held.
     #[inline]
-    pub fn verdict(&self, lane: Option<LaneHash>) -> Verdict {
-        let Some(hash) = lane else {
+    pub fn verdict(&self, lane: LaneKey) -> Verdict {
+        let LaneKey::Ordered(hash) = lane else {
             return self.keyless_verdict();
         };
         match self.find(hash) {
@@ -200,11 +200,11 @@ impl Engine {
     }
 
     /// True once a lane that was full has emptied to half, so that reading does not stop and go with every message.
-    pub fn has_room(&self, lane: Option<LaneHash>) -> bool {
+    pub fn has_room(&self, lane: LaneKey) -> bool {
         let half = self.settings.lane_capacity / 2;
         match lane {
-            None => self.anonymous() < LANES_CAP,
-            Some(hash) => match self.find(hash) {
+            LaneKey::Unordered => self.anonymous() < LANES_CAP,
+            LaneKey::Ordered(hash) => match self.find(hash) {
                 Some(lane) => lane.queue.depth <= half,
                 None => self.lane_can_be_made(),
             },
@@ -214,7 +214,7 @@ impl Engine {
     /// An attempt that was allowed to `Run` did not end as done at its first poll: from here on it has a lane, and
     /// the lane is busy.
     #[inline]
-    pub fn began(&mut self, lane: Option<LaneHash>, partition: u32, now: u64) -> LaneId {
+    pub fn began(&mut self, lane: LaneKey, partition: u32, now: u64) -> LaneId {
         let number = self.lane_for(lane, partition, now);
         let lane = self.lanes.get(number).expect("just found or made");
         assert_eq!(lane.state(), LaneState::Idle, "a second attempt began in a lane");
@@ -223,8 +223,8 @@ impl Engine {
 
     /// Queues a delivery behind what its lane has. Not after `Full`.
     #[inline]
-    pub fn queue(&mut self, lane: Option<LaneHash>, delivery: Delivery, now: u64) {
-        if lane.is_none() {
+    pub fn queue(&mut self, lane: LaneKey, delivery: Delivery, now: u64) {
+        if lane == LaneKey::Unordered {
             return self.queue_keyless(delivery);
         }
         let number = self.lane_for(lane, delivery.partition(), now);

@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 
-use super::lane::{LANES_CAP, LaneId, LaneState};
+use super::lane::{LANES_CAP, LaneId, LaneKey, LaneState};
 use super::{Engine, Ready};
 
 impl Engine {
@@ -56,7 +56,7 @@ impl Engine {
             return None;
         }
         let delivery = self.unqueue_keyless()?;
-        let lane = self.began(None, delivery.partition(), now);
+        let lane = self.began(LaneKey::Unordered, delivery.partition(), now);
         Some(Ready { lane, delivery, attempt: 1 })
     }
 

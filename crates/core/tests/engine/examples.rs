@@ -1,6 +1,6 @@
 //! Single rules, by example.
 
-use keylane_core::{Engine, LaneState, Order, Ready, Settings, Verdict};
+use keylane_core::{Engine, LaneKey, LaneState, Order, Ready, Settings, Verdict};
 
 use crate::world::delivery;
 
@@ -17,7 +17,7 @@ fn read(
     now: u64,
 ) -> Option<keylane_core::LaneId> {
     let message = delivery(key, partition, position);
-    let hash = engine.lane_hash(message.partition(), message.key());
+    let hash = engine.lane_key(message.partition(), message.key());
     match engine.verdict(hash) {
         Verdict::Run => Some(engine.began(hash, partition, now)),
         Verdict::Queue => {
@@ -120,7 +120,7 @@ fn a_backlog_of_keyless_messages_never_fills_a_lane() {
         read(&mut engine, 0, 0, position, 0);
     }
     assert_eq!(engine.counts().keyless_queued, 998);
-    assert!(engine.has_room(None));
+    assert!(engine.has_room(LaneKey::Unordered));
     assert!(read(&mut engine, 5, 0, 1_000, 0).is_some(), "a key runs at once");
 }
 
@@ -209,7 +209,7 @@ fn lanes_of_two_partitions_are_never_one() {
 fn keys_that_collide_share_a_lane() {
     let mut engine = engine(Order::Key);
     let first = delivery(5, 0, 1);
-    let hash = engine.lane_hash(first.partition(), first.key());
+    let hash = engine.lane_key(first.partition(), first.key());
     let lane = engine.began(hash, 0, 0);
     assert_eq!(engine.verdict(hash), Verdict::Queue);
     engine.queue(hash, delivery(6, 0, 2), 0);

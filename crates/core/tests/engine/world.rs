@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::BytesMut;
 use keylane_core::{
-    Counts, Delivery, Draft, Engine, LaneHash, LaneId, Order, Ready, RetryPolicy, Settings, Verdict,
+    Counts, Delivery, Draft, Engine, LaneId, LaneKey, Order, Ready, RetryPolicy, Settings, Verdict,
 };
 
 /// How an attempt ends, or that it does not yet.
@@ -241,7 +241,7 @@ impl World {
             let Some(message) = self.kept.get(&partition).filter(|_| !self.held.contains(&partition)) else {
                 continue;
             };
-            let hash = self.engine.lane_hash(message.delivery.partition(), message.delivery.key());
+            let hash = self.engine.lane_key(message.delivery.partition(), message.delivery.key());
             if self.engine.has_room(hash) {
                 self.detail(self.engine.verdict(hash) != Verdict::Full, "room was promised")?;
                 let message = self.kept.remove(&partition).expect("just seen");
@@ -255,8 +255,8 @@ impl World {
     }
 
     fn take_in(&mut self, message: Message, end: End, permit: bool) -> Result<(), String> {
-        let hash = self.engine.lane_hash(message.delivery.partition(), message.delivery.key());
-        check(hash.is_some() == message.lane.is_some(), "who has a lane")?;
+        let hash = self.engine.lane_key(message.delivery.partition(), message.delivery.key());
+        check((hash != LaneKey::Unordered) == message.lane.is_some(), "who has a lane")?;
         let (real, want) = (self.engine.verdict(hash), self.verdict(message.lane));
         self.detail(real == want, &format!("verdict {real:?}, should be {want:?}"))?;
         match real {
@@ -282,7 +282,7 @@ impl World {
     }
 
     /// First poll inline: what is done at once leaves no trace.
-    fn run_at_once(&mut self, hash: Option<LaneHash>, message: Message, end: End) -> Result<(), String> {
+    fn run_at_once(&mut self, hash: LaneKey, message: Message, end: End) -> Result<(), String> {
         self.starts(&message)?;
         if matches!(end, End::Done) {
             return self.decided(&message);

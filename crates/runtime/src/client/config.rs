@@ -6,6 +6,7 @@ use keylane_broker::TopicSpec;
 
 #[cfg(feature = "kafka")]
 use super::KafkaOptions;
+pub use super::open::BrokerChoice;
 use crate::produce::spill::SpillOptions;
 
 /// How Keylane is opened.
@@ -14,9 +15,8 @@ use crate::produce::spill::SpillOptions;
 pub struct Config {
     /// Folder of the embedded broker, and of the spill of any other.
     pub data: PathBuf,
-    /// A Kafka cluster, instead of the embedded broker.
-    #[cfg(feature = "kafka")]
-    pub kafka: Option<KafkaOptions>,
+    /// Where topics live.
+    pub broker: BrokerChoice,
     /// How the absence of a broker on another machine is bridged.
     pub spill: SpillOptions,
     /// Whether a topic is created by its first use. Without it, an unknown topic is an error.
@@ -28,10 +28,14 @@ pub struct Config {
 impl Config {
     /// The embedded broker in `data`; topics are created by first use.
     pub fn embedded(data: impl Into<PathBuf>) -> Config {
+        Config::on(BrokerChoice::Embedded, data)
+    }
+
+    /// That broker, with `data` as the folder of what this process keeps itself; topics are created by first use.
+    pub fn on(broker: BrokerChoice, data: impl Into<PathBuf>) -> Config {
         Config {
             data: data.into(),
-            #[cfg(feature = "kafka")]
-            kafka: None,
+            broker,
             spill: SpillOptions::default(),
             create_topics: true,
             new_topic: TopicSpec::default(),
@@ -41,7 +45,7 @@ impl Config {
     /// A Kafka cluster; topics are created by first use. What is produced while it is away is kept in `data`.
     #[cfg(feature = "kafka")]
     pub fn kafka(options: KafkaOptions, data: impl Into<PathBuf>) -> Config {
-        Config { kafka: Some(options), ..Config::embedded(data) }
+        Config::on(BrokerChoice::Kafka(Box::new(options)), data)
     }
 
     /// How the absence of a broker on another machine is bridged.

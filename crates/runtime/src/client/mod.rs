@@ -19,9 +19,10 @@ use crate::produce::{Producer, Target};
 use crate::shard::Pace;
 use crate::status::{LaneSort, Lanes, PipelineStatus, TopicStatus, TopicWarning};
 use crate::tasks::Tasks;
-use crate::{Error, Message, Receipt};
+use crate::{Error, NewMessage, Receipt};
 
-pub use config::Config;
+pub use config::{BrokerChoice, Config};
+use open::Opened;
 #[cfg(feature = "kafka")]
 pub use open::{KafkaJournals, KafkaOptions};
 pub(crate) use read::peek;
@@ -58,7 +59,7 @@ impl Keylane {
     /// Opens what `config` says.
     pub async fn open(config: Config) -> Result<Keylane, Error> {
         let (clock, tasks) = (Clock::system(), Tasks::default());
-        let (broker, log) = open::broker(&config).await?;
+        let Opened { broker, spill: log } = config.broker.open(&config.data).await?;
         let spill = match log {
             None => None,
             Some(log) => {
@@ -125,7 +126,7 @@ impl Keylane {
     }
 
     /// Sends a message and waits until it is durable. [`Keylane::producer`] has the other ways.
-    pub async fn produce(&self, message: Message) -> Result<Receipt, Error> {
+    pub async fn produce(&self, message: NewMessage) -> Result<Receipt, Error> {
         self.inner.producer.produce(message).await
     }
 

@@ -1,5 +1,6 @@
 //! The one place that knows brokers by name.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use keylane_broker::{Broker, Embedded, embedded};
@@ -7,28 +8,52 @@ use keylane_broker::{Broker, Embedded, embedded};
 #[cfg(feature = "kafka")]
 pub use keylane_broker::{KafkaJournals, KafkaOptions};
 
-use super::Config;
 use crate::Error;
 
 /// The folder of what waits for a broker on another machine, in the data folder.
 #[cfg(feature = "kafka")]
 const SPILL: &str = "spill";
 
-/// Opens the broker that `config` names, and a log of our own for what it does not take, if it is on another machine.
-pub(crate) async fn broker(config: &Config) -> Result<(Arc<dyn Broker>, Option<Arc<dyn Broker>>), Error> {
+/// Where topics live.
+#[derive(Debug, Clone, PartialEq)]
+pub enum BrokerChoice {
+    /// In the data folder of this process.
+    Embedded,
+    /// On a Kafka cluster.
     #[cfg(feature = "kafka")]
-    if let Some(options) = &config.kafka {
-        let mut small = embedded::Options::default();
-        // Little is kept, and for a short time: what is drained is to be freed soon.
-        (small.segment_bytes, small.journal_segment_bytes, small.tail_bytes) = (16 << 20, 1 << 20, 1 << 20);
-        let options = KafkaOptions { node: super::node_name(), ..options.clone() };
-        let kafka = keylane_broker::Kafka::open(options)?;
-        return Ok((Arc::new(kafka), Some(embedded(&config.data.join(SPILL), small).await?)));
-    }
-    Ok((embedded(&config.data, embedded::Options::default()).await?, None))
+    Kafka(Box<KafkaOptions>),
 }
 
-async fn embedded(folder: &std::path::Path, options: embedded::Options) -> Result<Arc<dyn Broker>, Error> {
+/// A broker that was opened.
+pub(crate) struct Opened {
+    pub(crate) broker: Arc<dyn Broker>,
+    /// A log in the data folder for what a broker on another machine does not take.
+    pub(crate) spill: Option<Arc<dyn Broker>>,
+}
+
+impl BrokerChoice {
+    /// Opens the broker; `data` is the folder of what this process keeps itself.
+    pub(crate) async fn open(&self, data: &Path) -> Result<Opened, Error> {
+        match self {
+            BrokerChoice::Embedded => {
+                let broker = embedded(data, embedded::Options::default()).await?;
+                Ok(Opened { broker, spill: None })
+            }
+            #[cfg(feature = "kafka")]
+            BrokerChoice::Kafka(options) => {
+                let options = KafkaOptions { node: super::node_name(), ..KafkaOptions::clone(options) };
+                let broker = Arc::new(keylane_broker::Kafka::open(options)?);
+                let mut small = embedded::Options::default();
+                // Little is kept, and for a short time: what is drained is to be freed soon.
+                (small.segment_bytes, small.journal_segment_bytes, small.tail_bytes) =
+                    (16 << 20, 1 << 20, 1 << 20);
+                Ok(Opened { broker, spill: Some(embedded(&data.join(SPILL), small).await?) })
+            }
+        }
+    }
+}
+
+async fn embedded(folder: &Path, options: embedded::Options) -> Result<Arc<dyn Broker>, Error> {
     // Reading a large log takes seconds: whoever else has this thread answers meanwhile.
     let opened = Embedded::open_elsewhere(folder.to_owned(), options).await;
     let why = |error: embedded::OpenError| Error::Open { folder: folder.to_owned(), why: error.to_string() };

@@ -14,6 +14,7 @@ mod follow;
 mod group;
 mod growth;
 mod journal;
+mod journal_client;
 mod mail;
 mod mirror;
 mod task;

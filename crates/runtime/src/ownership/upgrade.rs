@@ -6,14 +6,12 @@
 //! Kept: nothing is raised while any of these journals says that a node would be left behind. Journals whose command
 //! did not count, or that nobody came to, stay as they are; to ask again is safe.
 
-use std::sync::Arc;
-
-use keylane_broker::{Broker, BrokerError, Journal};
+use keylane_broker::BrokerError;
+use keylane_core::State;
 use keylane_core::journal::{Command, CommandKind};
-use keylane_core::{Record, Replay, State};
 use serde::Serialize;
 
-use super::growth::{append, command, journal_of, read_on};
+use super::journal_client::{JournalClient, command};
 use crate::pipeline::Subscription;
 use crate::{Error, Keylane};
 
@@ -34,10 +32,9 @@ pub struct Upgraded {
 }
 
 /// A journal that is to be raised.
-struct Behind {
+struct Behind<'a> {
     partition: u32,
-    journal: Arc<dyn Journal>,
-    replay: Replay,
+    journal: JournalClient<'a>,
     format: u8,
 }
 
@@ -81,13 +78,12 @@ impl Keylane {
 }
 
 /// The journals of a group with an older format than this version writes; an error if a node would be left behind.
-async fn look(at: &Subscription) -> Result<Vec<Behind>, Error> {
-    let (broker, newest): (&dyn Broker, u8) = (&*at.broker, at.flaws.format());
+async fn look(at: &Subscription) -> Result<Vec<Behind<'_>>, Error> {
+    let newest = at.flaws.format();
     let mut behind = Vec::new();
-    for partition in 0..broker.journals(&at.group, &at.topic).await?.unwrap_or(0) {
-        let journal = journal_of(broker, &at.group, &at.topic, partition).await?;
-        let mut replay = Replay::default();
-        let state = match read_on(at, &*journal, &mut replay).await {
+    for partition in 0..at.broker.journals(&at.group, &at.topic).await?.unwrap_or(0) {
+        let mut journal = JournalClient::open(at, partition).await?;
+        let state = match journal.read_on().await {
             Err(BrokerError::Stopped(why)) => return Err(refused(at, partition, &why)),
             read => read?,
         };
@@ -96,16 +92,15 @@ async fn look(at: &Subscription) -> Result<Vec<Behind>, Error> {
             continue;
         }
         check(at, partition, &state, newest)?;
-        behind.push(Behind { partition, journal, replay, format: state.format() });
+        behind.push(Behind { partition, journal, format: state.format() });
     }
     Ok(behind)
 }
 
-async fn raise(at: &Subscription, behind: Behind, to: u8, who: &str) -> Result<(), Error> {
-    let Behind { partition, journal, mut replay, .. } = behind;
-    let upgrade = Command { format: Some(to), ..command(at, CommandKind::Upgrade, who) };
-    append(at, &*journal, &Record::Command(upgrade)).await?;
-    let state = read_on(at, &*journal, &mut replay).await?;
+async fn raise(at: &Subscription, behind: Behind<'_>, to: u8, who: &str) -> Result<(), Error> {
+    let Behind { partition, mut journal, .. } = behind;
+    journal.tell(Command { format: Some(to), ..command(at, CommandKind::Upgrade, who) }).await?;
+    let state = journal.read_on().await?;
     if state.format() >= to {
         return Ok(());
     }

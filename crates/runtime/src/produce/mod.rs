@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::clock::{Clock, Ids};
 use crate::tasks::Tasks;
-use crate::{Error, Message};
+use crate::{Error, NewMessage};
 use backlog::Watch;
 use in_flight::{InFlight, Room, ToItsEnd};
 use spill::{Caller, Spill, Stored, WhenAway};
@@ -105,14 +105,14 @@ impl Producer {
     }
 
     /// Sends a message and waits until it is durable.
-    pub async fn produce(&self, message: Message) -> Result<Receipt, Error> {
+    pub async fn produce(&self, message: NewMessage) -> Result<Receipt, Error> {
         let call = self.call_of(&message).await?;
         first(call.send().await?)
     }
 
     /// Sends a message and goes on: the ticket tells how it ended, and may be dropped (fire and forget). Waits only
     /// for room, never for the acknowledgement.
-    pub async fn send(&self, message: Message) -> Result<Ticket, Error> {
+    pub async fn send(&self, message: NewMessage) -> Result<Ticket, Error> {
         let call = self.call_of(&message).await?;
         let room = call.room().await?;
         // The first poll takes the message's place in its partition; only the rest may run beside others. It must not
@@ -135,7 +135,7 @@ impl Producer {
     /// Sends a message and calls `then` when it is durable or refused. Waits only for room.
     pub async fn send_with(
         &self,
-        message: Message,
+        message: NewMessage,
         then: impl FnOnce(Result<Receipt, Error>) + Send + 'static,
     ) -> Result<(), Error> {
         let ticket = self.send(message).await?;
@@ -234,10 +234,10 @@ impl Producer {
         }
     }
 
-    async fn call_of(&self, message: &Message) -> Result<Call, Error> {
-        let mut call = self.call(message.get_topic()).await?;
+    async fn call_of(&self, message: &NewMessage) -> Result<Call, Error> {
+        let mut call = self.call(message.topic()).await?;
         let now_ms = self.shared.clock.wall_ms();
-        match message.get_id() {
+        match message.own_id() {
             Some(id) => message.with_draft(id, now_ms, |draft| call.push(draft)),
             None => message.with_draft(&self.new_id(), now_ms, |draft| call.push_without_id(draft)),
         }

@@ -14,19 +14,27 @@ impl<F> Shard<F> {
             ShardCommand::Counted { partition, epoch, dead } => self.counted(partition, epoch, &dead),
             ShardCommand::Verified { partition, epoch, pauses } => {
                 let sure = pauses == self.pauses.count();
-                if self.part(partition, epoch).is_some_and(|part| part.state == PartState::Verifying) && sure
+                if self
+                    .partitions
+                    .under(partition, epoch)
+                    .is_some_and(|part| part.state == PartState::Verifying)
+                    && sure
                 {
                     self.enter(partition, PartState::Running);
                 }
             }
             ShardCommand::Suspend { partition, epoch } => {
-                if self.part(partition, epoch).is_some_and(|part| part.state == PartState::Running) {
+                if self
+                    .partitions
+                    .under(partition, epoch)
+                    .is_some_and(|part| part.state == PartState::Running)
+                {
                     self.enter(partition, PartState::Verifying);
                 }
             }
             ShardCommand::Drain { partition, epoch } => self.drain(partition, epoch),
             ShardCommand::Drop { partition, epoch } => {
-                if self.part(partition, epoch).is_some() {
+                if self.partitions.under(partition, epoch).is_some() {
                     self.drop_part(partition);
                 }
             }
@@ -41,20 +49,10 @@ impl<F> Shard<F> {
         }
     }
 
-    fn part(&mut self, partition: u32, epoch: u64) -> Option<&mut Part> {
-        self.parts.get_mut(partition as usize)?.as_mut().filter(|part| part.epoch == epoch)
-    }
-
     fn start(&mut self, start: Start) {
         let (partition, pauses) = (start.partition, start.pauses);
         self.drop_part(partition);
-        let part = Part::new(start, self.flaws, &self.wakes, self.now_ms);
-        if self.parts.len() <= partition as usize {
-            // The topic has got more partitions.
-            self.parts.resize_with(partition as usize + 1, || None);
-        }
-        self.parts[partition as usize] = Some(part);
-        (self.owned, self.running) = (self.owned + 1, self.running + 1);
+        self.partitions.add(Part::new(start, self.flaws, &self.wakes, self.now_ms));
         self.take_turns(partition);
         if pauses != self.pauses.count() {
             // The process slept after the fence was read: it may be another's already.
@@ -66,15 +64,14 @@ impl<F> Shard<F> {
     /// own journal (ORD-12, P3).
     pub(crate) fn verify(&mut self, partition: u32, paused_ms: u64) {
         self.enter(partition, PartState::Verifying);
-        if let Some(part) = &self.parts[partition as usize] {
+        if let Some(part) = self.partitions.get(partition) {
             part.ask_to_verify(paused_ms);
         }
     }
 
     fn counted(&mut self, partition: u32, epoch: u64, dead: &[u64]) {
         let now_ms = self.now_ms;
-        let part = self.parts.get_mut(partition as usize).and_then(Option::as_mut);
-        let Some(part) = part.filter(|part| part.epoch == epoch) else {
+        let Some(part) = self.partitions.under(partition, epoch) else {
             return;
         };
         part.ledger.counted();
@@ -95,14 +92,14 @@ impl<F> Shard<F> {
 
     /// Start nothing more of the partition; what was read and not begun is the next owner's (ORD-9).
     fn drain(&mut self, partition: u32, epoch: u64) {
-        let Some(part) = self.part(partition, epoch) else {
+        let Some(part) = self.partitions.under(partition, epoch) else {
             return;
         };
         part.stop_reading();
         self.enter(partition, PartState::Draining);
         self.engine.drain_partition(partition);
         let running: usize = self.attempts.of(partition, epoch).map(Delivery::size).sum();
-        let part = self.parts[partition as usize].as_mut().expect("just found");
+        let part = self.partitions.get_mut(partition).expect("just found");
         self.load.sub(part.load.messages, part.load.bytes);
         let burying: usize = part.burying.values().map(|(_, bytes)| bytes).sum();
         part.load = Load { messages: part.running + part.burying.len(), bytes: running + burying };
@@ -115,7 +112,7 @@ impl<F> Shard<F> {
     pub(crate) fn tick(&mut self) {
         self.ticked_ms = self.now_ms;
         self.tell_stuck_rest();
-        for part in self.parts.iter().flatten() {
+        for part in self.partitions.iter() {
             part.link.tick(self.now_ms);
         }
         self.engine.sweep(self.now_ms, SWEEP_MAX);

@@ -127,7 +127,7 @@ impl HandOver {
 impl<F> Shard<F> {
     /// Hands over what is due. Looks only when there can be something.
     pub(super) fn hand_over_due(&mut self) {
-        let draining = self.draining > 0;
+        let draining = self.partitions.any_drains();
         let due = self.hand_over.due_ms.is_some_and(|due_ms| due_ms <= self.now_ms);
         if self.hand_over.finished < LOT && !due && !draining {
             return;
@@ -136,7 +136,7 @@ impl<F> Shard<F> {
         self.hand_over.due_ms = None;
         let HandOver { partitions, due_ms, pace, .. } = &mut self.hand_over;
         partitions.retain(|partition| {
-            let part = self.parts[*partition as usize].as_mut().expect("forgotten when it goes");
+            let part = self.partitions.get_mut(*partition).expect("forgotten when it goes");
             match hand_over(part, pace, self.now_ms) {
                 Again::At(at_ms) => *due_ms = Some(due_ms.map_or(at_ms, |due_ms| due_ms.min(at_ms))),
                 Again::WhenTold => {}

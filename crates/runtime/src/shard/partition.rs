@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 
 use futures_util::task::waker_ref;
 use keylane_broker::{BrokerError, Reader};
-use keylane_core::{BatchCursor, Delivery, Found, LaneHash, LaneId, Ledger, Load};
+use keylane_core::{BatchCursor, Delivery, Found, LaneId, LaneKey, Ledger, Load};
 
 use super::mailbox::{Link, Pause, Start};
 use super::wake::{ListWaker, Wakes};
@@ -87,7 +87,7 @@ pub(super) struct Part {
     reader: Box<dyn Reader>,
     cursor: Option<BatchCursor>,
     next: u64,
-    stalled: Option<(Delivery, Option<LaneHash>)>,
+    stalled: Option<(Delivery, LaneKey)>,
 }
 
 /// What reading came to.
@@ -196,13 +196,13 @@ impl Part {
     }
 
     /// Keeps a delivery whose lane is full; nothing behind it is read.
-    pub(super) fn stall(&mut self, delivery: Delivery, lane: Option<LaneHash>) {
+    pub(super) fn stall(&mut self, delivery: Delivery, lane: LaneKey) {
         self.stalled = Some((delivery, lane));
     }
 
     /// The lane that the stalled delivery waits for.
     #[inline]
-    pub(super) fn stalled_on(&self) -> Option<Option<LaneHash>> {
+    pub(super) fn stalled_on(&self) -> Option<LaneKey> {
         self.stalled.as_ref().map(|(_, lane)| *lane)
     }
 

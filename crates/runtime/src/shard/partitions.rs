@@ -1,17 +1,125 @@
-//! A shard's partitions: what each does, and whether it may have something to read.
+//! The partitions that a shard owns: what each does, and whether it may have something to read.
+//!
+//! What a partition does changes in [`Partitions::enter`] alone, so that the numbers of those that run and of those that
+//! are given up are always true.
 
+use keylane_core::Delivery;
 use tokio::sync::mpsc;
 
 use super::mailbox::{COMMANDS_MAX, ShardCommand};
-use super::partition::PartState;
+use super::partition::{Part, PartState};
 use super::pass::Shard;
 
-impl<F> Shard<F> {
-    /// A partition does something else. Returns what it did; `None` if it is not owned.
-    pub(super) fn enter(&mut self, partition: u32, state: PartState) -> Option<PartState> {
-        let part = self.parts.get_mut(partition as usize)?.as_mut()?;
+/// A shard's partitions, by number.
+pub(super) struct Partitions {
+    parts: Vec<Option<Part>>,
+    owned: usize,
+    running: usize,
+    draining: usize,
+}
+
+impl Partitions {
+    /// None owned yet, of a topic with so many.
+    pub(super) fn of_topic(partitions: u32) -> Partitions {
+        let parts = (0..partitions).map(|_| None).collect();
+        Partitions { parts, owned: 0, running: 0, draining: 0 }
+    }
+
+    /// A partition, if it is owned.
+    pub(super) fn get(&self, partition: u32) -> Option<&Part> {
+        self.parts.get(partition as usize)?.as_ref()
+    }
+
+    /// A partition, if it is owned, to be changed.
+    #[inline]
+    pub(super) fn get_mut(&mut self, partition: u32) -> Option<&mut Part> {
+        self.parts.get_mut(partition as usize)?.as_mut()
+    }
+
+    /// A partition, if it is owned under that epoch.
+    #[inline]
+    pub(super) fn under(&mut self, partition: u32, epoch: u64) -> Option<&mut Part> {
+        self.get_mut(partition).filter(|part| part.epoch == epoch)
+    }
+
+    /// The partition that a delivery was read from, if it is still owned under the delivery's epoch.
+    #[inline]
+    pub(super) fn of(&mut self, delivery: &Delivery) -> Option<&mut Part> {
+        self.under(delivery.partition(), delivery.epoch())
+    }
+
+    /// All that are owned.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Part> {
+        self.parts.iter().flatten()
+    }
+
+    /// How many are owned, whatever they do.
+    pub(super) fn owned(&self) -> usize {
+        self.owned
+    }
+
+    /// True if messages of at least one may start.
+    #[inline]
+    pub(super) fn any_runs(&self) -> bool {
+        self.running > 0
+    }
+
+    /// True if at least one is given up.
+    pub(super) fn any_drains(&self) -> bool {
+        self.draining > 0
+    }
+
+    /// One more is owned, and runs. It is not owned before.
+    pub(super) fn add(&mut self, part: Part) {
+        let at = part.partition as usize;
+        if self.parts.len() <= at {
+            // The topic has got more partitions.
+            self.parts.resize_with(at + 1, || None);
+        }
+        self.count(None, Some(part.state));
+        let before = self.parts[at].replace(part);
+        debug_assert!(before.is_none(), "a partition is taken out before it is owned again");
+    }
+
+    /// One is no longer owned.
+    pub(super) fn take(&mut self, partition: u32) -> Option<Part> {
+        let part = self.parts.get_mut(partition as usize)?.take()?;
+        self.count(Some(part.state), None);
+        Some(part)
+    }
+
+    /// None is owned any more.
+    pub(super) fn clear(&mut self) {
+        *self = Partitions::of_topic(0);
+    }
+
+    /// A partition does something else. False if it is not owned.
+    fn enter(&mut self, partition: u32, state: PartState) -> bool {
+        let Some(part) = self.get_mut(partition) else {
+            return false;
+        };
         let before = part.enter(state);
-        self.count(before, Some(state));
+        self.count(Some(before), Some(state));
+        true
+    }
+
+    fn count(&mut self, before: Option<PartState>, state: Option<PartState>) {
+        let change = |count: &mut usize, counts: fn(PartState) -> bool| {
+            *count += usize::from(state.is_some_and(counts));
+            *count -= usize::from(before.is_some_and(counts));
+        };
+        change(&mut self.owned, |_| true);
+        change(&mut self.running, |state| state == PartState::Running);
+        change(&mut self.draining, |state| state == PartState::Draining);
+    }
+}
+
+impl<F> Shard<F> {
+    /// A partition does something else, if it is owned.
+    pub(super) fn enter(&mut self, partition: u32, state: PartState) {
+        if !self.partitions.enter(partition, state) {
+            return;
+        }
         match state {
             PartState::Running => {
                 self.engine.release_partition(partition);
@@ -20,21 +128,11 @@ impl<F> Shard<F> {
             PartState::Verifying => self.engine.hold_partition(partition),
             PartState::Draining | PartState::Broken => {}
         }
-        Some(before)
-    }
-
-    /// Counts a partition that changes from one state to another, or goes.
-    pub(super) fn count(&mut self, before: PartState, state: Option<PartState>) {
-        self.running += usize::from(state == Some(PartState::Running));
-        self.running -= usize::from(before == PartState::Running);
-        self.draining += usize::from(state == Some(PartState::Draining));
-        self.draining -= usize::from(before == PartState::Draining);
-        self.owned -= usize::from(state.is_none());
     }
 
     /// A partition may have something to read.
     pub(super) fn take_turns(&mut self, partition: u32) {
-        if let Some(Some(part)) = self.parts.get_mut(partition as usize)
+        if let Some(part) = self.partitions.get_mut(partition)
             && !std::mem::replace(&mut part.has_turn, true)
         {
             self.turns.push_back(partition);
@@ -51,7 +149,7 @@ impl<F> Shard<F> {
     /// why.
     pub(super) fn fall(&mut self, why: &str) {
         // All of them hear it before anything is dropped, which may be what panics.
-        for part in self.parts.iter().flatten() {
+        for part in self.partitions.iter() {
             part.is_gone();
             part.link.leave(|mail| mail.gone = Some(why.to_owned()));
         }
@@ -59,6 +157,6 @@ impl<F> Shard<F> {
             self.permits.give();
         }
         self.permits.give_back();
-        self.parts.clear();
+        self.partitions.clear();
     }
 }

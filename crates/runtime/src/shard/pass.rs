@@ -17,13 +17,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use keylane_core::{Engine, Intake, LaneHash, Load};
+use keylane_core::{Engine, Intake, LaneKey, Load};
 use tokio::sync::mpsc;
 
 use super::attempts::Attempts;
 use super::handover::{HandOver, Pace};
 use super::mailbox::{Pauses, ShardCommand};
-use super::partition::Part;
+use super::partitions::Partitions;
 use super::pause::LooksForPause;
 use super::permits::{Permits, ShardPermits};
 use super::slot::Polled;
@@ -77,12 +77,20 @@ impl Stage {
     }
 }
 
+/// Which poll of an attempt this is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum PollKind {
+    /// Its first, inline: it has no lane yet, but this is the one it would get.
+    First(LaneKey),
+    /// A later one, or the first of one that waited in its lane.
+    Again,
+}
+
 /// The attempt that is being polled.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Current {
     pub(super) seat: u32,
-    /// Its first poll, inline: it has no lane yet, but this is the one it would get.
-    pub(super) first: Option<Option<LaneHash>>,
+    pub(super) kind: PollKind,
     /// Its delivery shares its batch's buffer.
     pub(super) pinned: bool,
 }
@@ -91,8 +99,7 @@ pub(super) struct Current {
 pub(crate) struct Shard<F> {
     pub(super) engine: Engine,
     pub(super) attempts: Attempts<F>,
-    /// By partition number.
-    pub(super) parts: Vec<Option<Part>>,
+    pub(super) partitions: Partitions,
     pub(super) permits: ShardPermits,
     pub(super) stats: Arc<ShardStats>,
     pub(super) now_ms: u64,
@@ -107,11 +114,6 @@ pub(crate) struct Shard<F> {
     pub(super) clock: Clock,
     pub(super) tasks: Tasks,
     pub(super) pipeline: Arc<str>,
-    /// Partitions by what they do: of which messages may start, and those that are given up.
-    pub(super) running: usize,
-    pub(super) draining: usize,
-    /// Partitions owned, whatever they do.
-    pub(super) owned: usize,
     /// What was read and is not finished.
     pub(super) load: Load,
     pub(super) looks_for_pause: LooksForPause,
@@ -165,13 +167,13 @@ impl<F> Shard<F> {
         Shard {
             engine: setup.engine,
             attempts: Attempts::new(Arc::clone(&setup.wakes)),
-            parts: (0..setup.partitions).map(|_| None).collect(),
+            partitions: Partitions::of_topic(setup.partitions),
             permits: ShardPermits::new(setup.permits),
             stats: setup.stats,
             now_ms,
             timeout_ms: setup.timeout_ms,
             flaws: setup.flaws,
-            current: Current { seat: 0, first: None, pinned: false },
+            current: Current { seat: 0, kind: PollKind::Again, pinned: false },
             hand_over: HandOver::at(setup.pace),
             wakes: setup.wakes,
             pauses: setup.pauses,
@@ -190,9 +192,6 @@ impl<F> Shard<F> {
             #[cfg(test)]
             looks: 0,
             quick_in: 0,
-            running: 0,
-            draining: 0,
-            owned: 0,
             load: Load::default(),
             looks_for_pause: LooksForPause::new(setup.clock, &setup.tasks),
             tasks: setup.tasks,
@@ -229,7 +228,7 @@ impl<F> Shard<F> {
             }
             if self.ended {
                 // Attempts that wait for a thread keep the shard, and must not begin any more.
-                self.parts.clear();
+                self.partitions.clear();
                 return false;
             }
         }
@@ -294,7 +293,7 @@ impl<F> Shard<F> {
     /// An attempt whose future is to be dropped now.
     pub(super) fn next_ending(&mut self) -> Option<u32> {
         let seat = self.ending.pop_front()?;
-        self.current = Current { seat, first: None, pinned: false };
+        self.current = Current { seat, kind: PollKind::Again, pinned: false };
         Some(seat)
     }
 
@@ -303,7 +302,7 @@ impl<F> Shard<F> {
     pub(super) fn polled(&mut self, polled: Polled) {
         // Looked at piece by piece: `current` was just written so, and read as a whole it would have to be waited for.
         let seat = self.current.seat;
-        if self.current.first.is_some() {
+        if let PollKind::First(_) = self.current.kind {
             self.quick_in = match polled {
                 Polled::Waits => QUICK_AFTER,
                 Polled::Done | Polled::Ended(_) => self.quick_in.saturating_sub(1),
@@ -311,8 +310,8 @@ impl<F> Shard<F> {
         }
         match polled {
             Polled::Done => self.done(seat),
-            Polled::Ended(outcome) => self.ended(seat, self.current.first, *outcome),
-            Polled::Waits => self.waits(seat, self.current.first),
+            Polled::Ended(outcome) => self.ended(seat, self.current.kind, *outcome),
+            Polled::Waits => self.waits(seat, self.current.kind),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Noticing that the whole process was paused (ORD-12): nothing starts after it until journals were read to their ends.
 
-use super::partition::PartState;
+use super::partition::{Part, PartState};
 use super::pass::{PASS_MS, Shard};
 use crate::clock::Clock;
 use crate::tasks::Tasks;
@@ -73,11 +73,11 @@ impl<F> Shard<F> {
     fn was_paused(&mut self, since_ms: u64) {
         self.paused_ms = since_ms;
         self.pauses.noticed();
-        for partition in 0..self.parts.len() {
-            let state = self.parts[partition].as_ref().map(|part| part.state);
-            if matches!(state, Some(PartState::Running | PartState::Verifying)) {
-                self.verify(partition as u32, since_ms);
-            }
+        let may_start = |part: &&Part| matches!(part.state, PartState::Running | PartState::Verifying);
+        let concerned: Vec<u32> =
+            self.partitions.iter().filter(may_start).map(|part| part.partition).collect();
+        for partition in concerned {
+            self.verify(partition, since_ms);
         }
     }
 }

@@ -5,11 +5,10 @@
 //! nothing has no turn until the reader says that it has something.
 
 use keylane_broker::BrokerError;
-use keylane_core::{Delivery, LaneHash, Verdict};
+use keylane_core::{Delivery, LaneKey, Verdict};
 
 use super::partition::{Part, PartState, Read};
-use super::pass::{Current, PINNED_MAX, Shard};
-use super::settle::part_of;
+use super::pass::{Current, PINNED_MAX, PollKind, Shard};
 
 /// What came of looking at the partition whose turn it is.
 enum Turn {
@@ -26,7 +25,7 @@ impl<F> Shard<F> {
         // The longest woken first, or under load the last would wait for ever.
         while let Some(seat) = self.woken.pop_front() {
             if self.attempts.woken(seat) {
-                self.current = Current { seat, first: None, pinned: false };
+                self.current = Current { seat, kind: PollKind::Again, pinned: false };
                 return Some(seat);
             }
         }
@@ -34,7 +33,7 @@ impl<F> Shard<F> {
     }
 
     pub(super) fn next_ready(&mut self) -> Option<u32> {
-        if self.running == 0 {
+        if !self.partitions.any_runs() {
             // Nothing may start: others need not leave it any permits.
             self.permits.wants_none();
             return None;
@@ -43,18 +42,18 @@ impl<F> Shard<F> {
             return None;
         }
         let ready = self.engine.next_ready(self.now_ms)?;
-        let part = part_of(&mut self.parts, &ready.delivery).expect("only owned partitions have lanes");
+        let part = self.partitions.of(&ready.delivery).expect("only owned partitions have lanes");
         part.running += 1;
         self.permits.take();
         let seat = self.attempts.place(ready.attempt, Some(ready.lane), || ready.delivery);
-        self.current = Current { seat, first: None, pinned: false };
+        self.current = Current { seat, kind: PollKind::Again, pinned: false };
         Some(seat)
     }
 
     /// The next message of a partition that may run at once. On its way it queues those that may not.
     pub(super) fn next_read(&mut self) -> Option<u32> {
         // Without a permit nothing can run: what is read would only be queued.
-        if self.running == 0 || !self.permits.any() {
+        if !self.partitions.any_runs() || !self.permits.any() {
             return None;
         }
         for _ in 0..=self.turns.len() {
@@ -64,7 +63,7 @@ impl<F> Shard<F> {
                 Turn::Again => self.turns.rotate_left(1),
                 Turn::Over => {
                     self.turns.pop_front();
-                    if let Some(part) = &mut self.parts[partition as usize] {
+                    if let Some(part) = self.partitions.get_mut(partition) {
                         part.has_turn = false;
                     }
                 }
@@ -80,7 +79,7 @@ impl<F> Shard<F> {
         #[cfg(test)]
         (self.looks += 1);
         loop {
-            let Some(part) = self.parts[partition as usize].as_mut() else {
+            let Some(part) = self.partitions.get_mut(partition) else {
                 return Turn::Over;
             };
             if part.state != PartState::Running {
@@ -98,7 +97,7 @@ impl<F> Shard<F> {
             }
             match part.next_found(&mut self.load) {
                 Read::Found(found) => {
-                    let lane = self.engine.lane_hash(part.partition, part.batch().key(&found));
+                    let lane = self.engine.lane_key(part.partition, part.batch().key(&found));
                     if let Some(seat) = self.judge(partition, lane, |part| part.batch().delivery(&found)) {
                         return Turn::Polls(seat);
                     }
@@ -129,10 +128,10 @@ impl<F> Shard<F> {
     fn judge(
         &mut self,
         partition: u32,
-        lane: Option<LaneHash>,
+        lane: LaneKey,
         delivery: impl FnOnce(&mut Part) -> Delivery,
     ) -> Option<u32> {
-        let part = self.parts[partition as usize].as_mut().expect("its turn");
+        let part = self.partitions.get_mut(partition).expect("its turn");
         match self.engine.verdict(lane) {
             Verdict::Run => {
                 // It may wait, and would keep its whole batch in memory.
@@ -146,7 +145,7 @@ impl<F> Shard<F> {
                     }
                     delivery
                 });
-                self.current = Current { seat, first: Some(lane), pinned: !detached };
+                self.current = Current { seat, kind: PollKind::First(lane), pinned: !detached };
                 Some(seat)
             }
             Verdict::Queue => {
@@ -166,8 +165,9 @@ impl<F> Shard<F> {
     /// Reads one more batch of the partition whose turn it is; says what becomes of its turn if there is none, or the
     /// bounds do not allow it (BPR-2).
     fn read_on(&mut self, partition: u32) -> Option<Turn> {
-        let part = self.parts[partition as usize].as_mut().expect("its turn");
-        let bytes_max = self.intake.may_read(self.load, part.load, self.owned, part.stopped);
+        let owned = self.partitions.owned();
+        let part = self.partitions.get_mut(partition).expect("its turn");
+        let bytes_max = self.intake.may_read(self.load, part.load, owned, part.stopped);
         part.stopped = bytes_max.is_none();
         part.show_pause();
         // Stopped: what ends makes room, and each end is followed by a look.
@@ -193,7 +193,7 @@ impl<F> Shard<F> {
     /// (ORD-12); its owner puts what runs on record, and ends with the error.
     fn give_up(&mut self, partition: u32, error: BrokerError) {
         self.enter(partition, PartState::Broken);
-        let part = self.parts[partition as usize].as_mut().expect("its turn");
+        let part = self.partitions.get_mut(partition).expect("its turn");
         part.link.leave(|mail| mail.broken = Some(error));
         self.engine.drain_partition(partition);
     }

@@ -5,11 +5,10 @@
 
 use std::borrow::Cow;
 
-use keylane_core::{Delivery, End, LaneHash, LaneId, Outcome, Settlement, settle};
+use keylane_core::{Delivery, End, LaneId, Outcome, Settlement, settle};
 
 use super::mailbox::{Rejection, cut};
-use super::partition::Part;
-use super::pass::{Current, Shard};
+use super::pass::{Current, PollKind, Shard};
 use super::slot::{Late, Polled};
 use crate::pipeline::beginning;
 
@@ -23,7 +22,7 @@ impl<F> Shard<F> {
     pub(super) fn done(&mut self, seat: u32) {
         let delivery = self.attempts.delivery(seat);
         let (position, size) = (delivery.position(), delivery.size());
-        let part = part_of(&mut self.parts, delivery);
+        let part = self.partitions.of(delivery);
         self.permits.give();
         let lane = self.attempts.lane(seat);
         self.attempts.clear(seat);
@@ -40,22 +39,22 @@ impl<F> Shard<F> {
         }
     }
 
-    /// The attempt in `seat` ended in any way. `first`: at its first poll, so it has no lane yet.
-    pub(super) fn ended(&mut self, seat: u32, first: Option<Option<LaneHash>>, outcome: Outcome) {
-        self.finish_attempt(seat, first, End::Said(outcome));
+    /// The attempt in `seat` ended in any way.
+    pub(super) fn ended(&mut self, seat: u32, kind: PollKind, outcome: Outcome) {
+        self.finish_attempt(seat, kind, End::Said(outcome));
     }
 
     /// The attempt did not end: it has a lane from here on, and a deadline that its first wait armed.
-    pub(super) fn waits(&mut self, seat: u32, first: Option<Option<LaneHash>>) {
-        let lane = match first {
-            Some(hash) => {
+    pub(super) fn waits(&mut self, seat: u32, kind: PollKind) {
+        let lane = match kind {
+            PollKind::First(lane) => {
                 if self.current.pinned {
                     self.attempts.pin(seat);
                 }
                 let partition = self.attempts.delivery(seat).partition();
-                self.engine.began(hash, partition, self.now_ms)
+                self.engine.began(lane, partition, self.now_ms)
             }
-            None => self.attempts.lane(seat).expect("only a first poll has no lane yet"),
+            PollKind::Again => self.attempts.lane(seat).expect("only a first poll has no lane yet"),
         };
         self.attempts.waits(seat, lane, self.now_ms + self.timeout_ms);
     }
@@ -69,39 +68,30 @@ impl<F> Shard<F> {
 
     /// Its future is dropped: it has failed, if its partition is still there.
     pub(super) fn ended_early(&mut self, seat: u32) {
-        self.finish_attempt(seat, None, End::TimedOut { after_ms: self.timeout_ms });
+        self.finish_attempt(seat, PollKind::Again, End::TimedOut { after_ms: self.timeout_ms });
     }
 
-    fn finish_attempt(&mut self, seat: u32, first: Option<Option<LaneHash>>, end: End) {
+    fn finish_attempt(&mut self, seat: u32, kind: PollKind, end: End) {
         let settlement = settle(end);
         if settlement == Settlement::Done {
             return self.done(seat);
         }
-        let (delivery, mut lane, attempt) = self.attempts.leave(seat);
+        let (delivery, lane, attempt) = self.attempts.leave(seat);
         self.permits.give();
-        let Some(part) = part_of(&mut self.parts, &delivery) else {
+        let Some(part) = self.partitions.of(&delivery) else {
             // The partition was lost meanwhile. Its lanes are gone with it.
             return;
         };
         part.running -= 1;
-        let lane = self.lane_of(&mut lane, first, &delivery);
+        let lane = match kind {
+            PollKind::First(key) => self.engine.began(key, delivery.partition(), self.now_ms),
+            PollKind::Again => lane.expect("only a first poll has no lane yet"),
+        };
         match settlement {
             Settlement::Done => unreachable!("dealt with above"),
             Settlement::Again { error, retry_after_ms } => self.again(lane, delivery, error, retry_after_ms),
             Settlement::Dead { error } => self.dead(lane, delivery, attempt, error),
         }
-    }
-
-    fn lane_of(
-        &mut self,
-        lane: &mut Option<LaneId>,
-        first: Option<Option<LaneHash>>,
-        delivery: &Delivery,
-    ) -> LaneId {
-        *lane.get_or_insert_with(|| {
-            let hash = first.expect("only a first poll has no lane yet");
-            self.engine.began(hash, delivery.partition(), self.now_ms)
-        })
     }
 
     fn again(
@@ -122,7 +112,7 @@ impl<F> Shard<F> {
             Some(_) => {}
             None => {
                 // The partition is given up: the message is the next owner's.
-                if let Some(part) = self.parts[partition as usize].as_mut() {
+                if let Some(part) = self.partitions.get_mut(partition) {
                     part.forget(&mut self.load, size);
                 }
             }
@@ -163,7 +153,7 @@ impl<F> Shard<F> {
         // It waits until its body is stored, and would keep its whole batch in memory.
         delivery.detach();
         self.engine.rejected(lane, self.now_ms);
-        let part = part_of(&mut self.parts, &delivery).expect("found by the caller");
+        let part = self.partitions.of(&delivery).expect("found by the caller");
         part.burying.insert(delivery.position(), (lane, delivery.size()));
         let rejection = Rejection::new(delivery, attempt, &error);
         part.link.leave(|mail| mail.rejected.push(rejection));
@@ -171,10 +161,9 @@ impl<F> Shard<F> {
 
     /// Forgets a partition, what runs included: nothing of it can settle any more.
     pub(super) fn drop_part(&mut self, partition: u32) {
-        let Some(part) = self.parts.get_mut(partition as usize).and_then(Option::take) else {
+        let Some(part) = self.partitions.take(partition) else {
             return;
         };
-        self.count(part.state, None);
         self.load.sub(part.load.messages, part.load.bytes);
         self.hand_over.forget(&part, self.now_ms);
         self.turns.retain(|turn| *turn != partition);
@@ -189,8 +178,8 @@ impl<F> Shard<F> {
 impl<F> Shard<F> {
     /// The watchdog took the attempt that was being polled: another thread goes on with it, and its lane is busy.
     pub(super) fn current_went_elsewhere(&mut self) {
-        let Current { seat, first, .. } = self.current;
-        self.waits(seat, first);
+        let Current { seat, kind, .. } = self.current;
+        self.waits(seat, kind);
         self.attempts.went_elsewhere(seat);
     }
 
@@ -201,10 +190,8 @@ impl<F> Shard<F> {
             Late::NotBegun => self.not_begun(seat),
             Late::Dropped => self.ended_early(seat),
             Late::Polled(Polled::Done) => self.done(seat),
-            Late::Polled(Polled::Ended(outcome)) => self.ended(seat, None, *outcome),
-            Late::Polled(Polled::Waits)
-                if part_of(&mut self.parts, self.attempts.delivery(seat)).is_none() =>
-            {
+            Late::Polled(Polled::Ended(outcome)) => self.ended(seat, PollKind::Again, *outcome),
+            Late::Polled(Polled::Waits) if self.partitions.of(self.attempts.delivery(seat)).is_none() => {
                 self.end_early(seat);
             }
             Late::Polled(Polled::Waits) => {
@@ -228,22 +215,16 @@ impl<F> Shard<F> {
     fn not_begun(&mut self, seat: u32) {
         let (delivery, lane, _) = self.attempts.leave(seat);
         self.permits.give();
-        let Some(part) = part_of(&mut self.parts, &delivery) else {
+        let Some(part) = self.partitions.of(&delivery) else {
             return;
         };
         part.running -= 1;
         let (partition, size) = (delivery.partition(), delivery.size());
         let lane = lane.expect("an attempt that went elsewhere has a lane");
         if !self.engine.not_begun(lane, delivery, self.now_ms)
-            && let Some(part) = self.parts[partition as usize].as_mut()
+            && let Some(part) = self.partitions.get_mut(partition)
         {
             part.forget(&mut self.load, size);
         }
     }
-}
-
-/// The part a delivery belongs to, if it is still owned under the delivery's epoch.
-#[inline]
-pub(super) fn part_of<'a>(parts: &'a mut [Option<Part>], delivery: &Delivery) -> Option<&'a mut Part> {
-    parts[delivery.partition() as usize].as_mut().filter(|part| part.epoch == delivery.epoch())
 }

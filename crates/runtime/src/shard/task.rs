@@ -18,7 +18,6 @@ use super::blocking::{Baton, Blocked, Thread, ThreadPool};
 use super::mailbox::{Pauses, ShardCommand};
 use super::partition::Standing;
 use super::pass::{Next, Shard};
-use super::settle::part_of;
 use super::slot::{Begin, Late, Polled, Slot};
 use super::wake::Wakes;
 use crate::tasks::{TaskKind, Tasks};
@@ -252,7 +251,7 @@ where
         // SAFETY: as in `poll`.
         let shard = unsafe { &mut *self.shard.get() };
         let slot = SendPointer(shard.attempts.slot(seat));
-        let part = part_of(&mut shard.parts, shard.attempts.delivery(seat));
+        let part = shard.partitions.of(shard.attempts.delivery(seat));
         let standing = part.map(|part| Arc::clone(&part.standing)).expect("only owned partitions are polled");
         shard.current_went_elsewhere();
         let cell = Arc::clone(self);

@@ -201,7 +201,7 @@ fn a_partition_that_fills_the_buffer_stops_only_itself() {
     while let Next::Poll(_) = world.shard.next(&mut cx) {
         world.shard.polled(Polled::Ended(Box::new(Outcome::failed("broken"))));
     }
-    while !world.shard.parts[0].as_ref().is_some_and(|part| part.stopped) {
+    while !world.shard.partitions.get(0).is_some_and(|part| part.stopped) {
         assert!(world.pass(|_| {}).is_empty(), "the key waits for its retry");
     }
     assert!(world.shard.load.bytes >= (1 << 20) * 8 / 10);
@@ -334,7 +334,7 @@ impl World {
             panic!("there is something to poll");
         };
         let partition = self.shard.attempts.delivery(seat).partition();
-        let part = self.shard.parts[partition as usize].as_ref().expect("it is owned");
+        let part = self.shard.partitions.get(partition).expect("it is owned");
         let standing = Arc::clone(&part.standing);
         self.shard.current_went_elsewhere();
         (seat, standing)

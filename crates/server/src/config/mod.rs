@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use keylane::handlers::HttpSettings;
 use keylane::outbox::OutboxOptions;
-use keylane::{ErrorCode, KafkaOptions, Settings, SpillOptions, TopicSpec};
+use keylane::{BrokerChoice, ErrorCode, Settings, SpillOptions, TopicSpec};
 
 pub use environment::Environment;
 pub(crate) use error::nearest;
@@ -51,7 +51,7 @@ pub struct Config {
     /// Folder of the embedded broker, and of the spill of any other.
     pub data: PathBuf,
     /// Where topics live.
-    pub broker: BrokerConfig,
+    pub broker: BrokerChoice,
     /// Topics by name; without any, they are created by first use.
     pub topics: BTreeMap<String, TopicConfig>,
     /// What a topic gets that is created by its first use.
@@ -64,16 +64,6 @@ pub struct Config {
     pub spill: SpillOptions,
     /// Outboxes by name.
     pub outbox: BTreeMap<String, OutboxOptions>,
-}
-
-/// Where topics live.
-#[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
-pub enum BrokerConfig {
-    /// A log in the data folder.
-    Embedded,
-    /// A Kafka cluster.
-    Kafka(KafkaOptions),
 }
 
 /// How HTTP is served.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use keylane::outbox::OutboxOptions;
-use keylane::{ErrorCode, KafkaOptions, Order, Settings, SpillOptions};
+use keylane::{BrokerChoice, ErrorCode, KafkaOptions, Order, Settings, SpillOptions};
 
 use super::error::{ConfigProblem, Place};
 use super::fields::{Reader, Section};
@@ -14,7 +14,7 @@ use super::schema::Profile;
 use super::settings::ROOT;
 use super::topics::{TopicConfig, kafka_names, topics};
 use super::tree::Node;
-use super::{BrokerConfig, Config, HandlerConfig, IngestConfig, PipelineConfig, ServerConfig, TokenConfig};
+use super::{Config, HandlerConfig, IngestConfig, PipelineConfig, ServerConfig, TokenConfig};
 use crate::http::Role;
 
 /// How much longer than the handler's own call an attempt may take: the call's error says more than a time-out.
@@ -37,7 +37,7 @@ pub(super) fn read(root: &Node) -> (Config, Vec<ConfigProblem>) {
     let data = reader.text(&top, "data").into();
     let (topics, new_topic) = topics(&mut reader, &top, &broker);
     let pipelines = pipelines(&mut reader, &top, &topics, server.drain);
-    if let (true, BrokerConfig::Kafka(options)) = (reader.problems.is_empty(), &broker) {
+    if let (true, BrokerChoice::Kafka(options)) = (reader.problems.is_empty(), &broker) {
         kafka_names(&mut reader, &top, options, &pipelines);
     }
     let ingest = reader.inner(&top, "ingest");
@@ -56,7 +56,7 @@ pub(super) fn read(root: &Node) -> (Config, Vec<ConfigProblem>) {
     (config, reader.problems)
 }
 
-fn broker(reader: &mut Reader, top: &Section<'_>) -> BrokerConfig {
+fn broker(reader: &mut Reader, top: &Section<'_>) -> BrokerChoice {
     let section = reader.inner(top, "broker");
     let kafka = reader.inner(&section, "kafka");
     let journals = reader.inner(&kafka, "journals");
@@ -75,7 +75,7 @@ fn broker(reader: &mut Reader, top: &Section<'_>) -> BrokerConfig {
                 help: "set `kind: kafka` beside it, or remove it".to_owned(),
             });
         }
-        return BrokerConfig::Embedded;
+        return BrokerChoice::Embedded;
     }
     if let Err(error) = options.check() {
         let what = error.to_string();
@@ -87,7 +87,7 @@ fn broker(reader: &mut Reader, top: &Section<'_>) -> BrokerConfig {
             help: "see docs/kafka.md".to_owned(),
         });
     }
-    BrokerConfig::Kafka(options)
+    BrokerChoice::Kafka(Box::new(options))
 }
 
 fn outbox(reader: &mut Reader, top: &Section<'_>, drain: Duration) -> BTreeMap<String, OutboxOptions> {

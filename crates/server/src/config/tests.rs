@@ -526,8 +526,8 @@ fn names_that_kafka_does_not_take_are_refused_with_their_line() {
 fn journals_have_a_prefix_and_settings() {
     let with = |journals: &str| format!("broker: {{ kind: kafka, kafka: {{ journals: {journals} }} }}\n");
     let options = |journals: &str| match parse(&with(journals)).expect("valid").broker {
-        BrokerConfig::Kafka(options) => options.journals,
-        BrokerConfig::Embedded => panic!("it is Kafka"),
+        BrokerChoice::Kafka(options) => options.journals,
+        BrokerChoice::Embedded => panic!("it is Kafka"),
     };
     assert_eq!(options("{}"), keylane::KafkaJournals::default());
     let own = options("{ prefix: team.k, create: false, settings: { segment.bytes: 52428800 } }");

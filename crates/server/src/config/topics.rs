@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use keylane::{Compression, ErrorCode, Ids, KafkaOptions, TopicSpec};
+use keylane::{BrokerChoice, Compression, ErrorCode, Ids, KafkaOptions, TopicSpec};
 
+use super::PipelineConfig;
 use super::error::{ConfigProblem, Place};
 use super::fields::{Reader, Section};
 use super::schema::NAME_BYTES_MAX;
 use super::settings::TOPIC;
-use super::{BrokerConfig, PipelineConfig};
 
 /// A topic that the config declares.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,7 +54,7 @@ const LIMITS: [&str; 5] = ["min_insync", "retention", "retention_bytes", "max_me
 pub(super) fn topics(
     reader: &mut Reader,
     top: &Section<'_>,
-    broker: &BrokerConfig,
+    broker: &BrokerChoice,
 ) -> (BTreeMap<String, TopicConfig>, TopicSpec) {
     let undeclared = reader.section(None, &TOPIC, "topics".to_owned(), Place::Whole);
     let new_topic = topic(reader, &undeclared, broker);
@@ -67,7 +67,7 @@ pub(super) fn topics(
     (topics, new_topic)
 }
 
-fn topic(reader: &mut Reader, section: &Section<'_>, broker: &BrokerConfig) -> TopicSpec {
+fn topic(reader: &mut Reader, section: &Section<'_>, broker: &BrokerChoice) -> TopicSpec {
     reader.choice(section, "kind");
     let codec = reader.choice(section, "compression");
     let compression = match codec {
@@ -84,7 +84,7 @@ fn topic(reader: &mut Reader, section: &Section<'_>, broker: &BrokerConfig) -> T
         "caller" => Ids::Caller,
         _ => Ids::All,
     };
-    let (replicas, min_insync) = copies(reader, section, *broker == BrokerConfig::Embedded);
+    let (replicas, min_insync) = copies(reader, section, *broker == BrokerChoice::Embedded);
     TopicSpec {
         partitions: reader.whole(section, "partitions") as u32,
         replicas,

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering;
 
-use keylane::ClientFigures;
 use keylane::outbox::OutboxState;
+use keylane::raw::ClientFigures;
 use keylane::spill::{SpillState, SpillStatus};
 use keylane::status::{PartitionState, PipelineStatus};
 use prometheus_client::encoding::text::encode;

@@ -4,8 +4,8 @@ use std::io::Write;
 
 use axum::body::Body;
 use axum::http::{Response, StatusCode};
-use keylane::error::produce_code;
-use keylane::{ErrorCode, ProduceError, Receipt};
+use keylane::raw::{ProduceError, produce_code};
+use keylane::{ErrorCode, Receipt};
 
 use crate::http::{Problem, Rejected, json, produce_status};
 

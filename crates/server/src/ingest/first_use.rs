@@ -8,7 +8,8 @@ use std::sync::RwLock;
 
 use axum::http::StatusCode;
 use bytes::BytesMut;
-use keylane::{Call, Draft, ErrorCode, ProduceError, TopicSpec};
+use keylane::raw::{Call, Draft, ProduceError};
+use keylane::{ErrorCode, TopicSpec};
 use tokio::sync::Mutex;
 
 use super::items::Items;

@@ -21,7 +21,8 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use keylane::handlers::{CONTENT_TYPE, OCTET_STREAM, is_content_type};
-use keylane::{Call, Draft, Error, ErrorCode, ProduceError};
+use keylane::raw::{Call, Draft, ProduceError};
+use keylane::{Error, ErrorCode};
 
 use crate::config::{NAME_BYTES_MAX, is_name, nearest};
 use crate::http::{PathPart, Problem};

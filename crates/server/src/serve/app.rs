@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use keylane::clock::Clock;
+use keylane::raw::Clock;
 use keylane::{Keylane, Producer, TopicSpec, WhenFull};
 use tokio::sync::watch;
 

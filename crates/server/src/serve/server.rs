@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use keylane::{Config as OpenConfig, ErrorCode, Keylane, Pipeline, Severity};
+use keylane::{BrokerChoice, Config as OpenConfig, ErrorCode, Keylane, Pipeline, Severity};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
@@ -21,7 +21,7 @@ use super::listen;
 use super::opening;
 use super::start::{self, Coming};
 use super::tasks;
-use crate::config::{BrokerConfig, Config, ServerConfig};
+use crate::config::{Config, ServerConfig};
 
 /// How much longer than its own deadline a drain may take before it is given up.
 const DRAIN_MARGIN: Duration = Duration::from_secs(5);
@@ -113,11 +113,7 @@ impl Server {
         let listener = bind(&config.server).await?;
         // Before anything is opened.
         file_limit::raise();
-        let open = match &config.broker {
-            BrokerConfig::Embedded => OpenConfig::embedded(&config.data),
-            BrokerConfig::Kafka(options) => OpenConfig::kafka(options.clone(), &config.data),
-        };
-        let open = open
+        let open = OpenConfig::on(config.broker.clone(), &config.data)
             .spill(config.spill.clone())
             .create_topics(config.topics.is_empty())
             .new_topic(config.new_topic.clone());
@@ -141,8 +137,8 @@ impl Server {
             .map_err(|error| ServeError::Listen { address: config.server.listen, why: error.to_string() })?;
         // Files of partitions are the embedded broker's alone.
         let partitions = match &config.broker {
-            BrokerConfig::Kafka(_) => 0,
-            BrokerConfig::Embedded => {
+            BrokerChoice::Kafka(_) => 0,
+            BrokerChoice::Embedded => {
                 let there = keylane.topics().await?.into_iter().map(|topic| (topic.name, topic.partitions));
                 let asked = config.topics.iter().map(|(name, topic)| (name.clone(), topic.spec.partitions));
                 let all: BTreeMap<String, u32> = there.chain(asked).collect();

@@ -337,7 +337,7 @@ async fn a_message_of_exactly_its_topics_limit_is_taken_and_a_byte_more_is_not()
         for (payload, code) in [(fits, None), (fits + 1, Some("KL-1203"))] {
             let digits: Box<RawValue> = RawValue::from_string("7".repeat(payload)).expect("a number");
             let message =
-                Message::new("t").id("m").key("kk").header("hhh", "vvvv").json(&digits).expect("JSON");
+                Message::to("t").id("m").key("kk").header("hhh", "vvvv").json(&digits).expect("JSON");
             assert_eq!(keylane.produce(message).await.err().map(|error| error.code().as_str()), code);
         }
     }
@@ -350,7 +350,7 @@ async fn a_client_that_does_not_read_is_closed() {
     let rig =
         Rig::start("server: { connections: 1, idle_timeout: 100ms }\ntopics: { t: { partitions: 1 } }\n")
             .await;
-    let payload = Message::new("t").payload(vec![b'x'; 1_000_000]);
+    let payload = Message::to("t").payload(vec![b'x'; 1_000_000]);
     for _ in 0..17 {
         rig.server.keylane().produce(payload.clone()).await.expect("taken");
     }

@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use keylane::Keylane;
-use keylane::clock::Clock;
-use keylane::tasks::Tasks;
+use keylane::raw::{Clock, Tasks};
 use keylane_broker::Broker;
 use keylane_broker::testing::memory::MemoryBroker;
 use keylane_server::{Config, Environment, Server};

@@ -237,7 +237,7 @@ async fn other_machines_are_not_served_without_tokens() {
 async fn connections_end_with_the_server() {
     let rig = Rig::start("server: { drain: 50ms }\ntopics: { t: { partitions: 1 } }").await;
     for _ in 0..17 {
-        let message = Message::new("t").payload(vec![b'x'; 1_000_000]);
+        let message = Message::to("t").payload(vec![b'x'; 1_000_000]);
         rig.server.keylane().produce(message).await.expect("taken");
     }
     let mut deaf = Client::connect_narrow(rig.address()).await;

@@ -1,6 +1,6 @@
 //! Known flaws, put back one at a time: the simulation must find each, and say which promise it breaks.
 
-use keylane::Flaws;
+use keylane::testing::Flaws;
 use keylane_core::Rules;
 
 use crate::seeds::run_watched;

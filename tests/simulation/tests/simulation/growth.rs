@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use keylane::clock::Clock;
-use keylane::tasks::{Gate, Tasks};
+use keylane::raw::{Clock, Tasks};
+use keylane::testing::Gate;
 use keylane::{Attempt, Handler, Keylane, Message, Outcome, Pipeline, Settings};
 use keylane_broker::{Broker, Faulty, MemoryBroker, Rates, TopicSpec};
 use keylane_simulation::Random;
@@ -146,7 +146,7 @@ impl World {
         for _ in 0..count {
             let key = format!("k{}", self.random.between(0, 11));
             let number = self.sent.entry(key.clone()).or_default();
-            let message = Message::new(TOPIC).key(key.as_str()).id(format!("{key}-{number}")).payload("x");
+            let message = Message::to(TOPIC).key(key.as_str()).id(format!("{key}-{number}")).payload("x");
             *number += 1;
             self.producer.produce(message).await.expect("durable");
         }

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use keylane::Settings;
 use keylane::status::{PartitionState, PartitionStatus};
-use keylane::{Flaws, Settings};
+use keylane::testing::Flaws;
 use keylane_broker::{Hang, Rates};
 use keylane_core::{Record, Rules, partition_of};
 use tokio::time::{Instant, sleep};

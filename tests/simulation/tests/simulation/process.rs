@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use keylane::clock::Clock;
-use keylane::tasks::{Gate, TaskKind, Tasks};
+use keylane::raw::{Clock, TaskKind, Tasks};
+use keylane::testing::Gate;
 use keylane::{Keylane, Pipeline};
 use keylane_broker::{Broker, Faulty, MemoryBroker};
 use keylane_simulation::Random;

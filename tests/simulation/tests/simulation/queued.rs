@@ -3,8 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use keylane::clock::Clock;
-use keylane::tasks::Tasks;
+use keylane::raw::{Clock, Tasks};
 use keylane::{Attempt, Handler, Keylane, Message, Outcome, Settings};
 use keylane_broker::{Broker, MemoryBroker, TopicSpec};
 use keylane_core::partition_of;
@@ -49,7 +48,7 @@ async fn a_free_key_behind_a_queued_one_starts_at_once() {
             .filter(|key| partition_of(key.as_bytes(), PARTITIONS) == partition);
         let (busy, free) = (keys.next().expect("there is one"), keys.next().expect("and another"));
         let produce = async |key: &str, payload: &'static str, id: &str| {
-            let message = Message::new(TOPIC).key(key).payload(payload).id(id);
+            let message = Message::to(TOPIC).key(key).payload(payload).id(id);
             keylane.produce(message).await.expect("durable");
         };
         produce(&busy, "busy", "busy").await;

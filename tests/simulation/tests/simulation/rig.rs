@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use keylane::clock::Clock;
-use keylane::tasks::{Gate, Tasks};
+use keylane::raw::{Clock, Tasks};
+use keylane::testing::Gate;
 use keylane::{Attempt, Handler, Keylane, Message, Outcome, Pipeline, Settings};
 use keylane_broker::testing::memory::Landed;
 use keylane_broker::{Broker, Faulty, LogKind, MemoryBroker, Rates, TopicSpec};
@@ -112,7 +112,7 @@ impl Rig {
 
     /// Sends a message; its payload says what becomes of it.
     pub async fn produce(&self, key: &str, payload: &'static str) {
-        self.producer.produce(Message::new(TOPIC).key(key).payload(payload)).await.expect("durable");
+        self.producer.produce(Message::to(TOPIC).key(key).payload(payload)).await.expect("durable");
     }
 
     /// Positions that a process began, in that order.

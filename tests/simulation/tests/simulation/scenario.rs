@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use keylane::{Flaws, Order, Settings};
+use keylane::testing::Flaws;
+use keylane::{Order, Settings};
 use keylane_broker::Rates;
 use keylane_simulation::Random;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use keylane::Flaws;
+use keylane::testing::Flaws;
 
 use crate::checker::Counts;
 use crate::world::{Ended, run};

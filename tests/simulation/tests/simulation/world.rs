@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use keylane::clock::Clock;
-use keylane::tasks::{Gate, Tasks};
-use keylane::{Flaws, Keylane};
+use keylane::Keylane;
+use keylane::raw::{Clock, Tasks};
+use keylane::testing::{Flaws, Gate};
 use keylane_broker::{Broker, Faulty, MemoryBroker, TopicSpec};
 use keylane_simulation::{Random, Trace};
 use tokio::task::JoinHandle;

@@ -11,7 +11,7 @@ async fn what_is_refused_for_good_blocks_only_its_key() {
     let mut world = World::new(7).await;
     let mut process = world.start().await;
     let send = async |process: &Process, id: &str, key: &str, bytes: usize| {
-        let message = Message::new(TOPIC).id(id).key(key).payload(vec![b'x'; bytes]);
+        let message = Message::to(TOPIC).id(id).key(key).payload(vec![b'x'; bytes]);
         process.keylane.produce(message).await.expect("it is taken")
     };
     world.leave();
@@ -50,7 +50,7 @@ async fn a_busy_blocked_key_leaves_room_to_others() {
     let other = (b'b'..=b'z').find(|key| partition_of(&[*key], PARTITIONS) == partition_of(b"a", PARTITIONS));
     let other = char::from(other.expect("one of them")).to_string();
     let send = async |process: &Process, id: String, bytes: usize| {
-        let message = Message::new(TOPIC).id(&id).key(&id[..1]).payload(vec![b'x'; bytes]);
+        let message = Message::to(TOPIC).id(&id).key(&id[..1]).payload(vec![b'x'; bytes]);
         process.keylane.produce(message).await
     };
     world.leave();
@@ -112,7 +112,7 @@ async fn a_topic_that_grew_can_be_spilled_again() {
     let mut world = World::new(11).await;
     let mut process = world.start().await;
     let send = async |process: &Process, id: &str| {
-        let message = Message::new(TOPIC).id(id).key(&id[..1]).payload("x");
+        let message = Message::to(TOPIC).id(id).key(&id[..1]).payload("x");
         process.keylane.produce(message).await.expect("it is taken").is_spilled()
     };
     world.leave();
@@ -163,7 +163,7 @@ async fn refused_messages_keep_their_order_when_the_topic_grows() {
     let keys = ["a", "b", "c", "d", "e", "f", "g", "h"];
     let send = async |process: &Process, number: u64, bytes: usize| {
         for key in keys {
-            let message = Message::new(TOPIC).id(format!("{key}-{number}")).key(key);
+            let message = Message::to(TOPIC).id(format!("{key}-{number}")).key(key);
             let bytes = if key == "h" { 2 * bytes } else { bytes };
             let sent = process.keylane.produce(message.payload(vec![b'x'; bytes])).await;
             assert!(sent.expect("it is taken").is_spilled(), "{key}-{number}");
@@ -216,7 +216,7 @@ async fn partitions_are_accepted_when_nothing_that_went_by_the_old_number_is_lef
     let keylane = &process.keylane;
     let pipeline = keylane.pipeline(TOPIC).group("g").handle(|_: Message| async { Outcome::Done });
     let pipeline = pipeline.start().await.expect("it starts");
-    let message = Message::new(TOPIC).id("a-0").key("a").payload(vec![b'x'; 5_000]);
+    let message = Message::to(TOPIC).id("a-0").key("a").payload(vec![b'x'; 5_000]);
     world.leave();
     assert!(keylane.produce(message).await.expect("it is kept").is_spilled());
     world.partitions = 2 * PARTITIONS;
@@ -247,7 +247,7 @@ async fn one_drain_frees_a_busy_key() {
         world.disk.set_latency(Duration::from_millis(1), Duration::from_millis(60));
         let process = world.start().await;
         let produce = |key: &str, bytes: usize| {
-            let (keylane, message) = (process.keylane.clone(), Message::new(TOPIC).key(key));
+            let (keylane, message) = (process.keylane.clone(), Message::to(TOPIC).key(key));
             let message = message.payload(vec![b'x'; bytes]);
             tokio::spawn(async move { keylane.produce(message).await.expect("it is taken").is_spilled() })
         };
@@ -283,7 +283,7 @@ async fn what_is_put_aside_too_late_is_tried_as_well() {
         let mut world = World::new(seed).await;
         let process = world.start().await;
         let send = async |key: &str, bytes: usize| {
-            let message = Message::new(TOPIC).key(key).payload(vec![b'x'; bytes]);
+            let message = Message::to(TOPIC).key(key).payload(vec![b'x'; bytes]);
             assert!(process.keylane.produce(message).await.expect("it is kept").is_spilled(), "seed {seed}");
         };
         let is_beside =
@@ -313,7 +313,7 @@ async fn a_drain_ends_though_a_refused_key_is_busy() {
     world.disk.set_latency(Duration::from_millis(1), Duration::from_millis(60));
     let process = world.start().await;
     let produce = |key: &str, bytes: usize| {
-        let (keylane, message) = (process.keylane.clone(), Message::new(TOPIC).key(key));
+        let (keylane, message) = (process.keylane.clone(), Message::to(TOPIC).key(key));
         let message = message.payload(vec![b'x'; bytes]);
         tokio::spawn(async move { keylane.produce(message).await.expect("it is taken").is_spilled() })
     };

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
-use keylane::clock::Clock;
+use keylane::raw::{Clock, Draft, Tasks};
 use keylane::spill::{SpillEntryState, SpillState};
-use keylane::tasks::{Gate, Tasks};
-use keylane::{Draft, Keylane, Message, Severity, SpillOptions, WhenFull};
+use keylane::testing::Gate;
+use keylane::{Keylane, Message, Severity, SpillOptions, WhenFull};
 use keylane_broker::{Broker, MemoryBroker, TopicSpec};
 use keylane_core::partition_of;
 use keylane_simulation::Random;
@@ -138,7 +138,7 @@ impl World {
             let id = format!("{key}-{number}");
             // Not over the limit that is known: whoever is refused for that and does not hear of it is overtaken.
             let bytes = if self.bytes_max > SMALL && self.random.between(0, 9) == 0 { 2 * SMALL } else { 1 };
-            let message = Message::new(TOPIC).id(&id).key(key.to_string()).payload(vec![b'x'; bytes]);
+            let message = Message::to(TOPIC).id(&id).key(key.to_string()).payload(vec![b'x'; bytes]);
             let ticket = process.keylane.producer().send(message).await.expect("there is room");
             let acked = Arc::clone(&self.acked);
             let answered = async move {
@@ -338,7 +338,7 @@ async fn a_partition_that_takes_nothing_disturbs_no_other() {
     let away = partition_of(&[other], PARTITIONS);
     let send = async |key: u8, number: u64| {
         let key = char::from(key).to_string();
-        let message = Message::new(TOPIC).id(format!("{key}-{number:04}")).key(key).payload("x");
+        let message = Message::to(TOPIC).id(format!("{key}-{number:04}")).key(key).payload("x");
         process.keylane.produce(message).await.expect("it is taken").is_spilled()
     };
     world.cluster.fall_short(short);
@@ -374,7 +374,7 @@ async fn a_full_spill_refuses() {
     let process = world.start().await;
     world.leave();
     let send = async |id: String| {
-        process.keylane.produce(Message::new(TOPIC).id(id).key("a").payload(vec![b'x'; 500])).await
+        process.keylane.produce(Message::to(TOPIC).id(id).key("a").payload(vec![b'x'; 500])).await
     };
     let mut taken = 0;
     let refused = loop {
@@ -404,7 +404,7 @@ async fn a_growing_backlog_is_told_by_levels() {
     producer.on_backlog(move |backlog| tell.lock().expect("no holder panics").push(*backlog));
     world.leave();
     for number in 0..950 {
-        let message = Message::new(TOPIC).id(format!("0-{number}")).key("0").payload("x");
+        let message = Message::to(TOPIC).id(format!("0-{number}")).key("0").payload("x");
         drop(producer.send(message).await.expect("there is room"));
     }
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -429,7 +429,7 @@ async fn closing_waits_for_what_is_on_its_way() {
     let process = world.start().await;
     let producer = process.keylane.producer();
     for number in 0..50 {
-        let message = Message::new(TOPIC).id(format!("0-{number}")).key("0").payload("x");
+        let message = Message::to(TOPIC).id(format!("0-{number}")).key("0").payload("x");
         drop(producer.send(message).await.expect("there is room"));
     }
     assert!(world.log().await.get(&0).map_or(0, Vec::len) < 50, "not all has landed yet");
@@ -438,7 +438,7 @@ async fn closing_waits_for_what_is_on_its_way() {
     world.leave();
     world.options.after = LONG;
     let patient = world.start().await;
-    let message = Message::new(TOPIC).id("0-50").key("0").payload("x");
+    let message = Message::to(TOPIC).id("0-50").key("0").payload("x");
     drop(patient.keylane.producer().send(message).await.expect("there is room"));
     assert!(!patient.keylane.close().await, "the cluster is away for longer than that");
 }
@@ -456,12 +456,12 @@ async fn what_nobody_waits_for_is_in_flight_all_the_same() {
         // A topic that was not used for long is looked at first; here what follows takes its place when it is polled.
         drop(producer.call(TOPIC).await.expect("the topic is known"));
         for _ in 0..CALLS_MAX {
-            let message = Message::new(TOPIC).key("a").payload("x");
+            let message = Message::to(TOPIC).key("a").payload("x");
             let mut sending = Box::pin(producer.produce(message));
             let first = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
             assert!(first.is_pending(), "{first:?}");
         }
-        let refused = producer.produce(Message::new(TOPIC).key("a").payload("x")).await;
+        let refused = producer.produce(Message::to(TOPIC).key("a").payload("x")).await;
         assert_eq!(refused.expect_err("too much is in flight").code().as_str(), "KL-1205");
     };
     world.leave();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use keylane::clock::Clock;
+use keylane::raw::Clock;
 use keylane::{Message, Outcome, Pipeline, Settings, TopicSpec};
 use keylane_server::{Config, Server};
 use tokio::time::MissedTickBehavior;
@@ -138,7 +138,7 @@ async fn start_pipeline(server: &Server, witness: &Arc<Witness>) -> Result<Pipel
 
 /// What the demonstration does with a message: nothing but take its time, and watch the order.
 async fn handle(message: Message, witness: Arc<Witness>, clock: Clock) -> Outcome {
-    let key = message.get_key().unwrap_or_default();
+    let key = message.key().unwrap_or_default();
     // What somebody else sent to the topic has no number, and no order to check.
     let Ok(numbered) = message.parse::<Numbered>() else {
         return Outcome::Done;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use keylane::clock::Clock;
-use keylane::{Draft, Error, Keylane};
+use keylane::raw::{Clock, Draft};
+use keylane::{Error, Keylane};
 use serde::{Deserialize, Serialize};
 use tokio::time::MissedTickBehavior;
 

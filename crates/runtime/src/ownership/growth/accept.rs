@@ -9,25 +9,21 @@
 use std::ops::Range;
 
 use futures_util::future::try_join_all;
-use keylane_broker::{AppendError, Broker, BrokerError, Journal, Topic};
+use keylane_broker::{Broker, BrokerError, Topic};
 use keylane_core::journal::{Command, CommandKind};
-use keylane_core::{Acceptance, Record, Replay, State};
+use keylane_core::{Acceptance, State};
 use serde::Serialize;
 
-use super::read_limit::{accepted_of, command, incarnation_of, journal_of, read_on};
-use crate::clock::Clock;
+use super::super::journal_client::{JOURNAL_EVERY_MS, JournalClient, command, wait};
+use super::read_limit::{accepted_of, incarnation_of};
 use crate::pipeline::Subscription;
 use crate::{Error, Keylane, produce};
 
-/// How often a journal is looked at.
-const JOURNAL_EVERY_MS: u64 = 200;
 /// An owner that has written nothing for so long is dead: one that drains writes at least every second, and one that
 /// does not has noticed the new partitions by then.
 const SILENCE_MS: u64 = 5_000;
 /// How long an owner is waited for that goes on writing, beyond the time that its handlers have.
 const PATIENCE_MS: u64 = 5_000;
-/// How often a record is sent whose answer does not come.
-const TRIES: u32 = 10;
 
 /// What was accepted for one group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -90,10 +86,6 @@ impl Keylane {
     }
 }
 
-async fn wait(clock: Clock, ms: u64) {
-    tokio::time::sleep_until(clock.instant(clock.now_ms() + ms)).await;
-}
-
 /// How many partitions a topic has for a group; none if that is what it has.
 async fn number_of(broker: &dyn Broker, at: &Subscription, there: &Topic) -> Result<Option<u32>, Error> {
     let Some(made) = broker.journals(&at.group, &at.topic).await? else {
@@ -122,8 +114,7 @@ fn decided(state: &State) -> Option<u32> {
 /// Decides, unless that was done before.
 async fn decide(at: &Subscription, there: &Topic, from: u32, who: &str) -> Result<(), Error> {
     let broker = &*at.broker;
-    let first = journal_of(broker, &at.group, &at.topic, 0).await?;
-    let mut replay = Replay::default();
+    let mut first = JournalClient::open(at, 0).await?;
     // Also if that journal has lost it, and others have not.
     if decided(&accepted_of(at, from).await?) == Some(there.partitions) {
         return Ok(());
@@ -134,10 +125,9 @@ async fn decide(at: &Subscription, there: &Topic, from: u32, who: &str) -> Resul
     if accept.to() != there.partitions {
         return Err(Error::Accept(at.topic.to_string(), "it is being changed; try again".to_owned()));
     }
-    let accept = Command { accept: Some(accept), ..command(at, CommandKind::Accept, who) };
-    append(at, &*first, &Record::Command(accept)).await?;
+    first.tell(Command { accept: Some(accept), ..command(at, CommandKind::Accept, who) }).await?;
     // Another may have been first; either way it counts once.
-    match decided(&read_on(at, &*first, &mut replay).await?) {
+    match decided(&first.read_on().await?) {
         Some(decided) if decided == there.partitions => Ok(()),
         _ => {
             let why = "somebody else has accepted another number; look at it, and try again";
@@ -150,13 +140,12 @@ async fn decide(at: &Subscription, there: &Topic, from: u32, who: &str) -> Resul
 async fn copy(at: &Subscription, from: u32, to: Range<u32>, who: &str) -> Result<(), Error> {
     let decided = accepted_of(at, from).await?;
     try_join_all(to.map(async |partition| {
-        let journal = journal_of(&*at.broker, &at.group, &at.topic, partition).await?;
-        let state = read_on(at, &*journal, &mut Replay::default()).await?;
+        let mut journal = JournalClient::open(at, partition).await?;
+        let state = journal.read_on().await?;
         let has = |one: &Acceptance| state.accepted.iter().any(|known| known.to() >= one.to());
         for accept in decided.accepted.iter().filter(|one| one.to() > decided.opened && !has(one)) {
             let accept = Some(accept.clone());
-            let accept = Command { accept, ..command(at, CommandKind::Accept, who) };
-            append(at, &*journal, &Record::Command(accept)).await?;
+            journal.tell(Command { accept, ..command(at, CommandKind::Accept, who) }).await?;
         }
         Ok::<(), Error>(())
     }))
@@ -167,18 +156,18 @@ async fn copy(at: &Subscription, from: u32, to: Range<u32>, who: &str) -> Result
 /// Tells a partition's owner, and all who might yet become it, how many partitions there are, and waits until nobody
 /// who goes by fewer owns it: an owner that reads this drains, and one that slept reads it before it starts anything.
 async fn released(at: &Subscription, partition: u32, partitions: u32, who: &str) -> Result<(), Error> {
-    let journal = journal_of(&*at.broker, &at.group, &at.topic, partition).await?;
-    let mut replay = Replay::default();
-    if read_on(at, &*journal, &mut replay).await?.widened < partitions {
-        let widen = Command { partitions: Some(partitions), ..command(at, CommandKind::Widen, who) };
-        append(at, &*journal, &Record::Command(widen)).await?;
+    let mut journal = JournalClient::open(at, partition).await?;
+    if journal.read_on().await?.widened < partitions {
+        journal
+            .tell(Command { partitions: Some(partitions), ..command(at, CommandKind::Widen, who) })
+            .await?;
     }
     let (began_ms, mut heard_ms) = (at.clock.now_ms(), at.clock.now_ms());
     loop {
-        let read = replay.next();
-        let state = read_on(at, &*journal, &mut replay).await?;
+        let read = journal.next();
+        let state = journal.read_on().await?;
         let now_ms = at.clock.now_ms();
-        if replay.next() != read {
+        if journal.next() != read {
             heard_ms = now_ms;
         }
         let knows = state.source.is_some_and(|source| source.partitions >= partitions);
@@ -191,19 +180,6 @@ async fn released(at: &Subscription, partition: u32, partitions: u32, who: &str)
         if now_ms >= began_ms + at.timeout_ms.saturating_add(PATIENCE_MS) {
             let why = format!("partition {partition} is still owned, by {}; stop that process", epoch.node);
             return Err(Error::Accept(at.topic.to_string(), why));
-        }
-        wait(at.clock, JOURNAL_EVERY_MS).await;
-    }
-}
-
-/// Appends a record that may land more than once without harm.
-pub(crate) async fn append(at: &Subscription, journal: &dyn Journal, record: &Record) -> Result<(), Error> {
-    let mut tries = 0;
-    loop {
-        match journal.append(record.encode(), None).await {
-            Ok(_) => return Ok(()),
-            Err(AppendError::Unknown(_)) if tries < TRIES => tries += 1,
-            Err(error) => return Err(BrokerError::Unavailable(error.to_string()).into()),
         }
         wait(at.clock, JOURNAL_EVERY_MS).await;
     }

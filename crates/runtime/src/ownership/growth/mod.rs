@@ -4,6 +4,5 @@ mod accept;
 mod read_limit;
 
 pub use accept::Accepted;
-pub(super) use accept::append;
 pub(crate) use read_limit::ReadLimits;
-pub(super) use read_limit::{command, complete, growth_of, journal_of, lift_limits, read_on};
+pub(super) use read_limit::{complete, growth_of, lift_limits};

@@ -9,17 +9,16 @@ use std::sync::{Arc, Mutex, Weak};
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
-use keylane_broker::{Broker, BrokerError, Journal, JournalName, LogKind, Reader, Topic};
+use keylane_broker::{BrokerError, Journal, Reader, Topic};
 use keylane_core::journal::{Command, CommandKind};
-use keylane_core::{Acceptance, Batch, Committed, Growth, Ranges, Record, Replay, Source, State, Stop};
+use keylane_core::{Acceptance, Batch, Committed, Growth, Source, State};
 use tokio::sync::Notify;
 
+use super::super::journal_client::{JournalClient, command};
 use crate::pipeline::Subscription;
 
 /// How often it is looked what others have settled.
 const SETTLED_EVERY_MS: u64 = 500;
-/// Bytes of a journal read at a time.
-const PAGE_BYTES: usize = 512 * 1024;
 
 /// How far each partition of a pipeline's topic may be read.
 #[derive(Debug, Default)]
@@ -191,13 +190,10 @@ async fn settled(at: &Subscription, awaited: &[u32]) -> Option<Vec<(u32, u64)>> 
 }
 
 /// In every journal: whichever of them is lost, the others know that the moment is history.
-async fn put_on_record(at: &Subscription, partitions: u32) -> Result<(), String> {
+async fn put_on_record(at: &Subscription, partitions: u32) -> Result<(), BrokerError> {
     for partition in 0..partitions {
-        let journal = journal_of(&*at.broker, &at.group, &at.topic, partition).await;
-        let journal = journal.map_err(|error| error.to_string())?;
         let opened = Command { partitions: Some(partitions), ..command(at, CommandKind::Open, &at.node) };
-        let appended = journal.append(Record::Command(opened).encode(), None).await;
-        appended.map_err(|error| error.to_string())?;
+        JournalClient::open(at, partition).await?.tell(opened).await?;
     }
     Ok(())
 }
@@ -206,38 +202,21 @@ async fn put_on_record(at: &Subscription, partitions: u32) -> Result<(), String>
 pub(crate) async fn complete(
     at: &Subscription,
     limits: &ReadLimits,
-    journal: &dyn Journal,
+    journal: &Arc<dyn Journal>,
 ) -> Result<(), BrokerError> {
     if !limits.with(|growth| growth.is_new()).unwrap_or(false) {
         return Ok(());
     }
-    let state = match read_on(at, journal, &mut Replay::default()).await {
+    let mut journal = JournalClient::of(at, Arc::clone(journal));
+    let state = match journal.read_on().await {
         // Its owner stops for that, and says so.
         Err(BrokerError::Stopped(_)) => return Ok(()),
         read => read?,
     };
     for accept in limits.missing(&state) {
-        let accept = Command { accept: Some(accept), ..command(at, CommandKind::Accept, &at.node) };
-        let appended = journal.append(Record::Command(accept).encode(), None).await;
-        appended.map_err(|error| BrokerError::Unavailable(error.to_string()))?;
+        journal.tell(Command { accept: Some(accept), ..command(at, CommandKind::Accept, &at.node) }).await?;
     }
     Ok(())
-}
-
-/// A command that is not about single messages.
-pub(crate) fn command(at: &Subscription, kind: CommandKind, who: &str) -> Command {
-    Command {
-        id: at.random(),
-        kind,
-        positions: Ranges::new(),
-        as_of: None,
-        body: None,
-        accept: None,
-        partitions: None,
-        format: None,
-        who: who.to_owned(),
-        when_ms: at.clock.wall_ms(),
-    }
 }
 
 /// Reads up to a limit, and on when that is gone.
@@ -296,8 +275,7 @@ pub(crate) async fn growth_of(at: &Subscription, topic: &Topic) -> Result<Growth
 pub(crate) async fn accepted_of(at: &Subscription, made: u32) -> Result<State, BrokerError> {
     let mut known = State::default();
     for partition in 0..made {
-        let journal = journal_of(&*at.broker, &at.group, &at.topic, partition).await?;
-        let state = match read_on(at, &*journal, &mut Replay::default()).await {
+        let state = match JournalClient::open(at, partition).await?.read_on().await {
             // Its own partition stops for that, and says so; the others go by what their journals say (P3).
             Err(BrokerError::Stopped(why)) => {
                 tracing::warn!(topic = &*at.topic, partition, why, "a journal cannot be read");
@@ -321,40 +299,4 @@ pub(crate) async fn accepted_of(at: &Subscription, made: u32) -> Result<State, B
 /// The incarnation of the topic that a journal of partition 0 is about.
 pub(crate) fn incarnation_of(first: &State) -> Option<u128> {
     first.source.map(|source| source.incarnation).or(first.accepted.last().map(|last| last.incarnation))
-}
-
-/// The journal of a partition that is not owned here.
-pub(crate) async fn journal_of(
-    broker: &dyn Broker,
-    group: &str,
-    topic: &str,
-    partition: u32,
-) -> Result<Arc<dyn Journal>, BrokerError> {
-    let (group, topic) = (group.to_owned(), topic.to_owned());
-    broker.journal(&JournalName { group, topic, partition, kind: LogKind::Journal }).await
-}
-
-/// Reads a journal on, to its end; its state there.
-pub(crate) async fn read_on(
-    at: &Subscription,
-    journal: &dyn Journal,
-    replay: &mut Replay,
-) -> Result<State, BrokerError> {
-    let newest = at.flaws.format();
-    loop {
-        let page = journal.read(replay.next(), PAGE_BYTES).await?;
-        let lost = || BrokerError::Stopped(Stop::StateLost { start: page.start }.to_string());
-        if replay.next() < page.start && page.start == page.end {
-            return Err(lost());
-        }
-        for (position, bytes) in &page.records {
-            let position = *position;
-            let stop = |error| BrokerError::Stopped(Stop::unreadable(position, error, newest).to_string());
-            let record = Record::decode_up_to(newest, bytes).map_err(stop)?;
-            replay.read(position, &record, bytes.len());
-        }
-        if page.records.last().map_or(page.end, |(position, _)| position + 1) >= page.end {
-            return replay.state().cloned().ok_or_else(lost);
-        }
-    }
 }

@@ -120,7 +120,7 @@ async fn what_fails_at_once_is_not_overtaken() {
     let opened =
         Keylane::with_spill(cluster.node("n"), log(folder.path()), options, Clock::system(), tasks, true);
     let keylane = opened.await.expect("it opens");
-    let message = |id: &str| Message::new("orders").key("k").payload("1").id(id);
+    let message = |id: &str| Message::to("orders").key("k").payload("1").id(id);
     let partition = keylane.produce(message("0")).await.expect("the broker is there").partition;
     cluster.cut_off("n");
     let mut first = Box::pin(keylane.produce(message("1")));

@@ -70,7 +70,7 @@ impl<F> Attempts<F> {
 
 #[cfg(test)]
 mod tests {
-    use keylane_core::{Engine, Frames, Settings};
+    use keylane_core::{Engine, Frames, LaneKey, Settings};
     use proptest::prelude::*;
 
     use std::sync::Arc;
@@ -96,7 +96,7 @@ mod tests {
             let mut attempts: Attempts<std::future::Ready<()>> = Attempts::new(Arc::default());
             let mut elsewhere = Vec::new();
             for (at, away) in away.iter().enumerate() {
-                let lane = engine.began(None, 0, 0);
+                let lane = engine.began(LaneKey::Unordered, 0, 0);
                 let (seat, deadline_ms) = (attempts.place(1, None, delivery), 100 + at as u64);
                 attempts.waits(seat, lane, deadline_ms);
                 if *away {

@@ -15,7 +15,7 @@ pub(super) async fn produce(keylane: Keylane, client: u64, scenario: Scenario, m
         let mut tickets = Vec::new();
         for _ in 0..random.between(1, scenario.burst) {
             sent += 1;
-            let mut message = Message::new(TOPIC).id(format!("c{client}-{sent}")).payload("x");
+            let mut message = Message::to(TOPIC).id(format!("c{client}-{sent}")).payload("x");
             if !random.percent(scenario.keyless) {
                 message = message.key(format!("k{}", random.between(1, scenario.keys)));
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keylane::tasks::TaskKind;
+use keylane::raw::TaskKind;
 use keylane_broker::{Hang, Rates};
 
 use super::{COORDINATE_MS, SESSION_MS, World};

@@ -1,0 +1,7 @@
+//! What tests need and nothing else may use: known flaws that can be put back, and a gate that freezes or kills all of a
+//! simulated process between any two of its steps.
+
+#[cfg(feature = "flaws")]
+pub use crate::flaws::Flaws;
+#[cfg(feature = "testing")]
+pub use crate::tasks::Gate;
