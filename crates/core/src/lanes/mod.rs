@@ -161,10 +161,8 @@ impl Engine {
     /// The lane of a message.
     #[inline]
     pub fn lane_key(&self, partition: u32, key: Option<&[u8]>) -> LaneKey {
-        let key = match (self.settings.order, key) {
-            (Order::Key, Some(key)) => key,
-            (Order::Partition, _) => &[],
-            (Order::Key, None) | (Order::None, _) => return LaneKey::Unordered,
+        let Some(key) = self.settings.order.ordered_by(key) else {
+            return LaneKey::Unordered;
         };
         let mut hasher = self.hasher.build_hasher();
         hasher.write(key);

@@ -14,6 +14,19 @@ pub enum Order {
     None,
 }
 
+impl Order {
+    /// What messages with that key share with those that they keep an order with: the key, or, where a partition has one
+    /// order, the same for all. `None`: nothing orders them.
+    #[inline]
+    pub fn ordered_by(self, key: Option<&[u8]>) -> Option<&[u8]> {
+        match self {
+            Order::Key => key,
+            Order::Partition => Some(&[]),
+            Order::None => None,
+        }
+    }
+}
+
 /// What an engine is told once.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {

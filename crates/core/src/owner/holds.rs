@@ -17,6 +17,8 @@ use crate::ledger::Ranges;
 
 /// Due entries that a driver was told of and that have not changed since: no more are told before these are.
 const DUE_MAX: usize = 1_000;
+/// Those of one key: a key whose head is stopped would else keep all others from being told.
+const DUE_OF_KEY_MAX: usize = 16;
 /// Dead letters that one command expires: it stays small beside any journal's limit.
 const EXPIRED_MAX: usize = 500;
 
@@ -60,7 +62,8 @@ impl Holds {
     }
 
     fn begin(&mut self) -> u64 {
-        let number = (0..).find(|number| !self.under_way.contains_key(number)).expect("few are under way");
+        // A burst of dead letters has 100,000 and more under way: the number must not be searched for.
+        let number = self.under_way.last_key_value().map_or(0, |(number, _)| number + 1);
         self.under_way.insert(number, self.end);
         number
     }
@@ -105,7 +108,10 @@ impl Owner {
 
     /// It was acknowledged. False if it cannot be named any more: it is to be stored again.
     pub(super) fn landed(&mut self, storing: &Storing, position: u64) -> bool {
-        self.holds.under_way.remove(&storing.number);
+        // Numbers begin anew with each epoch: one of an older epoch is not this one's.
+        if self.epoch() == Some(storing.epoch) {
+            self.holds.under_way.remove(&storing.number);
+        }
         self.holds.end = self.holds.end.max(position.saturating_add(1));
         self.look_soon();
         let low = self.state().map_or(0, |state| state.low);
@@ -212,6 +218,10 @@ impl Owner {
         for entry in state.entries.due(self.wall_ms) {
             if due.len() >= DUE_MAX {
                 break;
+            }
+            let key = (entry.key_hash, 0)..=(entry.key_hash, u64::MAX);
+            if entry.key_hash.is_some() && due.range(key).nth(DUE_OF_KEY_MAX - 1).is_some() {
+                continue;
             }
             if due.insert((entry.key_hash, entry.position)) {
                 keys.insert(entry.key_hash);

@@ -130,6 +130,60 @@ fn low_stays_below_what_is_named_or_under_way() {
     drop(late);
 }
 
+/// BRK-7, DLQ-4: a burst of dead letters whose bodies are all under way does not keep its owner from listening. Minutes
+/// where each number is searched for among all that are taken.
+#[test]
+fn a_hundred_thousand_bodies_under_way_cost_little() {
+    let mut log = Log::default();
+    let (mut owner, _) = log.own(eager(1));
+    let bodies: Vec<_> = (0..200_000).map(|_| owner.storing().expect("it owns")).collect();
+    for body in bodies {
+        drop(owner.step(Input::GivenUp(body)));
+    }
+}
+
+/// BRK-6, P9: a body that an earlier epoch stored, and that is handed over late, does not stand for one of this epoch that is
+/// still on its way: hold is not cut where that may land.
+#[test]
+fn a_body_of_an_earlier_epoch_lifts_no_guard_of_this_one() {
+    let mut log = Log::default();
+    let (mut first, _) = log.own(eager(1));
+    let old = first.storing().expect("it owns").acknowledged(5);
+    let (mut owner, epoch) = log.own(eager(2));
+    let under_way = owner.storing().expect("it owns");
+    let late = Copied { body: old, ..copied(&mut owner, 100, 6) };
+    log.drive(&mut owner, 0, Input::Copied { epoch, copies: &[late] });
+    let copies = [copied(&mut owner, 101, 9)];
+    log.drive(&mut owner, 0, Input::Copied { epoch, copies: &copies });
+    log.drive(&mut owner, 0, Input::Replayed { epoch, done: &[100, 101] });
+    log.drive(&mut owner, 1_000, Input::Tick(1_000));
+    let low = owner.state().map(|state| state.low);
+    assert!(low <= Some(6), "{low:?}: what is under way was begun when hold ended at 6 at most");
+    drop(under_way);
+}
+
+/// MSG-6, P3: what is due behind a key's stopped head, however much, keeps nobody else from hearing that something is due.
+#[test]
+fn a_thousand_due_messages_behind_a_stopped_head_delay_no_other_key() {
+    let mut log = Log::default();
+    let (mut owner, epoch) = log.own(setup(1));
+    let halted = Death { effect: DeadEffect::Halting, ..letter(&mut owner, 100, 0) };
+    log.drive(&mut owner, 0, Input::Finished { epoch, done: &Ranges::new(), dead: &[halted] });
+    let scheduled = |owner: &mut Owner, position, key_hash| Copied {
+        key_hash,
+        due_ms: Some(10),
+        passes: true,
+        ..copied(owner, position, position)
+    };
+    let mut copies: Vec<Copied> = (101..1_101).map(|at| scheduled(&mut owner, at, KEY)).collect();
+    copies.push(scheduled(&mut owner, 2_000, Some(8)));
+    log.drive(&mut owner, 0, Input::Copied { epoch, copies: &copies });
+    owner.tell_wall(5_000);
+    let (said, _) = log.drive(&mut owner, 5_000, Input::Tick(5_000));
+    let told = |action: &Action| matches!(action, Action::Due { keys } if keys.contains(&Some(8)));
+    assert!(said.iter().any(told), "{said:?}");
+}
+
 /// BRK-6: once nothing is under way, what is below the lowest that is named is cut, after that is on record.
 #[test]
 fn hold_is_cut_below_a_low_that_counts() {

@@ -211,7 +211,7 @@ async fn store(
     let report = append(hold, of_report, entry(REPORT, position, &report)).await?;
     Ok(Death {
         position,
-        key_hash: delivery.key().map(|key| key_hash(journal, key)),
+        key_hash: subscription.order.ordered_by(delivery.key()).map(|key| key_hash(journal, key)),
         effect: DeadEffect::Passed,
         reason: DeadReason::Rejected,
         body: Some(body),

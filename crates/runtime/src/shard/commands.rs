@@ -53,6 +53,7 @@ impl<F> Shard<F> {
         let (partition, pauses) = (start.partition, start.pauses);
         self.drop_part(partition);
         self.partitions.add(Part::new(start, self.flaws, &self.wakes, self.now_ms));
+        self.keep_late_lanes_busy(partition);
         self.take_turns(partition);
         if pauses != self.pauses.count() {
             // The process slept after the fence was read: it may be another's already.

@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::tasks::Tasks;
 
 /// The process was paused if a look comes this long after the one before (ORD-12).
-const PAUSE_MS: u64 = 1000;
+pub(super) const PAUSE_MS: u64 = 1000;
 /// Within a pass a shard looks whenever its watchdog was awake, and before each of so many polls: right after a pause the
 /// watchdog may not have a core yet. Looking before each poll would cost a tenth of a message and more.
 pub(super) const PAUSE_POLLS: u32 = 16;

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use keylane_core::{Delivery, End, LaneId, Outcome, Settlement, settle};
+use keylane_core::{Delivery, End, LaneId, LaneKey, Outcome, Settlement, Verdict, settle};
 
 use super::mailbox::{Rejection, cut};
 use super::pass::{Current, PollKind, Shard};
@@ -27,8 +27,7 @@ impl<F> Shard<F> {
         let lane = self.attempts.lane(seat);
         self.attempts.clear(seat);
         let Some(part) = part else {
-            // The partition was lost meanwhile. Its lanes are gone with it.
-            return;
+            return self.ended_late(lane);
         };
         part.running -= 1;
         part.ledger.finish(position);
@@ -79,8 +78,7 @@ impl<F> Shard<F> {
         let (delivery, lane, attempt) = self.attempts.leave(seat);
         self.permits.give();
         let Some(part) = self.partitions.of(&delivery) else {
-            // The partition was lost meanwhile. Its lanes are gone with it.
-            return;
+            return self.ended_late(lane);
         };
         part.running -= 1;
         let lane = match kind {
@@ -91,6 +89,31 @@ impl<F> Shard<F> {
             Settlement::Done => unreachable!("dealt with above"),
             Settlement::Again { error, retry_after_ms } => self.again(lane, delivery, error, retry_after_ms),
             Settlement::Dead { error } => self.dead(lane, delivery, attempt, error),
+        }
+    }
+
+    /// The attempt's partition was lost meanwhile, and its lanes went with it. If the partition has come back, its key has
+    /// waited for this end, and goes on.
+    #[cold]
+    fn ended_late(&mut self, lane: Option<LaneId>) {
+        if let Some(lane) = lane {
+            self.engine.done(lane, self.now_ms);
+        }
+    }
+
+    /// A partition begins anew, and threads may still run attempts on its messages that began before it was lost. Their
+    /// lanes are busy until these end: two attempts of a key must not run beside each other (ORD-2, ORD-4).
+    pub(super) fn keep_late_lanes_busy(&mut self, partition: u32) {
+        let late: Vec<(u32, LaneKey)> = self
+            .attempts
+            .elsewhere_of(partition)
+            .map(|(seat, delivery)| (seat, self.engine.lane_key(partition, delivery.key())))
+            .collect();
+        for (seat, key) in late {
+            if key != LaneKey::Unordered && self.engine.verdict(key) == Verdict::Run {
+                let lane = self.engine.began(key, partition, self.now_ms);
+                self.attempts.has_lane(seat, lane);
+            }
         }
     }
 
@@ -216,7 +239,7 @@ impl<F> Shard<F> {
         let (delivery, lane, _) = self.attempts.leave(seat);
         self.permits.give();
         let Some(part) = self.partitions.of(&delivery) else {
-            return;
+            return self.ended_late(lane);
         };
         part.running -= 1;
         let (partition, size) = (delivery.partition(), delivery.size());

@@ -18,8 +18,10 @@ use super::blocking::{Baton, Blocked, Thread, ThreadPool};
 use super::mailbox::{Pauses, ShardCommand};
 use super::partition::Standing;
 use super::pass::{Next, Shard};
+use super::pause::PAUSE_MS;
 use super::slot::{Begin, Late, Polled, Slot};
 use super::wake::Wakes;
+use crate::clock::Clock;
 use crate::tasks::{TaskKind, Tasks};
 
 /// A shard, its baton, and what its handlers need.
@@ -253,19 +255,20 @@ where
         let slot = SendPointer(shard.attempts.slot(seat));
         let part = shard.partitions.of(shard.attempts.delivery(seat));
         let standing = part.map(|part| Arc::clone(&part.standing)).expect("only owned partitions are polled");
+        let leave = Leave { standing, clock: shard.clock, given_ms: shard.clock.passed_ms() };
         shard.current_went_elsewhere();
         let cell = Arc::clone(self);
         thread.run(&self.tasks, move || {
             let slot = slot;
-            cell.poll_there(seat, slot.0, &standing);
+            cell.poll_there(seat, slot.0, &leave);
         });
     }
 
     /// On that thread: polls the attempt, if its partition still allows it. The thread may have waited for a core.
-    pub(super) fn poll_there(&self, seat: u32, slot: *const Slot<F>, standing: &Standing) {
+    pub(super) fn poll_there(&self, seat: u32, slot: *const Slot<F>, leave: &Leave) {
         // SAFETY: the seat stays filled until this poll was reported, and with it its waker; nobody else polls it.
         let (begun, waker) = unsafe { ((*slot).begun(), (*slot).waker()) };
-        let late = match standing.allows(begun) {
+        let late = match leave.allows(begun) {
             true => Late::Polled(self.poll_slot(slot, &mut Context::from_waker(&waker))),
             false => {
                 // SAFETY: as above.
@@ -274,6 +277,23 @@ where
             }
         };
         self.post(seat, late);
+    }
+}
+
+/// What a thread may rely on that comes to an attempt late.
+pub(super) struct Leave {
+    pub(super) standing: Arc<Standing>,
+    pub(super) clock: Clock,
+    /// When the shard chose the attempt, on the clock that goes on while the process is stopped.
+    pub(super) given_ms: u64,
+}
+
+impl Leave {
+    /// True if the attempt may be polled now. After a pause of the process nothing begins until the journal was read
+    /// (ORD-12); the shard, which sees to that, may not have had a core yet.
+    fn allows(&self, begun: bool) -> bool {
+        let paused = self.clock.passed_ms().saturating_sub(self.given_ms) > PAUSE_MS;
+        self.standing.allows(begun) && (begun || !paused)
     }
 }
 

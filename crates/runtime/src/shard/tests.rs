@@ -15,11 +15,10 @@ use tokio::sync::mpsc;
 
 use super::blocking::ThreadPool;
 use super::mailbox::{COMMANDS_MAX, Link, Pauses, ShardCommand, Start};
-use super::partition::Standing;
 use super::pass::{Next, Setup, Shard};
 use super::permits::Permits;
 use super::slot::{Late, Polled};
-use super::task::{ShardTask, Successor};
+use super::task::{Leave, ShardTask, Successor};
 use super::wake::Wakes;
 use crate::clock::Clock;
 use crate::handlers::Attempt;
@@ -325,8 +324,8 @@ fn a_lot_that_waits_to_count_keeps_nobody_awake() {
 }
 
 impl World {
-    /// The next attempt of a pass goes to a thread that has no core yet. Its seat, and what its partition allows.
-    fn goes_elsewhere(&mut self) -> (u32, Arc<Standing>) {
+    /// The next attempt of a pass goes to a thread that has no core yet. Its seat, and what that thread may do.
+    fn goes_elsewhere(&mut self) -> (u32, Leave) {
         let waker = noop_waker();
         let mut cx = Context::from_waker(&waker);
         assert!(self.shard.begin_pass(&mut cx));
@@ -335,9 +334,10 @@ impl World {
         };
         let partition = self.shard.attempts.delivery(seat).partition();
         let part = self.shard.partitions.get(partition).expect("it is owned");
-        let standing = Arc::clone(&part.standing);
+        let (standing, clock) = (Arc::clone(&part.standing), self.shard.clock);
+        let leave = Leave { standing, clock, given_ms: clock.passed_ms() };
         self.shard.current_went_elsewhere();
-        (seat, standing)
+        (seat, leave)
     }
 }
 
@@ -349,7 +349,7 @@ fn an_attempt_that_did_not_begin_is_the_head_of_its_lane_again() {
     for pauses in [false, true] {
         let mut world = World::new(1, &Bounds::default(), Settings::default());
         world.arrive(0, Some("k"), 3, 10);
-        let (seat, standing) = world.goes_elsewhere();
+        let (seat, Leave { standing, .. }) = world.goes_elsewhere();
         assert!(standing.allows(false));
         match pauses {
             true => world.sleep(5_000),
@@ -378,7 +378,7 @@ fn an_attempt_that_did_not_begin_is_the_next_owners() {
     for what in ["drained", "dropped", "forgotten", "ended", "fallen"] {
         let mut world = World::new(1, &Bounds::default(), Settings::default());
         world.arrive(0, Some("k"), 3, 10);
-        let (seat, standing) = world.goes_elsewhere();
+        let (seat, Leave { standing, .. }) = world.goes_elsewhere();
         match what {
             "drained" => world.tell(ShardCommand::Drain { partition: 0, epoch: 1 }),
             "dropped" => world.tell(ShardCommand::Drop { partition: 0, epoch: 1 }),
@@ -410,7 +410,7 @@ fn a_thread_begins_nothing_that_its_partition_does_not_allow() {
     let _inside = runtime.enter();
     let mut world = World::new(1, &Bounds::default(), Settings::default());
     world.arrive(0, Some("k"), 1, 10);
-    let (seat, standing) = world.goes_elsewhere();
+    let (seat, leave) = world.goes_elsewhere();
     let begun = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&begun);
     let begin = move |_: Attempt<'static>| {
@@ -424,8 +424,72 @@ fn a_thread_begins_nothing_that_its_partition_does_not_allow() {
     let successor = Arc::<Succeeded>::default();
     let tasks = Tasks::default();
     let cell = ShardTask::new(world.shard, begin, "t".into(), tasks, Arc::default(), pool, successor);
-    cell.poll_there(seat, slot, &standing);
+    cell.poll_there(seat, slot, &leave);
     assert_eq!(begun.load(Ordering::SeqCst), 0);
+}
+
+/// ORD-12, P9: after a pause of the process a thread may have a core before its shard has, which notices pauses.
+#[test]
+fn a_thread_begins_nothing_after_a_pause_that_its_shard_has_not_noticed() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    for (slept_ms, begins) in [(100, 1), (5_000, 0)] {
+        let mut world = World::new(1, &Bounds::default(), Settings::default());
+        world.arrive(0, Some("k"), 1, 10);
+        let (seat, leave) = world.goes_elsewhere();
+        let begun = Arc::new(AtomicU64::new(0));
+        let count = Arc::clone(&begun);
+        let begin = move |_: Attempt<'static>| {
+            count.fetch_add(1, Ordering::SeqCst);
+            std::future::ready(Outcome::Done)
+        };
+        world.sleep_before_its_watchdog(slept_ms);
+        let slot = world.shard.attempts.slot(seat);
+        let pool = Arc::new(ThreadPool::new(&"t".into(), 1, true));
+        let successor = Arc::<Succeeded>::default();
+        let cell =
+            ShardTask::new(world.shard, begin, "t".into(), Tasks::default(), Arc::default(), pool, successor);
+        cell.poll_there(seat, slot, &leave);
+        assert_eq!(begun.load(Ordering::SeqCst), begins, "after {slept_ms} ms");
+    }
+}
+
+/// ORD-2, ORD-4: a thread still runs an attempt on a message of a partition that was lost and is owned again. The message
+/// comes once more, and neither it nor what is behind it runs beside that attempt.
+#[test]
+fn a_key_waits_for_an_attempt_that_began_before_its_partition_was_lost() {
+    let runtime = runtime();
+    let _inside = runtime.enter();
+    for how in ["done", "dropped", "not begun"] {
+        let mut world = World::new(1, &Bounds::default(), Settings::default());
+        world.arrive(0, Some("k"), 1, 10);
+        let (seat, _) = world.goes_elsewhere();
+        world.tell(ShardCommand::Drop { partition: 0, epoch: 1 });
+        world.run();
+        let start = Start {
+            partition: 0,
+            epoch: 2,
+            settled: Settled::default(),
+            reader: Box::new(LogReader(Arc::clone(&world.logs[0]))),
+            link: Arc::clone(&world.links[0]),
+            pauses: 0,
+        };
+        world.tell(ShardCommand::Start(Box::new(start)));
+        world.logs[0].lock().expect("free").next = 0;
+        world.arrive(0, Some("k"), 2, 10);
+        world.arrive(0, Some("other"), 1, 10);
+        // A pass that only queues starts nothing.
+        let started = world.run().len() + world.run().len();
+        assert_eq!(started, 1, "{how}: another key runs");
+        let late = match how {
+            "done" => Late::Polled(Polled::Done),
+            "dropped" => Late::Dropped,
+            _ => Late::NotBegun,
+        };
+        world.shard.came_back(seat, late);
+        assert_eq!(world.run().len(), 2, "{how}: then both messages of the key run");
+        assert_eq!((world.shard.load.messages, world.shard.attempts.in_flight()), (0, 0), "{how}");
+    }
 }
 
 /// How often somebody took a shard's place.

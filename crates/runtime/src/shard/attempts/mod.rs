@@ -223,6 +223,20 @@ impl<F> Attempts<F> {
         })
     }
 
+    /// Attempts on messages of a partition that other threads poll: seat and delivery.
+    pub(crate) fn elsewhere_of(&self, partition: u32) -> impl Iterator<Item = (u32, &Delivery)> {
+        (0..).zip(&self.seats).filter_map(move |(index, seat)| {
+            let elsewhere = matches!(seat.state, SeatState::Elsewhere { .. });
+            let delivery = seat.slot.delivery().filter(|delivery| delivery.partition() == partition)?;
+            elsewhere.then_some((index, delivery))
+        })
+    }
+
+    /// The attempt in that seat has this lane from here on.
+    pub(crate) fn has_lane(&mut self, seat: u32, lane: LaneId) {
+        self.seats[seat as usize].lane = Some(lane);
+    }
+
     /// What runs in these lanes: the delivery, and whether another thread polls it.
     pub(crate) fn by_lane(&self) -> HashMap<LaneId, (&Delivery, SeatState)> {
         let seats = self.seats.iter();
