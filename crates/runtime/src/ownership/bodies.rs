@@ -4,45 +4,34 @@
 //! rejected, out come the entries that name them, as they are stored: of a lane, none but the first is ever here, since
 //! the lane waits until that counts. What is not stored yet is not settled (DLQ-4), counts toward the pipeline's buffer,
 //! and goes with the epoch: whoever owns next handles it again.
-//!
-//! An entry of `hold.p` is a format byte (1), a kind (1 body, 2 report), the source position as u64 little endian, and
-//! the bytes: the message's frame as it was read, or a JSON object.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use keylane_broker::{AppendError, BrokerError, Journal};
-use keylane_core::{DeadEffect, DeadReason, Death, Owner, Stored, Storing, key_hash};
+use keylane_broker::BrokerError;
+use keylane_core::{DeadEffect, DeadReason, Death, Owner, Storing, key_hash};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use super::hold::{Hold, Kind};
 use crate::pipeline::Subscription;
 use crate::shard::Rejection;
 use crate::tasks::TaskKind;
 
-const FORMAT: u8 = 1;
-const BODY: u8 = 1;
-const REPORT: u8 = 2;
 /// Messages of a partition that are stored at the same time: together they share a log's syncs.
 const STORING_MAX: usize = 256;
 /// Their bytes, beside which each is copied once: one more is taken only below this.
 const STORING_BYTES_MAX: usize = 8 << 20;
-/// The first wait before a copy is sent again, which doubles. Each time is a new copy, and only one is named.
-const AGAIN_MS: u64 = 200;
-/// The longest.
-const AGAIN_MS_MAX: u64 = 10_000;
 /// The priority of a dead letter (DLQ-3).
 const PRIORITY: u8 = 5;
 
 /// An owner's dead letters on their way to its hold.
 pub(crate) struct Burials {
     subscription: Arc<Subscription>,
-    hold: Arc<dyn Journal>,
+    hold: Hold,
     /// Begun with the first message that is rejected: most partitions never need it.
     task: Option<Burying>,
     /// What the task has no room for yet: bounded by the pipeline's buffer, toward which it counts.
@@ -73,7 +62,7 @@ impl Drop for Burying {
 }
 
 impl Burials {
-    pub(crate) fn new(subscription: Arc<Subscription>, hold: Arc<dyn Journal>) -> Burials {
+    pub(crate) fn new(subscription: Arc<Subscription>, hold: Hold) -> Burials {
         Burials { subscription, hold, task: None, waiting: VecDeque::new(), taken: 0 }
     }
 
@@ -88,7 +77,7 @@ impl Burials {
         self.task.get_or_insert_with(|| {
             let (to, rejections) = mpsc::channel(STORING_MAX);
             let (stored, from) = mpsc::channel(STORING_MAX);
-            let (subscription, hold) = (Arc::clone(subscription), Arc::clone(hold));
+            let (subscription, hold) = (Arc::clone(subscription), hold.clone());
             let tasks = subscription.tasks.clone();
             let burying = bury(subscription, hold, journal, rejections, stored);
             // Its end is seen by its owner, whose receiver ends with it: the partition starts over.
@@ -134,7 +123,7 @@ impl Burials {
 /// Stores what comes, some at a time, and hands the entries back as they are stored.
 async fn bury(
     subscription: Arc<Subscription>,
-    hold: Arc<dyn Journal>,
+    hold: Hold,
     journal: u128,
     mut rejections: mpsc::Receiver<Burial>,
     stored: mpsc::Sender<Result<Death, BrokerError>>,
@@ -153,7 +142,7 @@ async fn bury(
             }
             burial = rejections.recv(), if room => {
                 let Some(burial) = burial else { return };
-                let (subscription, hold) = (&subscription, &*hold);
+                let (subscription, hold) = (&subscription, &hold);
                 let size = burial.rejection.delivery.size();
                 bytes += size;
                 storing.push(async move { (size, store(hold, subscription, journal, burial).await) });
@@ -180,7 +169,7 @@ struct Report<'a> {
 
 /// Stores a rejected message and what is known about it; answers with the entry that names them.
 async fn store(
-    hold: &dyn Journal,
+    hold: &Hold,
     subscription: &Subscription,
     journal: u128,
     burial: Burial,
@@ -207,8 +196,8 @@ async fn store(
         source_timestamp: delivery.appended_ms(),
     };
     let report = serde_json::to_vec(&report).expect("numbers and text are JSON");
-    let body = append(hold, body, entry(BODY, position, delivery.frame())).await?;
-    let report = append(hold, of_report, entry(REPORT, position, &report)).await?;
+    let body = body.acknowledged(hold.store(Kind::Body, position, delivery.frame()).await?);
+    let report = of_report.acknowledged(hold.store(Kind::Report, position, &report).await?);
     Ok(Death {
         position,
         key_hash: subscription.order.ordered_by(delivery.key()).map(|key| key_hash(journal, key)),
@@ -222,29 +211,4 @@ async fn store(
         priority: PRIORITY,
         command: None,
     })
-}
-
-fn entry(kind: u8, position: u64, bytes: &[u8]) -> Bytes {
-    let mut entry = BytesMut::with_capacity(10 + bytes.len());
-    entry.put_u8(FORMAT);
-    entry.put_u8(kind);
-    entry.put_u64_le(position);
-    entry.put_slice(bytes);
-    entry.freeze()
-}
-
-/// Appends until it is acknowledged. Fails only where nothing more will ever be taken.
-async fn append(hold: &dyn Journal, storing: Storing, entry: Bytes) -> Result<Stored, BrokerError> {
-    let mut wait_ms = AGAIN_MS;
-    loop {
-        match hold.append(entry.clone(), None).await {
-            Ok(position) => return Ok(storing.acknowledged(position)),
-            Err(AppendError::Stopped(why)) => return Err(BrokerError::Stopped(why)),
-            Err(error) => {
-                tracing::error!(%error, "a dead letter was not stored; its key waits, and it is tried again");
-                tokio::time::sleep(Duration::from_millis(wait_ms)).await;
-                wait_ms = (2 * wait_ms).min(AGAIN_MS_MAX);
-            }
-        }
-    }
 }

@@ -15,6 +15,7 @@ use super::assignment::Assignment;
 use super::bodies::Burials;
 use super::commands::Outbox;
 use super::event::{Sure, UnderWay};
+use super::hold::Hold;
 use super::journal::Listening;
 use super::mail::{Alive, Letters};
 use super::mirror::Mirror;
@@ -34,6 +35,7 @@ pub(super) struct Epoch<'a> {
     pub(super) listening: Listening,
     pub(super) mirror: Mirror,
     pub(super) letters: Letters,
+    pub(super) hold: Hold,
     pub(super) burials: Burials,
     pub(super) outbox: Outbox,
     /// When the shard was last seen alive, and when that was looked at.
@@ -42,7 +44,7 @@ pub(super) struct Epoch<'a> {
 
 impl<'a> Epoch<'a> {
     pub(super) fn new(own: &'a mut Own, journal: Arc<dyn Journal>, hold: Arc<dyn Journal>) -> Epoch<'a> {
-        let at = &own.subscription;
+        let (at, hold) = (&own.subscription, Hold::of(hold));
         let owner = at.flaws.owner(Setup {
             instance: own.instance,
             node: at.node.clone(),
@@ -68,7 +70,8 @@ impl<'a> Epoch<'a> {
             listening: Listening::default(),
             mirror: Mirror::default(),
             letters: Letters::default(),
-            burials: Burials::new(Arc::clone(at), hold),
+            burials: Burials::new(Arc::clone(at), hold.clone()),
+            hold,
             outbox: Outbox::new(own.shard.clone(), Arc::clone(&own.wakes)),
             alive: Alive::default(),
             own,
@@ -126,12 +129,13 @@ impl<'a> Epoch<'a> {
             }
             Action::Cut { below } => self.cut(below),
             // Nothing is held or commanded yet, so that nothing of a lane changes by these.
-            Action::Changed { .. } | Action::Due { .. } | Action::CutHold { .. } => {}
-            Action::Move { storing, .. } | Action::StoreChunks { storing, .. } => {
-                return ControlFlow::Continue(Next::Act(self.step(Input::GivenUp(storing))));
-            }
-            Action::ReadChunks { position, .. } => {
-                return ControlFlow::Continue(Next::Act(self.step(Input::Chunks { position, chunks: None })));
+            Action::Changed { .. } | Action::Due { .. } => {}
+            Action::CutHold { below } => self.cut_hold(below),
+            Action::Move { position, from, storing } => self.move_body(position, from, storing),
+            Action::StoreChunks { storing, chunks } => self.store_pieces(storing, *chunks),
+            Action::ReadChunks { position, chunks } => {
+                self.read_pieces(position, chunks);
+                return ControlFlow::Continue(Next::Wait(gives_up_ms));
             }
             Action::StoreAgain { position } => {
                 let why = format!("the body of the dead letter at {position} lies where its hold is cut");
@@ -280,6 +284,7 @@ impl<'a> Epoch<'a> {
     fn drop_shard(&mut self) {
         self.tell(|partition, epoch| ShardCommand::Drop { partition, epoch });
         self.burials.forget();
+        self.under_way.forget_stored();
         // It could go back behind the next owner's.
         self.own.subscription.committer.forget(self.own.partition);
         self.listening.unsuspend();

@@ -5,12 +5,15 @@
 
 use std::future::pending;
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use keylane_broker::{BrokerError, Commit, JournalPage, Reader};
-use keylane_core::{Action, Appended, Committed, Death, Input, Ranges};
+use keylane_core::owner::StoredChunks;
+use keylane_core::{Action, Appended, Committed, Death, Input, Ranges, Stored, Storing};
 
 use super::assignment::Assignment;
 use super::epoch::Epoch;
+use super::hold::HoldEvent;
 use super::journal::Reading;
 use super::task::{AGAIN_MS, Ended, ended};
 
@@ -28,6 +31,12 @@ pub(super) struct UnderWay {
     /// The broker's commit is read.
     pub(super) asking: Call<Result<Option<Commit>, BrokerError>>,
     pub(super) cutting: Call<()>,
+    pub(super) cutting_hold: Call<()>,
+    /// Pieces of a snapshot are stored, or read.
+    pub(super) storing_pieces: Call<Result<StoredChunks, BrokerError>>,
+    pub(super) reading_pieces: Call<Result<Pieces, BrokerError>>,
+    /// A body is copied to the end of `hold.p`.
+    pub(super) moving: Call<Result<Moved, BrokerError>>,
     /// The reader of the source is opened, for this epoch.
     pub(super) starting: Call<Result<Opened, BrokerError>>,
     pub(super) confirming: Call<(Sure, bool)>,
@@ -35,6 +44,26 @@ pub(super) struct UnderWay {
     pub(super) proving: Call<Option<u128>>,
     /// When that is asked next.
     pub(super) prove_ms: u64,
+}
+
+impl UnderWay {
+    /// What was to be stored for an epoch is forgotten with it.
+    pub(super) fn forget_stored(&mut self) {
+        (self.storing_pieces, self.moving, self.cutting_hold) = (None, None, None);
+    }
+}
+
+/// The pieces of the snapshot that stands at a position of the journal, if all are there.
+pub(super) struct Pieces {
+    pub(super) position: u64,
+    pub(super) pieces: Option<Vec<Bytes>>,
+}
+
+/// A body that was copied, or that could not be read.
+pub(super) struct Moved {
+    pub(super) position: u64,
+    pub(super) from: u64,
+    pub(super) to: Result<Stored, Storing>,
 }
 
 /// What was to be said once the assignment is confirmed.
@@ -57,6 +86,7 @@ pub(super) enum Event {
     Confirmed(Sure, bool),
     Proven(Option<u128>),
     Buried(Option<Result<Death, BrokerError>>),
+    Hold(HoldEvent),
     Mail,
     /// Nothing to be told: something went its way.
     Done,
@@ -76,13 +106,16 @@ impl Epoch<'_> {
             return Event::Buried(self.burials.next().await);
         }
         let deaf = self.under_way.appending.is_some() && self.own.subscription.flaws.deaf_while_appending();
+        // Without the pieces of a snapshot there is no state that what stands behind it could be applied to.
+        let wants_pieces = self.under_way.reading_pieces.is_some();
         let calls = &mut self.under_way;
         tokio::select! {
             biased;
             assignment = self.own.assignment.next() => Event::Assignment(assignment),
             appended = answer(&mut calls.appending) => Event::Appended(appended),
-            page = Reading::answer(&mut calls.reading) => Event::Page(page),
-            landed = self.journal.beyond(next), if listens && !deaf => Event::Landed(landed),
+            read = answer(&mut calls.reading_pieces) => HoldEvent::Read(read).into(),
+            page = Reading::answer(&mut calls.reading), if !wants_pieces => Event::Page(page),
+            landed = self.journal.beyond(next), if listens && !deaf && !wants_pieces => Event::Landed(landed),
             commit = answer(&mut calls.asking) => Event::Commit(commit),
             started = answer(&mut calls.starting) => Event::Started(started),
             (sure, assigned) = answer(&mut calls.confirming) => Event::Confirmed(sure, assigned),
@@ -90,7 +123,10 @@ impl Epoch<'_> {
             () = self.outbox.sends(), if !self.outbox.is_empty() => Event::Done,
             () = self.link.arrives(), if self.epoch.is_some() => Event::Mail,
             buried = self.burials.next(), if !self.burials.is_empty() => Event::Buried(buried),
+            stored = answer(&mut calls.storing_pieces) => HoldEvent::Stored(stored).into(),
+            moved = answer(&mut calls.moving) => HoldEvent::Moved(moved).into(),
             () = answer(&mut calls.cutting) => Event::Done,
+            () = answer(&mut calls.cutting_hold) => Event::Done,
             () = tokio::time::sleep_until(until) => Event::Time,
         }
     }
@@ -130,6 +166,7 @@ impl Epoch<'_> {
             Event::Buried(Some(Ok(dead))) => Ok(self.finished(&Ranges::new(), &[dead])),
             Event::Buried(Some(Err(error))) => Err(ended(error)),
             Event::Buried(None) => Err(Ended::Again("nobody stores its dead letters any more".to_owned())),
+            Event::Hold(event) => self.hold_answered(event).map_err(ended),
             Event::Mail => self.mail(),
             Event::Done | Event::Time => Ok(self.tick()),
         }

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use keylane_broker::{AppendError, BrokerError, Journal, JournalName, LogKind};
+use keylane_broker::{AppendError, BrokerError, Journal, LogKind};
 use keylane_core::journal::{Command, CommandKind};
 use keylane_core::{Ranges, Record, Replay, State, Stop};
 
+use super::hold::Hold;
 use crate::clock::Clock;
 use crate::pipeline::Subscription;
 
@@ -22,6 +23,7 @@ pub(super) const JOURNAL_EVERY_MS: u64 = 200;
 /// The journal of a partition that is not owned here.
 pub(super) struct JournalClient<'a> {
     at: &'a Subscription,
+    partition: u32,
     journal: Arc<dyn Journal>,
     replay: Replay,
 }
@@ -29,14 +31,12 @@ pub(super) struct JournalClient<'a> {
 impl<'a> JournalClient<'a> {
     /// Opens the journal of that partition of the pipeline's topic. Nothing of it is read yet.
     pub(super) async fn open(at: &'a Subscription, partition: u32) -> Result<JournalClient<'a>, BrokerError> {
-        let (group, topic) = (at.group.clone(), at.topic.to_string());
-        let name = JournalName { group, topic, partition, kind: LogKind::Journal };
-        Ok(JournalClient::of(at, at.broker.journal(&name).await?))
+        Ok(JournalClient::of(at, partition, at.journal(partition, LogKind::Journal).await?))
     }
 
     /// A journal that is open already.
-    pub(super) fn of(at: &'a Subscription, journal: Arc<dyn Journal>) -> JournalClient<'a> {
-        JournalClient { at, journal, replay: Replay::default() }
+    pub(super) fn of(at: &'a Subscription, partition: u32, journal: Arc<dyn Journal>) -> JournalClient<'a> {
+        JournalClient { at, partition, journal, replay: Replay::default() }
     }
 
     /// Everything below this position was read.
@@ -59,11 +59,24 @@ impl<'a> JournalClient<'a> {
                     |error| BrokerError::Stopped(Stop::unreadable(position, error, newest).to_string());
                 let record = Record::decode_up_to(newest, bytes).map_err(stop)?;
                 self.replay.read(position, &record, bytes.len());
+                self.provide_pieces(position).await?;
             }
             if page.records.last().map_or(page.end, |(position, _)| position + 1) >= page.end {
                 return self.replay.state().cloned().ok_or_else(lost);
             }
         }
+    }
+
+    /// A snapshot that stands at that position may lie in pieces in the partition's hold.
+    async fn provide_pieces(&mut self, position: u64) -> Result<(), BrokerError> {
+        let Some(wanted) = self.replay.wanted().filter(|wanted| wanted.position == position) else {
+            return Ok(());
+        };
+        let positions = wanted.chunks.clone();
+        let hold = Hold::of(self.at.journal(self.partition, LogKind::Hold).await?);
+        let pieces = hold.pieces(&positions).await?;
+        self.replay.provide(position, pieces.as_deref());
+        Ok(())
     }
 
     /// Appends a command. It is acknowledged then; whether it counts is seen by reading on.

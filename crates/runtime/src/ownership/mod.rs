@@ -13,6 +13,7 @@ mod event;
 mod follow;
 mod group;
 mod growth;
+mod hold;
 mod journal;
 mod journal_client;
 mod mail;

@@ -157,7 +157,7 @@ async fn journals(
     limits: &ReadLimits,
 ) -> Result<(Arc<dyn Journal>, Arc<dyn Journal>), BrokerError> {
     let (journal, hold) = at.journals(partition).await?;
-    growth::complete(at, limits, &journal).await?;
+    growth::complete(at, limits, partition, &journal).await?;
     Ok((journal, hold))
 }
 

@@ -5,8 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use keylane_broker::testing::memory::Landed;
-use keylane_broker::{Broker, BrokerError, Faulty, Hang, LogKind, MemoryBroker, Rates, TopicSpec};
+use keylane_broker::{
+    Broker, BrokerError, Faulty, Hang, JournalName, LogKind, MemoryBroker, Rates, TopicSpec,
+};
 use keylane_core::journal::Record;
+use keylane_core::owner::Bounds;
 use keylane_core::{Draft, Frames, Order, Ranges};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -36,8 +39,14 @@ impl Shard {
 
     async fn of_an_owner_on(broker: Arc<dyn Broker>) -> Shard {
         let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
-        let topic = broker.create_topic("t", &spec).await.expect("a new topic");
-        let (clock, settings) = (Clock::simulated(0).seeded(1), Settings::default());
+        broker.create_topic("t", &spec).await.expect("a new topic");
+        Shard::of_owner(broker, 1, Settings::default().bounds()).await
+    }
+
+    /// The shard of an owner with this number, on a topic that is there.
+    async fn of_owner(broker: Arc<dyn Broker>, instance: u128, bounds: Bounds) -> Shard {
+        let topic = broker.topic("t").await.expect("it answers").expect("it is there");
+        let (clock, settings) = (Clock::simulated(0).seeded(instance as u64), Settings::default());
         let subscription = Arc::new(Subscription {
             ahead_bytes: 0,
             broker,
@@ -48,14 +57,14 @@ impl Shard {
             group: "t".to_owned(),
             node: "n".to_owned(),
             timeout_ms: settings.timeout_ms(),
-            bounds: settings.bounds(),
+            bounds,
             order: Order::Key,
             flaws: settings.flaws(),
             counters: CommitCounters::default(),
             committer: Committer::default(),
             rejections: Rejections::default(),
             pace: Arc::default(),
-            seed: Some(AtomicU64::new(1)),
+            seed: Some(AtomicU64::new(instance as u64)),
         });
         let (shard, commands) = mpsc::channel(COMMANDS_MAX);
         let (sender, assignment) = assignment();
@@ -64,7 +73,7 @@ impl Shard {
             subscription,
             topic,
             partition: 0,
-            instance: 1,
+            instance,
             start: 0,
             shard,
             wakes: Arc::default(),
@@ -183,12 +192,16 @@ impl Landings {
 const SILENCE: Duration = Duration::from_millis(3_000);
 
 fn rejection(epoch: u64) -> Rejection {
+    rejection_at(1, epoch)
+}
+
+fn rejection_at(position: u64, epoch: u64) -> Rejection {
     let mut frames = Frames::default();
     frames.push(0, &Draft { id: "m", ..Draft::default() }).expect("a valid draft");
     let batch = keylane_core::Batch {
         partition: 0,
-        base: 1,
-        next: 2,
+        base: position,
+        next: position + 1,
         appended_ms: 0,
         count: 1,
         frames: frames.messages().next().expect("just pushed").expect("just encoded").frame().clone(),
@@ -264,4 +277,93 @@ async fn a_draining_owner_is_heard_soon_after_its_journal_answers_again() {
             "silent for {silence:?}: away for {away_ms} ms, conditional: {conditional}"
         );
     }
+}
+
+/// Dead letters that do not fit into a snapshot of one record.
+const DEAD: u64 = 300;
+
+/// Small, so that the state of some hundred dead letters is large.
+fn small_snapshots() -> Bounds {
+    let (snapshot_after_bytes, snapshot_bytes_max, chunk_bytes_max) = (1_000, 200, 300);
+    Bounds { snapshot_after_bytes, snapshot_bytes_max, chunk_bytes_max, ..Bounds::default() }
+}
+
+/// The first position that is kept of a partition's journal, and of its hold.
+async fn starts(broker: &Arc<dyn Broker>) -> (u64, u64) {
+    let start = async |kind| {
+        let name = JournalName { group: "t".to_owned(), topic: "t".to_owned(), partition: 0, kind };
+        let journal = broker.journal(&name).await.expect("it is there");
+        journal.read(0, 1).await.expect("it can be read").start
+    };
+    (start(LogKind::Journal).await, start(LogKind::Hold).await)
+}
+
+/// Rejects so many messages, and lets what follows from it happen.
+async fn rejects(start: &Start, positions: std::ops::Range<u64>) {
+    let rejected: Vec<Rejection> = positions.map(|at| rejection_at(at, start.epoch)).collect();
+    start.link.leave(|mail| mail.rejected.extend(rejected));
+    sleep(Duration::from_secs(10)).await;
+}
+
+/// BRK-6: a state of any size has a snapshot, so that its journal is cut, and the next owner starts from it.
+#[tokio::test(start_paused = true)]
+async fn a_journal_with_many_dead_letters_is_cut_and_read_by_the_next_owner() {
+    for conditional in [true, false] {
+        let cluster = MemoryBroker::new(1, || 0);
+        cluster.set_conditional(conditional);
+        let broker: Arc<dyn Broker> = cluster.node("n");
+        broker.create_topic("t", &TopicSpec { partitions: 1, ..TopicSpec::default() }).await.expect("made");
+        let mut shard = Shard::of_owner(Arc::clone(&broker), 1, small_snapshots()).await;
+        let start = shard.started().await;
+        rejects(&start, 1..DEAD).await;
+        rejects(&start, DEAD..2 * DEAD).await;
+        let (journal, hold) = starts(&broker).await;
+        assert!(journal > 0, "a snapshot in pieces lets the journal be cut");
+        assert_eq!(hold, 0, "bodies are named, so that nothing of the hold may be cut");
+        shard.sender.tell(Assignment::Lost);
+        let mut next = Shard::of_owner(Arc::clone(&broker), 2, small_snapshots()).await;
+        let start = next.started().await;
+        assert_eq!(start.settled.low(), 0, "the first message is not settled");
+        assert!((1..2 * DEAD).all(|at| start.settled.contains(at)));
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(next.shown().dead, 2 * DEAD - 1);
+    }
+}
+
+/// BRK-6, ORD-9: while the pieces of a snapshot cannot be stored, their owner does everything else: what is done goes on
+/// record, and it hears that its partition is to be given up.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_cannot_be_stored_keeps_nobody_waiting() {
+    let cluster = MemoryBroker::new(1, || 0);
+    let broker = Faulty::new(cluster.node("n"), 1, Rates::none());
+    let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
+    broker.create_topic("t", &spec).await.expect("made");
+    let mut shard = Shard::of_owner(Arc::clone(&broker) as Arc<dyn Broker>, 1, small_snapshots()).await;
+    let start = shard.started().await;
+    rejects(&start, 1..DEAD).await;
+    broker.hang(&[Hang::HoldAppend]);
+    let clean = Arc::clone(&broker) as Arc<dyn Broker>;
+    let (cut, _) = starts(&clean).await;
+    // The journal grows until the next snapshot is due, and well beyond.
+    for lot in 0..30 {
+        let done = (0..500).map(|at| 1_000 * (lot + 1) + 2 * at).map(|at| at..at + 1).collect();
+        start.link.leave(|mail| mail.done = done);
+        sleep(Duration::from_millis(1_100)).await;
+    }
+    assert_eq!(starts(&clean).await.0, cut, "no snapshot can be stored");
+    let shown = shard.shown();
+    assert_eq!(shown.settled_above, DEAD - 1 + 15_000, "what is done goes on record meanwhile");
+    let landings = Landings::of(&cluster);
+    shard.sender.tell(Assignment::Revoked);
+    shard.drains().await;
+    start.link.leave(|mail| mail.quiet = true);
+    sleep(Duration::from_secs(1)).await;
+    let released = landings.0.lock().expect("free").last().map(|(_, released)| *released);
+    assert_eq!(released, Some(true), "a drain does not wait for a snapshot");
+    // The next owner makes up for it.
+    broker.hang(&[]);
+    let mut next = Shard::of_owner(Arc::clone(&clean), 2, small_snapshots()).await;
+    let start = next.started().await;
+    rejects(&start, 50_000..50_300).await;
+    assert!(starts(&clean).await.0 > cut, "{:?}", starts(&clean).await);
 }

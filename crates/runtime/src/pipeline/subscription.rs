@@ -67,11 +67,18 @@ impl Subscription {
         &self,
         partition: u32,
     ) -> Result<(Arc<dyn Journal>, Arc<dyn Journal>), BrokerError> {
-        let name =
-            |kind| JournalName { group: self.group.clone(), topic: self.topic.to_string(), partition, kind };
-        let journal = self.broker.journal(&name(LogKind::Journal)).await?;
-        let hold = self.broker.journal(&name(LogKind::Hold)).await?;
-        Ok((journal, hold))
+        let journal = self.journal(partition, LogKind::Journal).await?;
+        Ok((journal, self.journal(partition, LogKind::Hold).await?))
+    }
+
+    /// One of the two.
+    pub(crate) async fn journal(
+        &self,
+        partition: u32,
+        kind: LogKind,
+    ) -> Result<Arc<dyn Journal>, BrokerError> {
+        let (group, topic) = (self.group.clone(), self.topic.to_string());
+        self.broker.journal(&JournalName { group, topic, partition, kind }).await
     }
 
     /// Its topic as it is now.

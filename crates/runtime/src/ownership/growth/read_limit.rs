@@ -202,12 +202,13 @@ async fn put_on_record(at: &Subscription, partitions: u32) -> Result<(), BrokerE
 pub(crate) async fn complete(
     at: &Subscription,
     limits: &ReadLimits,
+    partition: u32,
     journal: &Arc<dyn Journal>,
 ) -> Result<(), BrokerError> {
     if !limits.with(|growth| growth.is_new()).unwrap_or(false) {
         return Ok(());
     }
-    let mut journal = JournalClient::of(at, Arc::clone(journal));
+    let mut journal = JournalClient::of(at, partition, Arc::clone(journal));
     let state = match journal.read_on().await {
         // Its owner stops for that, and says so.
         Err(BrokerError::Stopped(_)) => return Ok(()),
