@@ -10,7 +10,7 @@ use std::fmt::{self, Arguments};
 use bytes::Bytes;
 use keylane_broker::testing::memory::Landed;
 use keylane_broker::{Commit, LogKind};
-use keylane_core::journal::{Facts, Replayed};
+use keylane_core::journal::{Facts, Replayed, SnapshotBody};
 use keylane_core::{Applied, Delivery, Order, Record, Replay, State, parse_commit_metadata};
 use keylane_simulation::Trace;
 
@@ -74,6 +74,8 @@ pub struct Counts {
     pub facts: u64,
     pub void: u64,
     pub snapshots: u64,
+    /// Of them, those in pieces.
+    pub pieces: u64,
     pub resets: u64,
     pub dead: u64,
 }
@@ -87,6 +89,7 @@ impl Counts {
             ("fences", self.fences),
             ("void", self.void),
             ("snapshots", self.snapshots),
+            ("snapshots in pieces", self.pieces),
             ("resets", self.resets),
             ("dead", self.dead),
         ];
@@ -105,6 +108,7 @@ impl Counts {
         self.facts += other.facts;
         self.void += other.void;
         self.snapshots += other.snapshots;
+        self.pieces += other.pieces;
         self.resets += other.resets;
         self.dead += other.dead;
     }
@@ -392,7 +396,10 @@ impl Checker {
                     self.violate(at_ms, property, what);
                 }
             }
-            Record::Snapshot(_) if counts => self.counts.snapshots += 1,
+            Record::Snapshot(snapshot) if counts => {
+                self.counts.snapshots += 1;
+                self.counts.pieces += u64::from(matches!(snapshot.body, SnapshotBody::Chunks(_)));
+            }
             _ => {}
         }
         takes_over

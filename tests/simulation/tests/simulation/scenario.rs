@@ -9,6 +9,8 @@ use keylane_simulation::Random;
 
 /// What tells the numbers of scenarios in which calls hang from all others.
 const HANGING: u64 = 0x6861_6e67;
+/// The same for scenarios with large snapshots.
+const PIECES: u64 = 0x5eed_0000_0000_0002;
 
 /// One run.
 #[derive(Debug, Clone)]
@@ -129,6 +131,7 @@ impl Scenario {
     pub fn new(random: &mut Random, flaws: Flaws) -> Scenario {
         // Numbers of its own: what other seeds draw stays as it was.
         let mut beside = Random::new(random.clone().number() ^ HANGING);
+        let mut pieces = Random::new(random.clone().number() ^ PIECES);
         let planned = random.percent(25);
         let trouble = if planned { Trouble::PLANNED } else { Trouble::any(random) };
         let latency = *random.one_of(&[(0, 0), (0, 2), (1, 20), (10, 200)]);
@@ -165,10 +168,25 @@ impl Scenario {
             work: work(random, planned, &settings),
             settings,
         };
-        match !planned && beside.percent(12) {
+        let scenario = match !planned && beside.percent(12) {
             true => scenario.hanging(&mut beside),
             false => scenario,
+        };
+        match pieces.percent(30) {
+            true => scenario.in_pieces(&mut pieces),
+            false => scenario,
         }
+    }
+
+    /// Snapshots that do not fit into a record, and holds that are cut as soon as they may be.
+    fn in_pieces(mut self, random: &mut Random) -> Scenario {
+        let bounds = &mut self.settings.bounds;
+        bounds.snapshot_after_bytes = bounds.snapshot_after_bytes.min(2_000);
+        bounds.snapshot_bytes_max = *random.one_of(&[40, 100]);
+        bounds.chunk_bytes_max = *random.one_of(&[64, 300]);
+        bounds.low_step = 1;
+        (bounds.move_slack, bounds.move_factor) = *random.one_of(&[(0, 0), (5, 1), (10_000, 3)]);
+        self
     }
 
     /// Nothing goes wrong but calls that do not answer, while there is always something to start: an owner that waits for
