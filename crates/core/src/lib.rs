@@ -20,8 +20,9 @@ pub use journal::{
     Replay, Source, State, apply, key_hash,
 };
 pub use lanes::{
-    Arrival, Counts, End, Engine, HeldLane, HoldState, HoldView, Intake, LaneHash, LaneId, LaneKey,
-    LaneState, LaneView, Left, Load, Order, Ready, Retry, RetryPolicy, Settings, Settlement, Verdict, settle,
+    Arrival, Candidate, Counts, End, Engine, HeldLane, HoldState, HoldView, Intake, LaneHash, LaneId,
+    LaneKey, LaneState, LaneView, Left, Load, Order, Ready, Retry, RetryPolicy, Settings, Settlement,
+    Verdict, settle,
 };
 pub use ledger::{Ledger, Ranges, Settled};
 pub use message::{Batch, BatchCursor, Delivery, Draft, Found, FrameError, Frames, Outcome, partition_of};

@@ -16,6 +16,7 @@ mod held_lane;
 mod hold;
 mod idle;
 mod intake;
+mod judge;
 mod lane;
 mod outcomes;
 mod partitions;
@@ -46,24 +47,13 @@ pub use settings::Flaws;
 pub use held_lane::{Arrival, HeldLane, HoldState, HoldView};
 pub use hold::{Place, Turn, walk};
 pub use intake::{Bounds, Intake, Load};
+pub use judge::{Candidate, Verdict};
 pub use lane::{LaneHash, LaneId, LaneKey, LaneState};
 pub use partitions::Left;
 pub use retry::{RETRY_AFTER_MS_MAX, Retry, RetryPolicy};
 pub use settings::{Order, Settings};
 pub use settle::{End, Settlement, settle};
 pub use view::{Counts, LaneView};
-
-/// What is to be done with a delivery that was just read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// Its attempt may begin now. If it is done at once, nothing need be said; if it ends or goes on in any other
-    /// way, `began` comes first.
-    Run,
-    /// It waits its turn: `queue` it.
-    Queue,
-    /// There is no room: keep it, and read no more of its partition until `has_room`.
-    Full,
-}
 
 /// A message whose turn it is. Its lane is busy with it.
 #[derive(Debug)]
@@ -169,32 +159,6 @@ impl Engine {
         // Equal keys of two partitions only need to lie apart: they are told apart by the partition itself.
         let apart = u64::from(partition).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         LaneKey::Ordered(LaneHash { hash: hasher.finish() ^ apart, partition })
-    }
-
-    /// What is to be done with the next delivery of that lane. Changes nothing. Not asked for a partition that is held.
-    #[inline]
-    pub fn verdict(&self, lane: LaneKey) -> Verdict {
-        let LaneKey::Ordered(hash) = lane else {
-            return self.keyless_verdict();
-        };
-        match self.find(hash) {
-            None if self.lane_can_be_made() => Verdict::Run,
-            None => Verdict::Full,
-            Some(lane) if lane.state() == LaneState::Idle => Verdict::Run,
-            Some(lane) if lane.queue.depth < self.settings.lane_capacity => Verdict::Queue,
-            Some(_) => Verdict::Full,
-        }
-    }
-
-    fn keyless_verdict(&self) -> Verdict {
-        // The buffer bounds them, not a lane: what stands behind them in their partition is still read (MSG-2).
-        if self.anonymous() >= LANES_CAP {
-            Verdict::Full
-        } else if self.keyless_turns.is_empty() && self.keyless_running < self.settings.keyless_max {
-            Verdict::Run
-        } else {
-            Verdict::Queue
-        }
     }
 
     /// True once a lane that was full has emptied to half, so that reading does not stop and go with every message.

@@ -148,13 +148,14 @@ impl Engine {
         }
     }
 
-    /// Sets a free lane aside if its partition is held.
-    pub(super) fn set_aside_if_held(&mut self, partition: u32, id: LaneId) -> bool {
-        let side = &mut self.sides[partition as usize];
-        if side.held {
-            side.aside.push(id);
-        }
-        side.held
+    /// True if nothing of a partition is to be handed out.
+    pub(super) fn is_held(&self, partition: u32) -> bool {
+        self.sides[partition as usize].held
+    }
+
+    /// Sets a free lane of a partition that is held aside.
+    pub(super) fn set_aside(&mut self, partition: u32, id: LaneId) {
+        self.sides[partition as usize].aside.push(id);
     }
 
     pub(super) fn queue_keyless(&mut self, delivery: Delivery) {

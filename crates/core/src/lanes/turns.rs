@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 
 use super::lane::{LANES_CAP, LaneId, LaneKey, LaneState};
-use super::{Engine, Ready};
+use super::{Candidate, Engine, Ready, Verdict};
 
 impl Engine {
     /// Takes the head of a free lane, if there is any; the lane is then busy with it.
@@ -60,15 +60,20 @@ impl Engine {
         Some(Ready { lane, delivery, attempt: 1 })
     }
 
-    /// True if the head of that lane, taken from a list, may start now. One that is held is set aside; one that is
-    /// gone is forgotten.
+    /// True if the head of that lane, taken from a list, may start now. A lane whose head must wait is set aside; one that
+    /// is gone is forgotten.
     #[inline]
     fn may_start(&mut self, id: LaneId) -> bool {
         let Some(lane) = self.lanes.get(id.number()).filter(|lane| lane.is(id)) else {
             self.stale -= 1;
             return false;
         };
-        self.held == 0 || !self.set_aside_if_held(lane.partition, id)
+        let partition = lane.partition;
+        let runs = self.judge(Candidate::Head(partition)) == Verdict::Run;
+        if !runs {
+            self.set_aside(partition, id);
+        }
+        runs
     }
 
     fn start(&mut self, id: LaneId, now: u64) -> Ready {

@@ -1,6 +1,6 @@
 //! Single rules, by example.
 
-use keylane_core::{Engine, LaneKey, LaneState, Order, Ready, Settings, Verdict};
+use keylane_core::{Candidate, Engine, LaneKey, LaneState, Order, Ready, Settings, Verdict};
 
 use crate::world::delivery;
 
@@ -18,13 +18,13 @@ fn read(
 ) -> Option<keylane_core::LaneId> {
     let message = delivery(key, partition, position);
     let hash = engine.lane_key(message.partition(), message.key());
-    match engine.verdict(hash) {
+    match engine.judge(Candidate::Read(hash)) {
         Verdict::Run => Some(engine.began(hash, partition, now)),
         Verdict::Queue => {
             engine.queue(hash, message, now);
             None
         }
-        Verdict::Full => panic!("no room"),
+        Verdict::Full | Verdict::Wait => panic!("no room"),
     }
 }
 
@@ -211,7 +211,7 @@ fn keys_that_collide_share_a_lane() {
     let first = delivery(5, 0, 1);
     let hash = engine.lane_key(first.partition(), first.key());
     let lane = engine.began(hash, 0, 0);
-    assert_eq!(engine.verdict(hash), Verdict::Queue);
+    assert_eq!(engine.judge(Candidate::Read(hash)), Verdict::Queue);
     engine.queue(hash, delivery(6, 0, 2), 0);
     engine.queue(hash, delivery(5, 0, 3), 0);
     assert!(engine.done(lane, 0));

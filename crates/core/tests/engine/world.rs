@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::BytesMut;
 use keylane_core::{
-    Counts, Delivery, Draft, Engine, LaneId, LaneKey, Order, Ready, RetryPolicy, Settings, Verdict,
+    Candidate, Counts, Delivery, Draft, Engine, LaneId, LaneKey, Order, Ready, RetryPolicy, Settings, Verdict,
 };
 
 /// How an attempt ends, or that it does not yet.
@@ -243,7 +243,7 @@ impl World {
             };
             let hash = self.engine.lane_key(message.delivery.partition(), message.delivery.key());
             if self.engine.has_room(hash) {
-                self.detail(self.engine.verdict(hash) != Verdict::Full, "room was promised")?;
+                self.detail(self.engine.judge(Candidate::Read(hash)) != Verdict::Full, "room was promised")?;
                 let message = self.kept.remove(&partition).expect("just seen");
                 self.take_in(message, end, permit)?;
                 self.compare()?;
@@ -257,10 +257,10 @@ impl World {
     fn take_in(&mut self, message: Message, end: End, permit: bool) -> Result<(), String> {
         let hash = self.engine.lane_key(message.delivery.partition(), message.delivery.key());
         check((hash != LaneKey::Unordered) == message.lane.is_some(), "who has a lane")?;
-        let (real, want) = (self.engine.verdict(hash), self.verdict(message.lane));
+        let (real, want) = (self.engine.judge(Candidate::Read(hash)), self.verdict(message.lane));
         self.detail(real == want, &format!("verdict {real:?}, should be {want:?}"))?;
         match real {
-            Verdict::Full => {
+            Verdict::Full | Verdict::Wait => {
                 self.kept.insert(message.delivery.partition(), message);
             }
             Verdict::Run if permit => return self.run_at_once(hash, message, end),

@@ -5,7 +5,7 @@
 //! nothing has no turn until the reader says that it has something.
 
 use keylane_broker::BrokerError;
-use keylane_core::{Delivery, LaneKey, Verdict};
+use keylane_core::{Candidate, Delivery, LaneKey, Verdict};
 
 use super::partition::{Part, PartState, Read};
 use super::pass::{Current, PINNED_MAX, PollKind, Shard};
@@ -132,7 +132,7 @@ impl<F> Shard<F> {
         delivery: impl FnOnce(&mut Part) -> Delivery,
     ) -> Option<u32> {
         let part = self.partitions.get_mut(partition).expect("its turn");
-        match self.engine.verdict(lane) {
+        match self.engine.judge(Candidate::Read(lane)) {
             Verdict::Run => {
                 // It may wait, and would keep its whole batch in memory.
                 let detached = self.quick_in > 0 || self.attempts.pinned() >= PINNED_MAX;
@@ -159,6 +159,7 @@ impl<F> Shard<F> {
                 part.stall(delivery, lane);
                 None
             }
+            Verdict::Wait => unreachable!("only heads of lanes wait"),
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use keylane_core::{Delivery, End, LaneId, LaneKey, Outcome, Settlement, Verdict, settle};
+use keylane_core::{Candidate, Delivery, End, LaneId, LaneKey, Outcome, Settlement, Verdict, settle};
 
 use super::mailbox::{Rejection, cut};
 use super::pass::{Current, PollKind, Shard};
@@ -110,7 +110,7 @@ impl<F> Shard<F> {
             .map(|(seat, delivery)| (seat, self.engine.lane_key(partition, delivery.key())))
             .collect();
         for (seat, key) in late {
-            if key != LaneKey::Unordered && self.engine.verdict(key) == Verdict::Run {
+            if key != LaneKey::Unordered && self.engine.judge(Candidate::Read(key)) == Verdict::Run {
                 let lane = self.engine.began(key, partition, self.now_ms);
                 self.attempts.has_lane(seat, lane);
             }
