@@ -162,7 +162,8 @@ impl Owner {
         let flight = self.flight.as_ref().and_then(|flight| named_by(&flight.record));
         let snapshot = holds.snapshot.as_ref().and_then(|making| making.chunks.as_ref());
         let snapshot = snapshot.and_then(|chunks| chunks.iter().copied().min());
-        let under_way = holds.under_way.values().copied().min();
+        // The one that was begun first was begun where `hold.p` ended lowest.
+        let under_way = holds.under_way.first_key_value().map(|(_, end)| *end);
         let named = [state.lowest_named(), self.ready.lowest_named(), flight, snapshot];
         let under_way = under_way.filter(|_| self.rules.low_waits_for_copies());
         named.into_iter().chain([under_way]).flatten().fold(holds.end, u64::min)

@@ -136,7 +136,7 @@ fn low_stays_below_what_is_named_or_under_way() {
 fn a_hundred_thousand_bodies_under_way_cost_little() {
     let mut log = Log::default();
     let (mut owner, _) = log.own(eager(1));
-    let bodies: Vec<_> = (0..200_000).map(|_| owner.storing().expect("it owns")).collect();
+    let bodies: Vec<_> = (0..100_000).map(|_| owner.storing().expect("it owns")).collect();
     for body in bodies {
         drop(owner.step(Input::GivenUp(body)));
     }

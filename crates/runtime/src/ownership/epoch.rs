@@ -133,10 +133,7 @@ impl<'a> Epoch<'a> {
             Action::CutHold { below } => self.cut_hold(below),
             Action::Move { position, from, storing } => self.move_body(position, from, storing),
             Action::StoreChunks { storing, chunks } => self.store_pieces(storing, *chunks),
-            Action::ReadChunks { position, chunks } => {
-                self.read_pieces(position, chunks);
-                return ControlFlow::Continue(Next::Wait(gives_up_ms));
-            }
+            Action::ReadChunks { position, chunks } => self.read_pieces(position, chunks),
             Action::StoreAgain { position } => {
                 let why = format!("the body of the dead letter at {position} lies where its hold is cut");
                 return ControlFlow::Break(Ended::Again(why));
