@@ -31,6 +31,7 @@ mod refusal;
 mod scrub;
 mod segment;
 mod topic;
+mod upkeep;
 mod writer;
 
 use std::path::{Path, PathBuf};
