@@ -1,5 +1,6 @@
 //! The only file that starts threads: for the embedded broker one for each log, one that makes the next segment, and
-//! reads that may wait for the disk; for Kafka those that serve its client library. Closing a broker ends them all.
+//! reads that may wait for the disk, and what must not stop half-way though its caller goes away; for Kafka those that serve its
+//! client library. Closing a broker ends them all.
 //!
 //! Nobody waits for a thread that serves a client library, so that its panic would pass unseen, and what it did would not
 //! be done any more: [`Threads`] sees it.
@@ -26,6 +27,14 @@ pub(crate) fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {
     tokio::task::spawn_blocking(work)
+}
+
+/// Does what must not stop half-way, whoever waits for it. It waits for a log alone, which answers at the latest when it is
+/// closed.
+pub(crate) fn task<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    tokio::spawn(work)
 }
 
 /// Does `work` for each item, on at most `at_once` threads, and returns when all is done. In the order of the items.

@@ -132,3 +132,23 @@ fn messages_from_the_future_grow_old_with_those_that_came_after_them() {
     let Ends { start, end } = rig.ends("orders")[0];
     assert!(start > 0 && end == 101, "{start} to {end}");
 }
+
+/// BRK-1, P10: where there is no room for another segment, what is old stays a little longer, and what comes is taken as
+/// long as the segment has room.
+#[test]
+fn a_disk_without_room_for_another_segment_makes_nobody_refuse_what_fits() {
+    let (rig, uptime) = opened(6, 8000);
+    assert_eq!(rig.produce("orders", &[(0, "old", 10)]), [0]);
+    rig.disk.set_space(Some(rig.disk.used() + 1000));
+    for _ in 0..10 {
+        pass(&rig, &uptime, 2000);
+        assert_eq!(rig.run(rig.broker().health()), Ok(()));
+    }
+    assert_eq!(rig.produce("orders", &[(0, "new", 10)]), [1]);
+    assert_eq!(rig.read("orders", 0).expect("no damage").len(), 2);
+    rig.disk.set_space(None);
+    for _ in 0..10 {
+        pass(&rig, &uptime, 2000);
+    }
+    assert_eq!(rig.ends("orders")[0], Ends { start: 2, end: 2 }, "its time is over, and there is room");
+}

@@ -8,8 +8,12 @@ mod rig;
 use std::sync::Arc;
 use std::task::Poll;
 
+use bytes::Bytes;
 use keylane_broker::embedded::disk::Fault;
-use keylane_broker::{AppendError, Broker, BrokerError, JournalName, LogKind, ProduceError};
+use keylane_broker::embedded::{Embedded, Options};
+use keylane_broker::{
+    AppendError, Broker, BrokerError, Commit, JournalName, LogKind, ProduceError, TopicSpec,
+};
 use keylane_core::Frames;
 use rig::{Call, Rig, poll};
 
@@ -179,6 +183,59 @@ fn a_close_answers_those_who_wait_outside() {
     let mut late = produce(&rig, rig::frames(&[(0, "late", 10)]));
     let Poll::Ready(results) = poll(late.as_mut()) else { panic!("not answered") };
     assert_eq!(results[0], Err(ProduceError::Unavailable(BrokerError::Closed.to_string())));
+}
+
+/// BRK-1: a group whose join went away before it was on record keeps nothing from being deleted that it did not keep before.
+#[test]
+fn a_join_that_goes_away_leaves_its_group_as_it_was() {
+    let mut rig = Rig::new(7);
+    rig.open().expect("an empty disk");
+    rig.create("orders", &TopicSpec { retention_bytes: Some(100_000), ..rig::spec(1) });
+    for index in 0..32 {
+        rig.produce("orders", &[(0, &index.to_string(), 3000)]);
+    }
+    let broker = Arc::clone(rig.broker());
+    let held_back = || rig.run(broker.held_back("orders")).expect("an open topic");
+    let goes_away = || {
+        let mut joined = broker.join("group", "orders", "node");
+        assert!(poll(joined.as_mut()).is_pending());
+        assert_eq!(held_back().len(), 1, "it counts from its first moment");
+    };
+    goes_away();
+    assert_eq!(held_back(), [], "nobody knew it");
+    drop(rig.run(broker.join("group", "orders", "node")).expect("nobody is in it"));
+    rig.run(broker.configured(&[])).expect("room");
+    let removed = held_back();
+    assert!(removed.len() == 1 && removed[0].until_ms.is_some(), "{removed:?}");
+    goes_away();
+    assert_eq!(held_back(), removed, "no pipeline is configured for it");
+}
+
+/// BRK-6: a group is forgotten as a whole or not at all, whether or not somebody waits for it.
+#[tokio::test]
+async fn a_group_that_nobody_waits_for_is_forgotten_to_the_end() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let broker = Embedded::open(dir.path(), Options::default()).expect("a new folder");
+    broker.create_topic("orders", &rig::spec(1)).await.expect("a new topic");
+    for kind in [LogKind::Journal, LogKind::Hold] {
+        let name = JournalName { group: "group".into(), topic: "orders".into(), partition: 0, kind };
+        let journal = broker.journal(&name).await.expect("a journal");
+        assert_eq!(journal.append("record".into(), None).await, Ok(0));
+    }
+    let commit = Commit { position: 0, metadata: Bytes::new() };
+    broker.commit("group", "orders", 0, commit).await.expect("room");
+    {
+        let mut forgotten = broker.forget_group("group", "orders");
+        assert!(poll(forgotten.as_mut()).is_pending());
+    }
+    let left = loop {
+        match broker.forget_group("group", "orders").await {
+            Err(BrokerError::Invalid(_)) => tokio::task::yield_now().await,
+            left => break left,
+        }
+    };
+    assert_eq!(left, Ok(false), "nothing of it was left");
+    assert_eq!(broker.committed("group", "orders", 0).await, Ok(None));
 }
 
 #[cfg(feature = "flaws")]

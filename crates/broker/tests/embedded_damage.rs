@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use keylane_broker::embedded::disk::Fault;
 use keylane_broker::{Broker, BrokerError, JournalName, LogKind, TopicSpec};
-use rig::Rig;
+use rig::{Lines, Rig};
 
 /// Where batches begin in a segment, by their magic.
 fn batches(bytes: &[u8]) -> Vec<usize> {
@@ -90,30 +90,6 @@ fn a_tail_torn_at_any_byte_is_cut_and_everything_before_it_is_kept() {
         assert!(found == whole(if torn == starts[4] { 6 } else { 4 }), "missing up to {torn}");
         rig.kill();
     }
-}
-
-/// Keeps what is logged, as text.
-struct Lines(Arc<Mutex<Vec<String>>>);
-
-impl tracing::Subscriber for Lines {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn event(&self, event: &tracing::Event<'_>) {
-        let mut line = event.metadata().level().to_string();
-        let mut add = |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
-            line += &format!(" {}={value:?}", field.name());
-        };
-        event.record(&mut add);
-        self.0.lock().expect("nobody panics").push(line);
-    }
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 /// BRK-1: an operator hears once, with file and place, that the last write was not complete.

@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use keylane_broker::embedded::Embedded;
 use keylane_broker::embedded::data::check;
 use keylane_broker::embedded::disk::Fault;
-use keylane_broker::{Broker, BrokerError, Commit, Journal, JournalName, LogKind, ProduceError};
+use keylane_broker::{Broker, BrokerError, Commit, Journal, JournalName, LogKind, ProduceError, TopicSpec};
 use rig::{Rig, frames, poll};
 
 fn journal(rig: &Rig, kind: LogKind, partition: u32) -> Arc<dyn Journal> {
@@ -163,7 +163,9 @@ fn who_comes_back_at_once_after_a_refusal_is_written_once_there_is_room() {
 /// P1, P10: a log that was closed and is opened on a full disk no longer says that it is closed: more may follow.
 #[test]
 fn a_log_that_is_opened_on_a_full_disk_no_longer_counts_as_closed() {
-    for crash in [Rig::kill as fn(&mut Rig), Rig::cut_power] {
+    let crashes = [Rig::kill as fn(&mut Rig), Rig::cut_power];
+    let with = |crash| [(crash, Fault::Create), (crash, Fault::Rename)];
+    for (crash, fault) in crashes.into_iter().flat_map(with) {
         let mut rig = Rig::new(7);
         rig.open().expect("an empty disk");
         rig.create("orders", &rig::spec(1));
@@ -178,7 +180,7 @@ fn a_log_that_is_opened_on_a_full_disk_no_longer_counts_as_closed() {
             report.damages().flat_map(|damage| damage.lost.clone()).collect::<Vec<_>>()
         };
         assert_eq!(cut(&rig), [], "it is known where it ended");
-        rig.disk.fail(Fault::Create, 3);
+        rig.disk.fail(fault, 3);
         rig.open().expect("a full disk is no damage");
         produce(&rig, "new", 10).expect("room");
         crash(&mut rig);
@@ -302,4 +304,96 @@ fn topics_share_the_memory_for_their_newest_messages() {
     assert!(matches!(last, Poll::Ready(Ok(_))), "the newest is in memory");
     rig.disk.heal();
     assert_eq!(rig.read("orders", 0), Ok(want));
+}
+
+/// P1, BRK-1: a segment in which the first write was refused, and no other came, leaves no hole behind when those around it
+/// are freed.
+#[test]
+fn a_segment_that_was_begun_and_holds_nothing_is_freed_in_its_turn() {
+    let mut rig = Rig::new(8);
+    rig.open().expect("an empty disk");
+    rig.create("orders", &TopicSpec { retention_bytes: Some(400_000), ..rig::spec(1) });
+    assert_eq!(produce(&rig, "first", 50_000), Ok(0));
+    // The next segment's header, its last bytes, the record of the new end; then the message itself.
+    rig.disk.fail_after(Fault::RefusedWrite, 3, 1);
+    assert!(produce(&rig, "refused", 50_000).is_err());
+    // Too large for it: another segment is begun for each of them, and the oldest goes.
+    for position in 1..4 {
+        assert_eq!(produce(&rig, "large", 150_000), Ok(position));
+    }
+    assert!(rig.ends("orders")[0].start > 0, "the first is gone");
+    for crash in [Rig::kill, Rig::cut_power, Rig::close] {
+        crash(&mut rig);
+        let broker = rig.open().expect("no damage");
+        assert_eq!(rig.run(broker.troubles()), []);
+        let read = rig.read("orders", 0).expect("no damage");
+        assert_eq!(read.last(), Some(&(3, "large".to_owned())));
+    }
+}
+
+/// A topic with three segments, of which the first is harmed while it is in use.
+fn harmed(seed: u64, harm: fn(&Rig, &Path)) -> Rig {
+    let mut rig = Rig::new(seed);
+    rig.options.tail_bytes = 0;
+    rig.open().expect("an empty disk");
+    rig.create("orders", &TopicSpec { retention_bytes: Some(512 << 10), ..rig::spec(1) });
+    for index in 0..40 {
+        assert_eq!(produce(&rig, &index.to_string(), 4000), Ok(index));
+    }
+    harm(&rig, &rig.segments("topics/orders")[0]);
+    rig
+}
+
+fn lose(rig: &Rig, path: &Path) {
+    rig.disk.lose(path);
+}
+
+fn cut(rig: &Rig, path: &Path) {
+    let bytes = rig.disk.contents(path).expect("a segment");
+    rig.disk.set_contents(path, bytes[..10_000].to_vec());
+}
+
+/// P10: what a file does not have any more, or a file that is gone, is damage. Nobody who waits gets it back.
+#[test]
+fn a_file_that_is_cut_or_gone_while_it_is_in_use_is_damage() {
+    for harm in [lose as fn(&Rig, &Path), cut] {
+        let rig = harmed(9, harm);
+        let refused = rig.read("orders", 0);
+        assert!(matches!(refused, Err(BrokerError::Damaged(_))), "{refused:?}");
+        rig.broker().scrub_once();
+        assert_eq!(rig.broker().scrubbed().damaged, 1);
+    }
+}
+
+/// P10, BRK-1: a file that is gone when its segment is to be freed keeps none of those behind it.
+#[test]
+fn a_file_that_is_gone_already_keeps_nothing_else_from_being_freed() {
+    for harm in [lose as fn(&Rig, &Path), cut] {
+        let mut rig = harmed(10, harm);
+        for index in 40..400 {
+            assert_eq!(produce(&rig, &index.to_string(), 4000), Ok(index));
+        }
+        assert!(rig.segments("topics/orders").len() <= 10, "{:?}", rig.segments("topics/orders"));
+        assert_eq!(rig.run(rig.broker().troubles()), []);
+        rig.kill();
+        rig.open().expect("no damage");
+        assert_eq!(rig.read("orders", 0).expect("what was lost is gone").last().expect("some").0, 399);
+    }
+}
+
+/// P10, BRK-8: damage that went with its segment troubles nobody any more.
+#[test]
+fn damage_that_was_found_is_no_trouble_once_its_segment_is_freed() {
+    let flip = |rig: &Rig, path: &Path| {
+        let mut bytes = rig.disk.contents(path).expect("a segment");
+        bytes[10_000] ^= 1;
+        rig.disk.set_contents(path, bytes);
+    };
+    let rig = harmed(11, flip);
+    rig.broker().scrub_once();
+    assert_eq!(rig.run(rig.broker().troubles()).len(), 1);
+    for index in 40..200 {
+        assert_eq!(produce(&rig, &index.to_string(), 4000), Ok(index));
+    }
+    assert_eq!(rig.run(rig.broker().troubles()), []);
 }

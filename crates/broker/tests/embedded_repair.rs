@@ -6,7 +6,7 @@
 mod folder;
 mod rig;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use folder::*;
@@ -250,9 +250,8 @@ fn a_sector_that_cannot_be_read_is_told_as_damage_and_can_be_skipped() {
     assert_eq!(rig.read("orders", 1).unwrap().len(), 10);
 }
 
-/// P10, BRK-6: a record that cannot be read stops its own journal, and keeps no other segment from being emptied.
-#[test]
-fn a_sector_that_cannot_be_read_keeps_no_other_segment_of_the_journals() {
+/// Harms the oldest segment of the journals, in which something lives: another one is emptied all the same.
+fn other_journals_are_emptied_beside(harm: impl Fn(&Rig, &Path)) -> (Rig, PathBuf) {
     let mut rig = Rig::new(3);
     rig.open().unwrap();
     let journal = |group: &str| {
@@ -270,18 +269,39 @@ fn a_sector_that_cannot_be_read_keeps_no_other_segment_of_the_journals() {
     };
     rig.run(old.append(vec![1; 9000].into(), None)).unwrap();
     let spoiled = rig.segments("journals").remove(0);
-    let first = batches(&rig.disk.contents(&spoiled).unwrap())[0] as u64;
-    rig.disk.spoil(&spoiled, (first + 200).next_multiple_of(4096), 512);
+    harm(&rig, &spoiled);
     work(20);
     rig.run(kept.append(vec![3; 12_000].into(), None)).unwrap();
     let beside = rig.segments("journals").pop().unwrap();
     work(400);
     let segments = rig.segments("journals");
-    assert!(segments.contains(&spoiled) && !segments.contains(&beside), "{segments:?}");
+    assert!(!segments.contains(&beside), "{segments:?}");
     assert_eq!(rig.run(rig.broker().troubles()), []);
     assert_eq!(rig.run(kept.read(0, 1 << 20)).unwrap().records.len(), 1);
     let refused = rig.run(old.read(0, 1 << 20)).unwrap_err();
     assert!(matches!(refused, BrokerError::Damaged(_)), "{refused}");
+    drop((old, kept, busy));
+    (rig, spoiled)
+}
+
+/// P10, BRK-6: a record that cannot be read stops its own journal, and keeps no other segment from being emptied.
+#[test]
+fn a_sector_that_cannot_be_read_keeps_no_other_segment_of_the_journals() {
+    let (rig, spoiled) = other_journals_are_emptied_beside(|rig, path| {
+        let first = batches(&rig.disk.contents(path).unwrap())[0] as u64;
+        rig.disk.spoil(path, (first + 200).next_multiple_of(4096), 512);
+    });
+    assert!(rig.segments("journals").contains(&spoiled));
+}
+
+/// P10, BRK-6: the same for a file that somebody has cut or removed.
+#[test]
+fn a_file_that_is_cut_or_gone_keeps_no_other_segment_of_the_journals() {
+    other_journals_are_emptied_beside(|rig, path| rig.disk.lose(path));
+    other_journals_are_emptied_beside(|rig, path| {
+        let bytes = rig.disk.contents(path).unwrap();
+        rig.disk.set_contents(path, bytes[..5000].to_vec());
+    });
 }
 
 /// P10: what a newer version wrote is neither damage nor a tail, wherever it lies.

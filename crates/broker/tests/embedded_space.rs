@@ -199,3 +199,26 @@ fn producers_hear_why_a_log_has_stopped() {
     let told = health(&rig);
     assert!(matches!(&told, Err(BrokerError::Stopped(text)) if text.contains("cannot sync")), "{told:?}");
 }
+
+/// P10, BRK-1: a full disk that does not even take another name is no reason not to open a log.
+#[test]
+fn a_log_whose_end_cannot_be_recorded_for_want_of_room_is_opened_all_the_same() {
+    for leave in [Rig::close as fn(&mut Rig), Rig::kill] {
+        let mut rig = Rig::new(9);
+        rig.open().expect("an empty disk");
+        rig.create("orders", &rig::spec(1));
+        for index in 0..3 {
+            assert_eq!(produce(&rig, &index.to_string()), Ok(index));
+        }
+        leave(&mut rig);
+        rig.disk.fail(Fault::Rename, 100);
+        let broker = rig.open().expect("a full disk is no damage");
+        assert_eq!(rig.run(broker.troubles()), []);
+        assert_eq!(rig.read("orders", 0).expect("no damage").len(), 3);
+        assert_eq!(produce(&rig, "more"), Ok(3));
+        drop(broker);
+        rig.kill();
+        rig.open().expect("no damage");
+        assert_eq!(rig.read("orders", 0).expect("no damage").len(), 4);
+    }
+}

@@ -70,7 +70,7 @@ const TASKS: Place = Place {
     at: &[
         (
             "crates/broker/src/threads",
-            "a thread for each log, and reads that may wait for the disk; closing the broker ends them",
+            "a thread for each log, reads that may wait for the disk, and what outlives its caller; closing the broker ends them",
         ),
         ("crates/runtime/src/tasks", "shards, owners, commits; all are ended by the drain"),
         (

@@ -129,6 +129,12 @@ impl Failure {
         matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
 
+    /// True if the disk had no room, and all that it took before is still there. After a failed sync nobody knows that,
+    /// whatever its reason.
+    pub fn is_only_full(&self) -> bool {
+        self.is_full() && !matches!(self, Failure::Io { action: Action::Sync, .. })
+    }
+
     /// True if nothing is in doubt, and it may work later: a file that could not be made holds nothing yet, a read
     /// changes nothing, a thread may be started another time, and a full disk may have room again. A failed sync is never among these: the kernel may have
     /// dropped the pages, and says so only once.

@@ -49,7 +49,7 @@ pub(crate) struct Folder {
     making: Mutex<()>,
     /// Held to write while a backup is made, and to read while a group is forgotten, in two logs one after the other: a
     /// backup in between would have one half of it.
-    pub backing_up: tokio::sync::RwLock<()>,
+    pub backing_up: Arc<tokio::sync::RwLock<()>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     pub closed: watch::Sender<bool>,
     pub scrub: Arc<Scrub>,
@@ -103,7 +103,7 @@ impl Folder {
             holds,
             members: Arc::default(),
             making: Mutex::default(),
-            backing_up: tokio::sync::RwLock::default(),
+            backing_up: Arc::default(),
             threads: Mutex::default(),
             closed: watch::Sender::new(false),
             scrub: Arc::default(),
@@ -311,6 +311,9 @@ impl Folder {
             return;
         }
         self.scrub.close();
+        // A topic that is being made is among those that are closed below, and no other is begun: it would have a thread
+        // that nobody ends, and write to the folder after it was let go.
+        drop(lock(&self.making));
         let topics = self.open_topics();
         topics.iter().for_each(|log| log.close());
         let journals = [&self.journals, &self.holds];
@@ -439,4 +442,77 @@ fn load_groups(journals: &JournalLog, groups: &Groups) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+    use super::*;
+    use crate::embedded::disk::{Disk, DiskDir, DiskFile, RealDisk};
+
+    /// A disk that tells when the first file of a topic is to be made, and waits before it makes it.
+    #[derive(Debug)]
+    struct Gated {
+        begun: SyncSender<()>,
+        go_on: Mutex<Receiver<()>>,
+    }
+
+    impl Disk for Gated {
+        fn create_dir(&self, dir: &Path) -> io::Result<()> {
+            RealDisk.create_dir(dir)
+        }
+        fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+            RealDisk.list(dir)
+        }
+        fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+            RealDisk.open(path)
+        }
+        fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+            if path.ends_with("topics/orders/spare-new") {
+                self.begun.send(()).expect("it is waited for");
+                lock(&self.go_on).recv().expect("it may go on");
+            }
+            RealDisk.create(path)
+        }
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            RealDisk.rename(from, to)
+        }
+        fn remove(&self, path: &Path) -> io::Result<()> {
+            RealDisk.remove(path)
+        }
+        fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn DiskDir>> {
+            RealDisk.open_dir(dir)
+        }
+        fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+            RealDisk.free_bytes(dir)
+        }
+        fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
+            RealDisk.lock(path)
+        }
+    }
+
+    /// BRK-1, P10: when a folder was let go nothing writes to it any more, not even a topic that was being made.
+    #[test]
+    fn a_topic_that_is_being_made_is_closed_with_its_folder() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let ((begun, is_begun), (goes_on, go_on)) = (sync_channel(1), sync_channel(1));
+        let mut options = Options::default();
+        options.host.disk = Arc::new(Gated { begun, go_on: Mutex::new(go_on) });
+        let folder = Arc::new(Folder::open(dir.path(), options).expect("a new folder"));
+        let (made_in, closed) = (Arc::clone(&folder), Arc::clone(&folder));
+        let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
+        let making = std::thread::spawn(move || made_in.create_topic("orders", &spec));
+        is_begun.recv().expect("it is made");
+        let closing = std::thread::spawn(move || closed.close());
+        while !*folder.closed.borrow() {
+            std::thread::yield_now();
+        }
+        goes_on.send(()).expect("it waits");
+        making.join().expect("no panic").expect("room");
+        closing.join().expect("no panic");
+        let left: Vec<_> = folder.open_topics().iter().map(|log| log.health()).collect();
+        assert_eq!(left, [Err(BrokerError::Closed)]);
+    }
 }

@@ -107,6 +107,14 @@ impl Groups {
         });
     }
 
+    /// A group joins: it counts as configured at once, since nothing that it has not settled may be deleted while that is
+    /// put on record; and as what it was before, unless the answer is told that it is on record.
+    pub fn joining<'g>(&'g self, group: &'g str, topic: &'g str) -> Joining<'g> {
+        let before = self.standing(group, topic);
+        self.know(group, topic, Standing::Configured);
+        Joining { groups: self, group, topic, before, is_recorded: before == Some(Standing::Configured) }
+    }
+
     /// How a group stands, if it has joined or committed before.
     pub fn standing(&self, group: &str, topic: &str) -> Option<Standing> {
         let topics = lock(&self.topics);
@@ -134,6 +142,18 @@ impl Groups {
     pub fn committed(&self, group: &str, topic: &str, partition: u32) -> Option<Commit> {
         let topics = lock(&self.topics);
         topics.get(topic)?.get(group)?.commits.get(&partition).cloned()
+    }
+
+    /// The group stands as it did before it tried to join; one that committed meanwhile is known by that.
+    fn put_back(&self, group: &str, topic: &str, before: Option<Standing>) {
+        let mut topics = lock(&self.topics);
+        let Some(groups) = topics.get_mut(topic) else { return };
+        let Some(known) = groups.get_mut(group) else { return };
+        match before {
+            Some(Standing::Removed(at_ms)) => known.removed_ms = Some(at_ms),
+            None if known.commits.is_empty() => drop(groups.remove(group)),
+            Some(Standing::Configured) | None => {}
+        }
     }
 
     /// Forgets a group: it keeps nothing from being deleted any more.
@@ -171,5 +191,35 @@ impl Groups {
         let mut topics = lock(&self.topics);
         let groups = topics.entry(topic.to_owned()).or_default();
         change(groups.entry(group.to_owned()).or_default());
+    }
+}
+
+/// A group that joins a topic, until that is on record. Dropped before, also because its caller went away, it takes back
+/// that the group counts as configured: nobody would read what is kept for it.
+pub(crate) struct Joining<'g> {
+    groups: &'g Groups,
+    group: &'g str,
+    topic: &'g str,
+    before: Option<Standing>,
+    is_recorded: bool,
+}
+
+impl Joining<'_> {
+    /// True if it is on record that the group is configured.
+    pub fn is_recorded(&self) -> bool {
+        self.is_recorded
+    }
+
+    /// It is on record now.
+    pub fn recorded(mut self) {
+        self.is_recorded = true;
+    }
+}
+
+impl Drop for Joining<'_> {
+    fn drop(&mut self) {
+        if !self.is_recorded {
+            self.groups.put_back(self.group, self.topic, self.before);
+        }
     }
 }

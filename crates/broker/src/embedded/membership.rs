@@ -24,22 +24,24 @@ impl Members {
     }
 
     /// Lets nobody into a group that nobody is in, until the answer is dropped.
-    pub fn keep_out(&self, group: &str, topic: &str) -> Result<KeptOut<'_>, BrokerError> {
+    pub fn keep_out(self: &Arc<Self>, group: &str, topic: &str) -> Result<KeptOut, BrokerError> {
         let name = (group.to_owned(), topic.to_owned());
         match lock(&self.joined).insert(name.clone()) {
-            true => Ok(KeptOut { members: self, name }),
-            false => Err(BrokerError::Invalid(format!("a pipeline reads topic {topic} in group {group}"))),
+            true => Ok(KeptOut { members: Arc::clone(self), name }),
+            false => Err(BrokerError::Invalid(format!(
+                "a pipeline reads topic {topic} in group {group}, or the group is being forgotten"
+            ))),
         }
     }
 }
 
 /// Nobody can join the group.
-pub(crate) struct KeptOut<'a> {
-    members: &'a Members,
+pub(crate) struct KeptOut {
+    members: Arc<Members>,
     name: (String, String),
 }
 
-impl Drop for KeptOut<'_> {
+impl Drop for KeptOut {
     fn drop(&mut self) {
         lock(&self.members.joined).remove(&self.name);
     }

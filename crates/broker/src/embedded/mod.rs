@@ -31,6 +31,7 @@ mod refusal;
 mod scrub;
 mod segment;
 mod topic;
+mod upkeep;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -49,7 +50,7 @@ pub use failure::OpenError;
 use failure::{Action, Failure};
 use folder::Folder;
 use groups::Standing;
-use journals::{JournalHandle, JournalLog, Role, commit_record, stream_name, streams_of};
+use journals::{JournalHandle, Role, commit_record, stream_name, streams_of};
 use membership::Member;
 #[cfg(feature = "flaws")]
 pub use options::Flaws;
@@ -262,18 +263,12 @@ impl Broker for Embedded {
             self.folder.instance,
             self.folder.closed.subscribe(),
         )?;
-        let before = self.folder.groups.standing(group, topic);
-        if before != Some(Standing::Configured) {
-            // Known at once, and on record before it counts: after a restart, nothing that it has not settled may be
-            // deleted before it is back.
-            self.folder.groups.know(group, topic, Standing::Configured);
-            if let Err(error) = self.stands(group, topic, Standing::Configured).await {
-                match before {
-                    Some(before) => self.folder.groups.know(group, topic, before),
-                    None => self.folder.groups.forget(group, topic),
-                }
-                return Err(error);
-            }
+        let joining = self.folder.groups.joining(group, topic);
+        if !joining.is_recorded() {
+            // On record before it counts: after a restart, nothing that it has not settled may be deleted before it is
+            // back.
+            self.stands(group, topic, Standing::Configured).await?;
+            joining.recorded();
         }
         Ok(Box::new(member))
     }
@@ -303,29 +298,35 @@ impl Broker for Embedded {
     }
 
     async fn forget_group(&self, group: &str, topic: &str) -> Result<bool, BrokerError> {
-        let (journals, holds) = (self.folder.journals()?, self.folder.holds()?);
+        let (journals, holds) = (Arc::clone(self.folder.journals()?), Arc::clone(self.folder.holds()?));
         // Asked before the first step: a backup that came between two would refuse the second.
-        let Ok(_no_backup) = self.folder.backing_up.try_read() else {
+        let Ok(no_backup) = Arc::clone(&self.folder.backing_up).try_read_owned() else {
             let wait = "a backup is being made, and no group is forgotten before it is done";
             return Err(BrokerError::Unavailable(wait.to_owned()));
         };
         // Nobody joins while its journals go.
-        let _member = self.folder.members.keep_out(group, topic)?;
-        let of = |log: &JournalLog| streams_of(log, group, topic);
-        if of(journals).is_empty()
-            && of(holds).is_empty()
+        let kept_out = self.folder.members.keep_out(group, topic)?;
+        if streams_of(&journals, group, topic).is_empty()
+            && streams_of(&holds, group, topic).is_empty()
             && self.folder.groups.standing(group, topic).is_none()
         {
             return Ok(false);
         }
-        // Bodies first: if that is all that happens before a crash, the group is still known and can be forgotten again.
-        holds.forget(of(holds)).await?;
-        journals.forget(of(journals)).await?;
-        self.folder.groups.forget(group, topic);
-        if let Ok(log) = self.folder.log(topic) {
-            log.settled_more();
-        }
-        Ok(true)
+        let (folder, group, topic) = (Arc::clone(&self.folder), group.to_owned(), topic.to_owned());
+        let forgotten = async move {
+            let _until_all_is_done = (no_backup, kept_out);
+            // Bodies first: if that is all that happens before a crash, the group is still known and can be forgotten again.
+            holds.forget(streams_of(&holds, &group, &topic)).await?;
+            journals.forget(streams_of(&journals, &group, &topic)).await?;
+            folder.groups.forget(&group, &topic);
+            if let Ok(log) = folder.log(&topic) {
+                log.settled_more();
+            }
+            Ok(true)
+        };
+        // Not stopped if the caller goes away: a journal whose bodies are gone would be left, and what it has settled
+        // would still count.
+        self.folder.options.host.to_the_end(forgotten).await?
     }
 
     async fn backup(&self, target: &Path) -> Result<Backup, BrokerError> {

@@ -168,11 +168,27 @@ impl Host {
         if !self.threads {
             return Ok(work());
         }
-        match crate::threads::blocking(work).await {
-            Ok(done) => Ok(done),
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(_) => Err(crate::BrokerError::Closed),
+        ended(crate::threads::blocking(work).await)
+    }
+
+    /// Does the work to its end, also if whoever waits for it goes away. In a simulation it is the caller who does it.
+    pub async fn to_the_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, crate::BrokerError> {
+        match self.threads {
+            true => ended(crate::threads::task(work).await),
+            false => Ok(work.await),
         }
+    }
+}
+
+/// What was done elsewhere, as if it had been done here.
+fn ended<T>(ended: Result<T, tokio::task::JoinError>) -> Result<T, crate::BrokerError> {
+    match ended {
+        Ok(done) => Ok(done),
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => Err(crate::BrokerError::Closed),
     }
 }
 

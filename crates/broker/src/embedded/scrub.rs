@@ -5,9 +5,8 @@
 //! read by everybody. Reading waits between pieces, so that it never takes more than a small part of what a disk gives;
 //! closing the folder ends it at once.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use super::disk::Piecewise;
@@ -31,7 +30,8 @@ const FOUND_MAX: usize = 100;
 pub(crate) struct Scrub {
     bytes: AtomicU64,
     damaged: AtomicU64,
-    found: Mutex<Vec<(PathBuf, BrokerError)>>,
+    /// By segment: what lay in one that was freed meanwhile is nobody's trouble any more.
+    found: Mutex<Vec<(Weak<Segment>, BrokerError)>>,
     closing: Mutex<bool>,
     closed: Condvar,
 }
@@ -42,9 +42,11 @@ impl Scrub {
         Scrubbed { bytes: self.bytes.load(Ordering::Relaxed), damaged: self.damaged.load(Ordering::Relaxed) }
     }
 
-    /// What is damaged.
+    /// What is damaged, and still part of a log.
     pub fn found(&self) -> Vec<BrokerError> {
-        lock(&self.found).iter().map(|(_, what)| what.clone()).collect()
+        let mut found = lock(&self.found);
+        found.retain(|(segment, _)| segment.strong_count() > 0);
+        found.iter().map(|(_, what)| what.clone()).collect()
     }
 
     /// Ends it.
@@ -97,15 +99,14 @@ impl Scrub {
     fn segment(&self, segment: &Segment, next: Option<&Arc<Segment>>, pace: Duration) -> Result<(), Failure> {
         let extent = match next {
             None => Extent::Open,
-            Some(next) => {
-                match SegmentHeader::read(&Piecewise(&*next.file()?))
-                    .map_err(Failure::io(Action::Read, &next.path))?
-                {
-                    ReadHeader::Good(header, _) => Extent::Sealed(header.previous_end),
-                    // Its own turn comes.
-                    _ => Extent::Open,
-                }
-            }
+            Some(next) => match next.file().and_then(|file| {
+                SegmentHeader::read(&Piecewise(&*file)).map_err(Failure::io(Action::Read, &next.path))
+            }) {
+                Ok(ReadHeader::Good(header, _)) => Extent::Sealed(header.previous_end),
+                // Its own turn comes.
+                Ok(_) | Err(Failure::Damaged { .. }) => Extent::Open,
+                Err(failure) => return Err(failure),
+            },
         };
         // What cannot be read is damage to whoever will need it; only what may pass is not told (`tell`).
         let opened = segment.file()?;
@@ -134,15 +135,17 @@ impl Scrub {
     }
 
     /// Says once what is damaged. What cannot be read now is for whoever needs it to tell: it may pass.
-    fn tell(&self, segment: &Segment, failure: &Failure) {
+    fn tell(&self, segment: &Arc<Segment>, failure: &Failure) {
         let mut found = lock(&self.found);
-        if failure.is_harmless() || found.iter().any(|(path, _)| *path == segment.path) {
+        found.retain(|(segment, _)| segment.strong_count() > 0);
+        let is_told = |(told, _): &(Weak<Segment>, _)| std::ptr::eq(told.as_ptr(), Arc::as_ptr(segment));
+        if failure.is_harmless() || found.iter().any(is_told) {
             return;
         }
         tracing::error!(%failure, "damage was found before anybody needed what lay there");
         self.damaged.fetch_add(1, Ordering::Relaxed);
         if found.len() < FOUND_MAX {
-            found.push((segment.path.clone(), failure.to_broker_error()));
+            found.push((Arc::downgrade(segment), failure.to_broker_error()));
         }
     }
 }

@@ -4,8 +4,8 @@
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use keylane_broker::embedded::disk::SimDisk;
@@ -155,4 +155,28 @@ impl Random {
     pub fn below(&mut self, bound: u64) -> u64 {
         keylane_core::random::next(&mut self.0) % bound
     }
+}
+
+/// Keeps what is logged, as text.
+pub struct Lines(pub Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = event.metadata().level().to_string();
+        let mut add = |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            line += &format!(" {}={value:?}", field.name());
+        };
+        event.record(&mut add);
+        self.0.lock().expect("nobody panics").push(line);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
 }

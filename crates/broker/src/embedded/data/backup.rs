@@ -8,7 +8,11 @@
 //! Segments that are full never change, so that the copy gets them by a hard link, which takes neither time nor room;
 //! on another file system they are copied. The newest segment of a log is copied up to where it was synced.
 //! On the machine's own files only: a simulated disk has no other to copy to.
+//!
+//! The manifest is what makes a copy a backup. So it is written when all that it names is durable, the names of files and
+//! folders included, and not after the folder was closed: from then on another process may change what is copied.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -37,30 +41,38 @@ pub(in crate::embedded) fn back_up(folder: &Folder, target: &Path) -> Result<Bac
         return Err(BrokerError::Backup(what.to_owned()));
     };
     let made = prepare(folder.root(), target)?;
-    copy_to(folder, target, made)
+    copy_to(folder, target, made, &sync)
 }
 
-/// Copies to a folder that was found empty; `made`: this backup made it.
-fn copy_to(folder: &Folder, target: &Path, made: bool) -> Result<Backup, BrokerError> {
+/// Makes the names in a folder durable.
+type Sync<'a> = &'a dyn Fn(&Path) -> Result<(), Failure>;
+
+/// Copies to a folder that was found empty; `made`: folders that this backup made for it.
+fn copy_to(
+    folder: &Folder,
+    target: &Path,
+    made: Vec<PathBuf>,
+    sync: Sync<'_>,
+) -> Result<Backup, BrokerError> {
     let mut copy = Copy {
-        root: folder.root(),
+        folder,
         target,
         manifest: Manifest::default(),
         backup: Backup::default(),
         made: Vec::new(),
+        unsynced: BTreeSet::new(),
+        sync,
     };
-    if made {
-        copy.made.push(target.to_owned());
-    }
-    let copied = copy.all(folder);
+    made.into_iter().for_each(|dir| copy.made(dir));
+    let copied = copy.all();
     if copied.is_err() {
         copy.remove();
     }
     copied.map(|()| copy.backup).map_err(|failure| BrokerError::Backup(failure.to_string()))
 }
 
-/// Makes the folder; true if it was not there.
-fn prepare(root: &Path, target: &Path) -> Result<bool, BrokerError> {
+/// Makes the folder if it is not there, and says which folders it made.
+fn prepare(root: &Path, target: &Path) -> Result<Vec<PathBuf>, BrokerError> {
     let refused = |what: &str| Err(BrokerError::Backup(format!("{}: {what}", target.display())));
     if !target.is_absolute() {
         return refused(
@@ -74,27 +86,48 @@ fn prepare(root: &Path, target: &Path) -> Result<bool, BrokerError> {
         return refused("the folder lies in the data folder itself; name one outside of it");
     }
     match fs::read_dir(target).map(|mut entries| entries.next().is_none()) {
-        Ok(true) => Ok(false),
+        Ok(true) => Ok(Vec::new()),
         Ok(false) => refused("the folder is not empty; name one that is, or that is not there yet"),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(target);
-            made.map(|()| true).map_err(|error| BrokerError::Backup(format!("{}: {error}", target.display())))
+            let mut made = Vec::new();
+            make_folder(target, &mut |dir| made.push(dir.to_owned()))
+                .map_err(|failure| BrokerError::Backup(failure.to_string()))?;
+            Ok(made)
         }
         Err(error) => refused(&error.to_string()),
     }
 }
 
+/// Makes a folder and those above it that are not there, and tells of each.
+fn make_folder(dir: &Path, made: &mut dyn FnMut(&Path)) -> Result<(), Failure> {
+    if let Some(above) = dir.parent().filter(|above| !above.exists()) {
+        make_folder(above, made)?;
+    }
+    match fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(Failure::io(Action::CreateFolder, dir)(error)),
+        Ok(()) => {
+            made(dir);
+            Ok(())
+        }
+    }
+}
+
 struct Copy<'a> {
-    root: &'a Path,
+    folder: &'a Folder,
     target: &'a Path,
     manifest: Manifest,
     backup: Backup,
     /// Files and folders that this backup made: what else is there is another's, that found the folder empty as well.
     made: Vec<PathBuf>,
+    /// Folders that have a name which a power cut may still take away.
+    unsynced: BTreeSet<PathBuf>,
+    sync: Sync<'a>,
 }
 
 impl Copy<'_> {
-    fn all(&mut self, folder: &Folder) -> Result<(), Failure> {
+    fn all(&mut self) -> Result<(), Failure> {
+        let folder = self.folder;
         let _still = folder.stand_still();
         self.manifest.made_ms = folder.options.host.now_ms();
         self.small("broker")?;
@@ -124,37 +157,39 @@ impl Copy<'_> {
         }
     }
 
-    fn folder(&mut self, dir: &Path) -> Result<(), Failure> {
-        if let Some(above) = dir.parent().filter(|above| !above.exists()) {
-            self.folder(above)?;
+    /// Notes a file or folder that this backup made.
+    fn made(&mut self, path: PathBuf) {
+        self.unsynced.extend(path.parent().map(Path::to_owned));
+        self.made.push(path);
+    }
+
+    /// An error once the folder is closed: whoever has it next frees and changes what is copied here.
+    fn check_open(&self) -> io::Result<()> {
+        match *self.folder.closed.borrow() {
+            true => Err(io::Error::other("the data folder was closed before the backup was done")),
+            false => Ok(()),
         }
-        match fs::DirBuilder::new().mode(0o700).create(dir) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            made => {
-                made.map_err(Failure::io(Action::CreateFolder, dir))?;
-                self.made.push(dir.to_owned());
-            }
-        }
-        Ok(())
     }
 
     fn file(&mut self, path: &Path) -> io::Result<File> {
+        self.check_open()?;
         let file = new_file(path)?;
-        self.made.push(path.to_owned());
+        self.made(path.to_owned());
         Ok(file)
     }
 
     fn log(&mut self, name: &str, captured: &Captured) -> Result<(), Failure> {
         let dir = self.target.join(name);
-        self.folder(&dir)?;
+        make_folder(&dir, &mut |dir| self.made(dir.to_owned()))?;
         let Some((newest, full)) = captured.segments.split_last() else {
             return Ok(());
         };
         for segment in full {
             let to = self.target_of(&segment.path);
+            self.check_open().map_err(Failure::io(Action::Write, &to))?;
             let linked = fs::hard_link(&segment.path, &to).is_ok();
             if linked {
-                self.made.push(to.clone());
+                self.made(to.clone());
             } else {
                 self.copy(&segment.path, &to, u64::MAX, segment.capacity)?;
             }
@@ -165,13 +200,12 @@ impl Copy<'_> {
         self.add(&to, false)?;
         let to = dir.join(END);
         self.write_new(&to, checksummed(&captured.end.text()).as_bytes())?;
-        self.add(&to, false)?;
-        sync(&dir)
+        self.add(&to, false)
     }
 
     /// A small file that is replaced as a whole whenever it changes.
     fn small(&mut self, name: &str) -> Result<(), Failure> {
-        let from = self.root.join(name);
+        let from = self.folder.root().join(name);
         let bytes = fs::read(&from).map_err(Failure::io(Action::Read, &from))?;
         let to = self.target.join(name);
         self.write_new(&to, &bytes)?;
@@ -179,7 +213,7 @@ impl Copy<'_> {
     }
 
     fn target_of(&self, path: &Path) -> PathBuf {
-        self.target.join(path.strip_prefix(self.root).unwrap_or(path))
+        self.target.join(path.strip_prefix(self.folder.root()).unwrap_or(path))
     }
 
     /// Copies the first `bytes` of a file, and makes the copy `length` long.
@@ -208,17 +242,27 @@ impl Copy<'_> {
 
     /// The manifest comes last: what it names is durable by then.
     fn finish(&mut self) -> Result<(), Failure> {
-        for dir in [self.target.join("topics"), self.target.to_owned()] {
-            if dir.exists() {
-                sync(&dir)?;
-            }
-        }
+        self.sync_names()?;
         let (new, path) = (self.target.join("manifest.new"), self.target.join(manifest::NAME));
         let text = self.manifest.encode();
         self.write_new(&new, text.as_bytes())?;
-        fs::rename(&new, &path).map_err(Failure::io(Action::Rename, &new))?;
-        self.made.push(path);
-        sync(self.target)
+        let renamed = self.check_open().and_then(|()| fs::rename(&new, &path));
+        renamed.map_err(Failure::io(Action::Rename, &new))?;
+        self.made(path);
+        self.sync_names()
+    }
+
+    /// Makes the names of all that was made so far durable, those of folders above the target included.
+    fn sync_names(&mut self) -> Result<(), Failure> {
+        for dir in std::mem::take(&mut self.unsynced) {
+            match (self.sync)(&dir) {
+                // A folder in which we may make others and which we may not read: it is somebody else's to sync.
+                Err(Failure::Io { kind: io::ErrorKind::PermissionDenied, .. })
+                    if !dir.starts_with(self.target) => {}
+                synced => synced?,
+            }
+        }
+        Ok(())
     }
 
     fn write_new(&mut self, path: &Path, bytes: &[u8]) -> Result<(), Failure> {
@@ -241,16 +285,78 @@ pub(super) fn sync(dir: &Path) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::collections::BTreeMap;
+    use std::ffi::OsString;
+
     use futures_util::FutureExt;
 
     use super::*;
     use crate::contract::{Broker, JournalName, LogKind, TopicSpec};
     use crate::embedded::Embedded;
+    use crate::embedded::disk::RealDisk;
     use crate::embedded::options::Options;
 
     fn files(dir: &Path) -> u64 {
         let entries = fs::read_dir(dir).expect("a folder").map(|entry| entry.expect("an entry").path());
         entries.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
+    }
+
+    /// Carries a call through, without a thread.
+    fn run<T>(broker: &Embedded, mut call: impl Future<Output = T> + Unpin) -> T {
+        loop {
+            if let Some(done) = (&mut call).now_or_never() {
+                return done;
+            }
+            broker.commit_once();
+        }
+    }
+
+    fn names(dir: &Path) -> BTreeSet<OsString> {
+        let entries = fs::read_dir(dir).expect("a folder");
+        entries.map(|entry| entry.expect("an entry").file_name()).collect()
+    }
+
+    /// P1: a power cut takes no file of a backup that is done, and no folder that it made.
+    #[test]
+    fn every_name_that_a_backup_made_is_durable_when_it_is_done() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::open(&dir.path().join("data"), Options::default()).expect("a new folder");
+        let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
+        folder.create_topic("orders", &spec).expect("a new topic");
+        let target = dir.path().join("a/backup");
+        let made = prepare(folder.root(), &target).expect("it is not there yet");
+        let synced = RefCell::new(BTreeMap::new());
+        let record = |dir: &Path| {
+            synced.borrow_mut().insert(dir.to_owned(), names(dir));
+            sync(dir)
+        };
+        copy_to(&folder, &target, made, &record).expect("it is empty");
+        let within = ["", "journals", "holds", "topics", "topics/orders"].map(|name| target.join(name));
+        for dir in within.into_iter().chain([dir.path().to_owned(), dir.path().join("a")]) {
+            assert_eq!(synced.borrow().get(&dir), Some(&names(&dir)), "{}", dir.display());
+        }
+    }
+
+    /// P1: a folder that was closed may be somebody else's, who frees and changes what is copied.
+    #[test]
+    fn a_folder_that_is_closed_before_its_backup_is_done_has_none() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let open = || Folder::open(&dir.path().join("data"), Options::default()).expect("nobody has it");
+        let target = dir.path().join("backup");
+        let folder = open();
+        let made = prepare(folder.root(), &target).expect("it is not there yet");
+        let close = |dir: &Path| {
+            folder.close();
+            sync(dir)
+        };
+        let late = copy_to(&folder, &target, made, &close);
+        assert!(matches!(&late, Err(BrokerError::Backup(said)) if said.contains("closed")), "{late:?}");
+        assert!(!target.exists());
+        let later = back_up(&folder, &target);
+        assert!(matches!(&later, Err(BrokerError::Backup(said)) if said.contains("closed")), "{later:?}");
+        assert!(!target.exists());
+        back_up(&open(), &target).expect("it is open");
     }
 
     /// P1: two that found the same folder empty: the one that comes too late takes back what it made, and no more.
@@ -260,9 +366,9 @@ mod tests {
         let folder = Folder::open(&dir.path().join("data"), Options::default()).expect("a new folder");
         let target = dir.path().join("backup");
         let made = prepare(folder.root(), &target).expect("it is not there yet");
-        assert!(made);
+        assert_eq!(made, std::slice::from_ref(&target));
         let won = back_up(&folder, &target).expect("it is empty");
-        let lost = copy_to(&folder, &target, made);
+        let lost = copy_to(&folder, &target, made, &sync);
         assert!(matches!(lost, Err(BrokerError::Backup(_))), "{lost:?}");
         assert_eq!(files(&target), won.files + 1, "all that the manifest names, and the manifest");
     }
@@ -276,7 +382,7 @@ mod tests {
         let made = prepare(folder.root(), &target).expect("it is not there yet");
         fs::create_dir_all(target.join("holds")).expect("a folder");
         fs::write(target.join("holds/end"), "in the way").expect("a file");
-        assert!(copy_to(&folder, &target, made).is_err());
+        assert!(copy_to(&folder, &target, made, &sync).is_err());
         assert_eq!(files(&target), 1, "what was in the way");
     }
 
@@ -295,31 +401,32 @@ mod tests {
 
     /// BRK-6, P1: a group is forgotten as a whole or not at all, whatever backup is asked for meanwhile; and a backup has it
     /// as a whole or not at all.
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn a_group_is_not_forgotten_while_a_backup_is_made_nor_the_other_way_round() {
+    #[test]
+    fn a_group_is_not_forgotten_while_a_backup_is_made_nor_the_other_way_round() {
         let dir = tempfile::tempdir().expect("a folder");
-        let data = dir.path().join("data");
-        let broker = Embedded::open(&data, Options::default()).expect("a new folder");
+        // Without threads: what was begun is under way until somebody commits.
+        let options = Options::simulated(Arc::new(RealDisk), Arc::new(|| 1), 1);
+        let broker = Embedded::open(dir.path().join("data"), options).expect("a new folder");
         let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
-        broker.create_topic("orders", &spec).await.expect("a new topic");
+        run(&broker, broker.create_topic("orders", &spec)).expect("a new topic");
         let record = |kind| {
             let name = JournalName { group: "group".into(), topic: "orders".into(), partition: 0, kind };
-            let broker = &broker;
-            async move { broker.journal(&name).await.expect("a journal").append("record".into(), None).await }
+            let journal = run(&broker, broker.journal(&name)).expect("a journal");
+            run(&broker, journal.append("record".into(), None))
         };
         for kind in [LogKind::Journal, LogKind::Hold] {
-            assert_eq!(record(kind).await, Ok(0));
+            assert_eq!(record(kind), Ok(0));
         }
         {
             let _backup = broker.folder.backing_up.try_write().expect("nobody has it");
-            let refused = broker.forget_group("group", "orders").await;
+            let refused = run(&broker, broker.forget_group("group", "orders"));
             assert!(
                 matches!(&refused, Err(BrokerError::Unavailable(why)) if why.contains("backup")),
                 "{refused:?}"
             );
         }
         for kind in [LogKind::Journal, LogKind::Hold] {
-            assert_eq!(record(kind).await, Ok(1), "nothing of it was forgotten");
+            assert_eq!(record(kind), Ok(1), "nothing of it was forgotten");
         }
         let target = dir.path().join("backup");
         {
@@ -330,7 +437,7 @@ mod tests {
                 matches!(&refused, Err(BrokerError::Backup(why)) if why.contains("group")),
                 "{refused:?}"
             );
-            assert_eq!(forgotten.await, Ok(true));
+            assert_eq!(run(&broker, forgotten), Ok(true));
         }
         back_up(&broker.folder, &target).expect("it is done");
     }

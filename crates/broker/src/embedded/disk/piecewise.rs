@@ -2,7 +2,8 @@
 //!
 //! A sector that cannot be read (EIO) is damage of what lies there, and of nothing else. So whoever reads much at once
 //! reads it again in small pieces, and a piece that does not come is zeros: the checksum of a batch in which it lies is
-//! wrong then, and all others are whole. A log that is being opened is read without this: a disk that fails must not
+//! wrong then, and all others are whole. The same goes for a file that somebody has cut: what it does not have any more
+//! does not come back by waiting. A log that is being opened is read without this: a disk that fails must not
 //! pass for a torn tail.
 
 use std::io;
@@ -17,7 +18,8 @@ const PIECE: u64 = 4096;
 pub(crate) struct Piecewise<'f>(pub &'f dyn DiskFile);
 
 fn is_unreadable(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
+    let is_bad = error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
+    is_bad || error.kind() == io::ErrorKind::UnexpectedEof
 }
 
 impl DiskFile for Piecewise<'_> {
@@ -26,6 +28,10 @@ impl DiskFile for Piecewise<'_> {
             Err(error) if is_unreadable(&error) => {}
             read => return read,
         }
+        // A piece at the end of the file has what is there.
+        let there = self.0.len()?.saturating_sub(offset).min(out.len() as u64);
+        let (out, behind) = out.split_at_mut(there as usize);
+        behind.fill(0);
         let (mut at, mut rest) = (offset, out);
         while !rest.is_empty() {
             let length = (PIECE - at % PIECE).min(rest.len() as u64);

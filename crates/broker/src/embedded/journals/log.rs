@@ -25,6 +25,7 @@ use crate::embedded::lock;
 use crate::embedded::options::Host;
 use crate::embedded::refusal::Refusal;
 use crate::embedded::segment::{Appender, BATCH_HEADER, Laid, Sizes, Table, make, recover};
+use crate::embedded::upkeep::Upkeep;
 use crate::embedded::writer::{Drive, Queue, Urgency};
 
 /// At most so much is admitted and not written; more callers wait outside.
@@ -41,6 +42,7 @@ pub(crate) struct JournalLog {
     writer: Mutex<Appender>,
     stopped: OnceLock<BrokerError>,
     refusal: Refusal,
+    upkeep: Upkeep,
     /// Backups under way: nothing is cut meanwhile.
     still: AtomicUsize,
 }
@@ -91,6 +93,7 @@ impl JournalLog {
             writer: Mutex::new(appender),
             stopped: OnceLock::new(),
             refusal: Refusal::default(),
+            upkeep: Upkeep::default(),
             still: AtomicUsize::new(0),
         }
     }
@@ -347,8 +350,9 @@ impl Drive for JournalLog {
             self.queue.change(|_| true);
         }
         for failure in [tidied.err(), prepared.err()].into_iter().flatten() {
-            if !failure.is_harmless() {
-                self.stop(failure.to_broker_error());
+            match failure.is_harmless() {
+                true => self.upkeep.put_off(self.name, &failure, self.host.uptime_ms()),
+                false => self.stop(failure.to_broker_error()),
             }
         }
     }

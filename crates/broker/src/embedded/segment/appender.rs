@@ -14,6 +14,7 @@
 //!   neither a power cut nor a step that fails can leave a hole in the log.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -274,11 +275,18 @@ impl Appender {
     ) -> Result<(), Failure> {
         // One that somebody has cut behind its last batch has lost nothing, but is no file to begin a segment in.
         let is_whole = |file: &Arc<dyn DiskFile>| file.len().is_ok_and(|length| length >= capacity);
-        let Some(file) = file.transpose()?.filter(is_whole) else {
-            return self.host.disk.remove(path).map_err(Failure::io(Action::Remove, path));
+        let file = match file {
+            Some(Err(Failure::Damaged { .. })) | None => None,
+            Some(opened) => Some(opened?).filter(is_whole),
+        };
+        let Some(file) = file else {
+            return unless_gone(self.host.disk.remove(path)).map_err(Failure::io(Action::Remove, path));
         };
         let spare = self.spare_path();
-        self.host.disk.rename(path, &spare).map_err(Failure::io(Action::Rename, path))?;
+        match self.host.disk.rename(path, &spare) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            renamed => renamed.map_err(Failure::io(Action::Rename, path))?,
+        }
         self.spares.push(Spare { path: spare, file, capacity });
         Ok(())
     }
@@ -422,5 +430,13 @@ impl Appender {
     fn spare_path(&mut self) -> PathBuf {
         self.spare_number += 1;
         self.dir.join(format!("spare-{:016x}", self.spare_number))
+    }
+}
+
+/// A file that is gone needs not be removed. To try it again and again would keep all that come after it.
+fn unless_gone(removed: std::io::Result<()>) -> std::io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }

@@ -27,6 +27,7 @@
 //! there, and no such check.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -363,11 +364,15 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// The file, to read and write.
+    /// The file, to read and write. One that is not there any more is damage: nothing that waiting mends.
     pub fn file(&self) -> Result<Arc<dyn DiskFile>, Failure> {
         match &*lock(&self.newest) {
             Some(file) => Ok(Arc::clone(file)),
-            None => self.disk.open(&self.path).map_err(Failure::io(Action::Open, &self.path)),
+            None => self.disk.open(&self.path).map_err(|error| match error.kind() {
+                // It is not freed while somebody has the segment, so that it does not come back either.
+                ErrorKind::NotFound => Failure::damaged(&self.path, 0, "the file is missing"),
+                _ => Failure::io(Action::Open, &self.path)(error),
+            }),
         }
     }
 

@@ -209,12 +209,13 @@ fn record(
             "the log is from a version that did not record where it ends; from now on it is recorded"
         ),
         Ok(()) => {}
-        Err(failure) if failure.is_harmless() && failure.is_full() => {
+        // Also where the new one could not get its name: whichever of the two counts then is a lower bound.
+        Err(failure) if failure.is_only_full() => {
             tracing::warn!(%failure, "the end of the log was not recorded; an older record stays");
             // Unless it says that the log is closed: from here on more may be written than it knows of.
             let reopened = known.filter(|known| known.closed).map_or(Ok(()), |_| End::reopen(host, dir));
             return match reopened {
-                Err(failure) if !failure.is_full() => Err(failure),
+                Err(failure) if !failure.is_only_full() => Err(failure),
                 _ => Ok(false),
             };
         }

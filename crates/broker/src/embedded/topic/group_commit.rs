@@ -121,6 +121,9 @@ impl TopicLog {
             for placed in &written {
                 index.add(&placed.segment, &placed.header, placed.offset);
             }
+            // Also while nothing lies in it: a segment that the index does not know is in no backup and is never freed,
+            // and once the one before it has gone it alone is left, with a hole on either side.
+            index.begin(writer.appender.active());
         }
         self.trim(writer);
     }
@@ -158,7 +161,7 @@ impl TopicLog {
             let plan = retention::plan(segments, bytes, incoming, &spec, believed, settled.as_deref());
             (plan, bytes, index.segments.len(), is_aged)
         };
-        if let Err(failure) = self.free(writer, plan.free, segments) {
+        if let Err(failure) = self.free(writer, plan.free, segments, incoming) {
             self.refuse(&failure);
             return Some(failure.to_produce_error());
         }
@@ -185,15 +188,27 @@ impl TopicLog {
     }
 
     /// Frees the oldest segments. If all are to go, the last one goes when there is another: made after the others have
-    /// given their space back, because the disk may be full.
-    fn free(&self, writer: &mut Writer, count: usize, segments: usize) -> Result<(), Failure> {
+    /// given their space back, because the disk may be full. If it still is, the last one stays beyond its time and takes
+    /// what comes: to refuse messages for which it has room would help nobody.
+    fn free(&self, writer: &mut Writer, count: usize, segments: usize, incoming: u64) -> Result<(), Failure> {
         let all = count == segments && count > 0;
         self.free_oldest(writer, count - usize::from(all))?;
-        if all {
-            self.begin_segment(writer)?;
-            self.free_oldest(writer, 1)?;
+        if !all {
+            return Ok(());
         }
-        Ok(())
+        match self.begin_segment(writer) {
+            Err(failure) if failure.is_harmless() && self.is_within_bound(incoming) => {
+                self.upkeep.put_off(&self.topic.name, &failure, self.host.uptime_ms());
+                Ok(())
+            }
+            begun => begun.and_then(|()| self.free_oldest(writer, 1)),
+        }
+    }
+
+    /// True if the topic's size bound leaves room for so many bytes.
+    fn is_within_bound(&self, incoming: u64) -> bool {
+        let bytes = self.index.read().unwrap_or_else(PoisonError::into_inner).bytes();
+        self.spec().retention_bytes.is_none_or(|bytes_max| bytes + incoming <= bytes_max)
     }
 
     fn free_oldest(&self, writer: &mut Writer, count: usize) -> Result<(), Failure> {
@@ -214,7 +229,10 @@ impl TopicLog {
         }
         match writer.appender.recycle() {
             // Their files are freed later; nobody waits for that.
-            Err(failure) if failure.is_harmless() => Ok(()),
+            Err(failure) if failure.is_harmless() => {
+                self.upkeep.put_off(&self.topic.name, &failure, self.host.uptime_ms());
+                Ok(())
+            }
             freed => freed,
         }
     }
@@ -238,11 +256,12 @@ impl Drive for TopicLog {
         if self.stopped.get().is_some() {
             return;
         }
-        let looked_after = writer.appender.recycle().and_then(|()| writer.appender.prepare());
-        if let Err(failure) = looked_after
-            && !failure.is_harmless()
-        {
-            self.stop(failure.to_broker_error());
+        match writer.appender.recycle().and_then(|()| writer.appender.prepare()) {
+            Err(failure) if failure.is_harmless() => {
+                self.upkeep.put_off(&self.topic.name, &failure, self.host.uptime_ms());
+            }
+            Err(failure) => self.stop(failure.to_broker_error()),
+            Ok(()) => {}
         }
     }
 

@@ -29,6 +29,7 @@ use crate::embedded::lock;
 use crate::embedded::options::{Host, Options};
 use crate::embedded::refusal::Refusal;
 use crate::embedded::segment::{Appender, Sizes, StreamEnds, Table, make, recover};
+use crate::embedded::upkeep::Upkeep;
 use crate::embedded::writer::{Queue, Urgency};
 
 /// The smallest segment: below it, headers and syncs of the folder outweigh the messages.
@@ -52,6 +53,7 @@ pub(crate) struct TopicLog {
     pub(super) writer: Mutex<Writer>,
     pub(super) stopped: OnceLock<BrokerError>,
     pub(super) refusal: Refusal,
+    pub(super) upkeep: Upkeep,
     memory: Memory,
 }
 
@@ -171,6 +173,7 @@ impl TopicLog {
                 age: AgeClock::default(),
             }),
             refusal: Refusal::default(),
+            upkeep: Upkeep::default(),
             stopped: OnceLock::new(),
             memory: Memory::new(options),
         }
@@ -317,12 +320,7 @@ impl TopicLog {
     pub fn capture(&self) -> Captured {
         let writer = lock(&self.writer);
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
-        let mut segments: Vec<_> = index.segments.iter().map(|index| Arc::clone(&index.segment)).collect();
-        let newest = writer.appender.active();
-        if segments.last().is_none_or(|last| last.number != newest.number) {
-            // It was begun, and nothing lies in it yet.
-            segments.push(Arc::clone(newest));
-        }
+        let segments = index.segments.iter().map(|index| Arc::clone(&index.segment)).collect();
         Captured { segments, end: writer.appender.reached() }
     }
 

@@ -17,13 +17,10 @@ use crate::embedded::segment::{ALIGN, BATCH_HEADER, BatchHeader, Kind, u32_at};
 
 /// Spans kept after they were read: enough that readers of all partitions that walk the same stretch share it.
 const SPANS_MAX: usize = 16;
-/// Spans of that many bytes, as they mostly have.
-fn most(bytes_max: usize) -> usize {
-    (bytes_max / SPAN_BYTES as usize).clamp(1, SPANS_MAX)
-}
-
-/// Buffers kept for the next reads: as many as are read at the same time on a small machine.
+/// Buffers kept for the next reads: as many as are read at the same time on a small machine …
 const BUFFERS_MAX: usize = 4;
+/// … and none that is larger than a span mostly is: one of large messages has as many bytes as a group commit takes.
+const BUFFER_BYTES_MAX: usize = 2 * SPAN_BYTES as usize;
 
 /// A batch as it was stored, or what is left of one.
 #[derive(Debug, Clone)]
@@ -139,7 +136,7 @@ impl SpanCache {
         loaded.as_ref().map(|loaded| Arc::clone(&loaded.batches))
     }
 
-    /// The batches of a span, from memory or from the disk. At most about so many bytes are kept, and at least one span.
+    /// The batches of a span, from memory or from the disk. At most so many bytes are kept, or one span.
     pub fn load(&self, span: &Span, bytes_max: usize) -> Result<Arc<SpanBatches>, Failure> {
         let slot = self.slot(span, bytes_max);
         let mut loaded = lock(&slot.loaded);
@@ -156,18 +153,22 @@ impl SpanCache {
         Ok(batches)
     }
 
-    /// Keeps no more than about so many bytes.
+    /// Keeps no more than so many bytes, or one span.
     pub fn trim(&self, bytes_max: usize) {
         while let Some(oldest) = self.beyond(bytes_max) {
             drop(oldest);
         }
-        lock(&self.buffers).truncate(most(bytes_max) * BUFFERS_MAX / SPANS_MAX);
+        let spans = (bytes_max / SPAN_BYTES as usize).clamp(1, SPANS_MAX);
+        lock(&self.buffers).truncate(spans * BUFFERS_MAX / SPANS_MAX);
     }
 
-    /// Takes the oldest out, if there are more than fit.
+    /// Takes the oldest out, if there are more than fit. Counted by their bytes: a span ends with a whole batch, and is as
+    /// large as that. The newest stays, since somebody waits for it.
     fn beyond(&self, bytes_max: usize) -> Option<Arc<Slot>> {
         let mut slots = lock(&self.slots);
-        (slots.len() > most(bytes_max)).then(|| slots.pop_front()).flatten()
+        let bytes: u64 = slots.iter().map(|slot| slot.bytes).sum();
+        let too_many = slots.len() > SPANS_MAX || bytes > bytes_max as u64;
+        (too_many && slots.len() > 1).then(|| slots.pop_front()).flatten()
     }
 
     fn slot(&self, span: &Span, bytes_max: usize) -> Arc<Slot> {
@@ -183,8 +184,8 @@ impl SpanCache {
         });
         slots.push_back(Arc::clone(&slot));
         drop(slots);
-        if let Some(oldest) = self.beyond(bytes_max).and_then(Arc::into_inner) {
-            self.use_again(oldest);
+        while let Some(oldest) = self.beyond(bytes_max) {
+            Arc::into_inner(oldest).into_iter().for_each(|oldest| self.use_again(oldest));
         }
         slot
     }
@@ -199,6 +200,7 @@ impl SpanCache {
         let mut buffers = lock(&self.buffers);
         if buffers.len() < BUFFERS_MAX
             && let Ok(buffer) = whole.try_into_mut()
+            && buffer.capacity() <= BUFFER_BYTES_MAX
         {
             buffers.push(buffer);
         }
@@ -244,4 +246,70 @@ fn read_span(span: &Span, mut bytes: BytesMut) -> Result<(Bytes, SpanBatches), F
         at += header.stored_bytes();
     }
     Ok((bytes, batches))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::embedded::disk::{Disk, RealDisk};
+    use crate::embedded::segment::Segment;
+
+    const BYTES: usize = 4 << 20;
+
+    /// A segment with so many batches of 4 MiB each.
+    fn segment(path: &Path, batches: u64) -> Arc<Segment> {
+        let file = RealDisk.create(path).expect("a new file");
+        let mut bytes = vec![7; BYTES];
+        let header = BatchHeader {
+            generation: 1,
+            group: 1,
+            group_start: 0,
+            payload_bytes: (BYTES - BATCH_HEADER) as u32,
+            payload_crc: crc32c::crc32c(&bytes[BATCH_HEADER..]),
+            stream: 0,
+            base: 0,
+            appended_ms: 0,
+            count: 1,
+            kind: Kind::Messages,
+        };
+        header.encode(&mut bytes);
+        (0..batches).for_each(|at| file.write_at(&bytes, at * BYTES as u64).expect("room"));
+        let segment = Segment {
+            number: 1,
+            generation: 1,
+            path: path.to_owned(),
+            capacity: batches * BYTES as u64,
+            first: 0,
+            disk: Arc::new(RealDisk),
+            newest: Mutex::new(Some(file)),
+        };
+        Arc::new(segment)
+    }
+
+    /// P5: spans of large messages count with the bytes that they have, read or kept to be read into again.
+    #[test]
+    fn large_spans_take_no_more_memory_than_their_bound() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let segment = segment(&dir.path().join("segment"), 8);
+        let span =
+            |at: u64| Span { segment: Arc::clone(&segment), offset: at * BYTES as u64, bytes: BYTES as u64 };
+        let cache = SpanCache::default();
+        for at in 0..8 {
+            let read = cache.load(&span(at), 2 * BYTES).expect("no damage");
+            assert_eq!((read.whole.len(), read.damaged.is_none()), (1, true));
+            drop(read);
+            let loaded =
+                |slot: &Arc<Slot>| lock(&slot.loaded).as_ref().map_or(0, |loaded| loaded.whole.len());
+            let held: usize = lock(&cache.slots).iter().map(loaded).sum();
+            let kept: usize = lock(&cache.buffers).iter().map(BytesMut::capacity).sum();
+            assert!(held <= 2 * BYTES, "{held} bytes are held");
+            assert!(kept <= BUFFERS_MAX * BUFFER_BYTES_MAX, "{kept} bytes are kept to be read into");
+        }
+        assert!(cache.peek(&span(7)).is_some() && cache.peek(&span(6)).is_some(), "two of them fit");
+        cache.load(&span(0), 1).expect("no damage");
+        assert!(cache.peek(&span(0)).is_some(), "one is kept, however large it is");
+        assert_eq!(lock(&cache.slots).len(), 1);
+    }
 }
