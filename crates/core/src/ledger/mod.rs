@@ -148,8 +148,7 @@ impl Ledger {
         left
     }
 
-    /// `position` went on record by another way than `take`, as dead or held. False if the position is not unfinished
-    /// here.
+    /// `position` went on record by another way than `take`: as dead. False if the position is not unfinished here.
     pub fn recorded(&mut self, position: u64) -> bool {
         let left = self.leaves_unfinished(position, true);
         self.recorded += usize::from(left);
