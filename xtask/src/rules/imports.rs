@@ -1,8 +1,8 @@
 //! The rule about what each part of the code may import.
 //!
-//! The core is pure; a broker adapter knows no other adapter; the runtime names an adapter only where it opens it;
-//! routes and most commands stay outside of the core and the broker contract. [`super::manifests`] checks which crates
-//! a crate may depend on at all.
+//! The core is pure; a broker adapter knows no other adapter; the runtime names an adapter only where it opens it; a
+//! route uses the runtime, never the core or the broker contract; most commands use only the admin API.
+//! [`super::manifests`] checks which crates a crate may depend on at all.
 
 use crate::source::Source;
 use crate::tidy::Report;

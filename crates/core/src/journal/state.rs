@@ -62,7 +62,7 @@ pub struct State {
 pub struct NewestClaim {
     /// The claim's id.
     pub id: u128,
-    /// The position at which the claim counted; a repeat does not change it.
+    /// Where the claim became the newest; a repeat of it while it is the newest does not change this.
     pub position: u64,
     /// The random id of the process that made the claim.
     pub instance: u128,

@@ -13,7 +13,7 @@ use std::collections::binary_heap::PeekMut;
 use super::Engine;
 use super::lane::{LANES_CAP, Lane, LaneId, LaneKey, LaneState};
 
-/// Lists with at most this many places are not shrunk.
+/// How many places a list keeps when it is shrunk. Giving fewer places back is not worth the work.
 pub(super) const LIST_KEPT: usize = 1024;
 
 enum Look {

@@ -24,7 +24,7 @@ pub struct LaneId(u64);
 /// Bits of a lane's number within its id. The other bits count lanes: 2^38 lanes must be made before an id comes back.
 const NUMBER_BITS: u32 = 26;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
-/// The most lanes that there may be at a time.
+/// The most lanes of keys, and the most lanes of messages without a key: numbers last for both together.
 pub(super) const LANES_CAP: usize = 1 << (NUMBER_BITS - 1);
 
 impl LaneId {

@@ -112,8 +112,8 @@ impl Owner {
         self.state().is_some_and(|state| state.skip.contains(position))
     }
 
-    /// What `storing` stands for was acknowledged at `position`. False if that position may be cut, so that it must not
-    /// be named: the body must be stored again.
+    /// The body of `storing` was acknowledged at `position`. False if `hold.p` may be cut there: the body must then be
+    /// stored again, and not be named.
     pub(super) fn landed(&mut self, storing: &Storing, position: u64) -> bool {
         // Numbers begin anew with each epoch: the same number in an older epoch is another body's.
         if self.epoch() == Some(storing.epoch) {

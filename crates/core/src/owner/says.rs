@@ -183,12 +183,12 @@ pub enum Action {
         position: u64,
         /// Where the body or report lies.
         from: u64,
-        /// What the acknowledgement is to be noted on.
+        /// The token of this storing: the acknowledgement turns it into the answer, [`Input::GivenUp`] gives it back.
         storing: Storing,
     },
     /// Append these chunks of a snapshot to `hold.p`, one after another, and report where all of them lie.
     StoreChunks {
-        /// What the acknowledgement is to be noted on.
+        /// The token of this storing: the acknowledgement turns it into the answer, [`Input::GivenUp`] gives it back.
         storing: Storing,
         /// The chunks; each is made when it is asked for.
         chunks: Box<Chunks>,
