@@ -80,7 +80,7 @@ pub struct Bounds {
     /// A body that keeps `low` down is moved once this many positions of `hold.p` above it, and `move_factor` times as
     /// many as are named, are garbage.
     pub move_slack: u64,
-    /// See `move_slack`.
+    /// How many times as many positions as are named must be garbage, too; see `move_slack`.
     pub move_factor: u64,
     /// Due entries, expired entries and bodies that keep `low` down are looked for no more often than this.
     pub look_ms: u64,

@@ -14,9 +14,9 @@ pub enum Stop {
         found.map_or("empty".to_owned(), |id| format!("{id:032x}"))
     )]
     OtherJournal {
-        /// The journal that was mirrored.
+        /// The id of the journal that the commit mirrors.
         mirrored: u128,
-        /// The one that is there.
+        /// The journal that was found; `None` if it is empty.
         found: Option<u128>,
     },
     /// The broker's commit names a later epoch than the journal has: the journal's tail is lost.
