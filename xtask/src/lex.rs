@@ -1,24 +1,25 @@
-//! Rust source cut into tokens.
+//! Cuts Rust source into tokens, for the rules to look at.
 //!
-//! In comes a file's text; out go its tokens, its comments and its string literals, each with its line. A rule that
-//! looks at tokens cannot be fooled by a comment or a string, and one that looks at comments cannot be fooled by code.
-//! It is no parser: it knows literals, comments, identifiers and `::`, and takes everything else sign by sign.
+//! A file's text comes in; its tokens, comments and string literals come out, each with its line. A rule that looks at
+//! tokens cannot be fooled by a comment or a string, and one that looks at comments cannot be fooled by code. This is
+//! no parser: it knows literals, comments, identifiers and `::`, and takes every other character by itself.
 
-/// A piece of text at a line, counted from 1.
+/// A piece of text and its line, counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct At {
     pub line: usize,
     pub text: String,
 }
 
-/// What a file is made of.
+/// The pieces of one file.
 #[derive(Debug, Default)]
 pub struct Lexed {
-    /// Identifiers, numbers, `::`, and single signs. A string literal is `"`, a character `'`, a lifetime keeps its quote.
+    /// Identifiers, numbers, `::`, and single characters. A string literal is `"`, a character literal `'`; a lifetime
+    /// keeps its quote.
     pub tokens: Vec<At>,
-    /// A line of a comment each, without its slashes.
+    /// Each line of each comment, without its slashes.
     pub comments: Vec<At>,
-    /// What stands between the quotes, at the line where it begins.
+    /// The text between the quotes of each string literal, at the line where it begins.
     pub strings: Vec<At>,
 }
 
@@ -154,7 +155,7 @@ impl Cutter {
         self.at += closing;
     }
 
-    /// A character literal, or a lifetime.
+    /// Takes a character literal or a lifetime.
     fn quote(&mut self) {
         if self.peek(1) == Some('\\') {
             self.at += 3;
@@ -167,7 +168,7 @@ impl Cutter {
             self.at += 3;
             self.token("'".into());
         } else {
-            // A lifetime keeps its quote, so that `'static` is not taken for the word.
+            // A lifetime keeps its quote, so that `'static` is not taken for the word `static`.
             let start = self.at;
             self.at += 1;
             while self.peek(0).is_some_and(is_word) {
@@ -189,7 +190,7 @@ impl Cutter {
                 return self.raw_string(hashes);
             }
         }
-        // The prefix of b"…" or c"…" is part of the literal.
+        // The prefix of `b"…"` or `c"…"` belongs to the literal, and is no token.
         if !(matches!(text.as_str(), "b" | "c") && self.peek(0) == Some('"')) {
             self.token(text);
         }

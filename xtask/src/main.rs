@@ -1,8 +1,8 @@
-//! The house rules as a check, and the test runner.
+//! The project's own tool: checks the house rules, and runs the tests.
 //!
-//! `tidy` reads every file of the project and holds it against the rules of CONTRIBUTING.md; it fails with file, line,
-//! rule and remedy. `test` runs the tests and ends with how many passed and failed. Nothing here is part of a build
-//! for users.
+//! `tidy` reads every file of the project and checks it against the rules of CONTRIBUTING.md; it fails with file, line,
+//! rule and remedy. `test` runs the tests and ends with how many passed and failed. Nothing here is part of a build for
+//! users.
 
 mod lex;
 mod rules;

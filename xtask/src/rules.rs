@@ -1,7 +1,7 @@
-//! The rules, a file each. CONTRIBUTING.md says them to people.
+//! The house rules of `tidy`, one file each. CONTRIBUTING.md describes them for people.
 //!
-//! Each takes the whole project and adds to the report. To add one: a file here, a line in [`ALL`], a test with a
-//! snippet that breaks it.
+//! Each rule takes the whole project and adds its findings to the report. A new rule needs a file here, a line in
+//! [`ALL`], and a test with a snippet that breaks it.
 
 pub mod channels;
 pub mod codes;
@@ -22,10 +22,10 @@ pub mod rooms;
 use crate::tidy::Report;
 use crate::tree::Tree;
 
-/// A rule over the project.
+/// A rule: checks the project and adds findings to the report.
 pub type Rule = fn(&Tree, &mut Report);
 
-/// All rules that need nothing but the files.
+/// Every rule that needs nothing but the project's files.
 pub const ALL: &[Rule] = &[
     channels::check,
     codes::check,
@@ -43,7 +43,7 @@ pub const ALL: &[Rule] = &[
     rooms::check,
 ];
 
-/// What a rule finds in a project of the given files: `path:line` each.
+/// What a rule finds in a project of these files, as `path:line`.
 #[cfg(test)]
 pub fn found(rule: Rule, files: &[(&str, &str)]) -> Vec<String> {
     let owned = files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned()));

@@ -1,11 +1,11 @@
-//! Runs the tests and ends with how many passed and failed.
+//! `cargo xtask test`: runs the tests, and ends with how many passed and failed.
 //!
-//! Cargo runs a binary after the other and prints a line for each; a failure in the middle is easily scrolled away.
-//! So the output is passed on as it comes, and the sums stand at the end. What a machine does not have is named there
-//! too.
+//! Cargo runs one test binary after another and prints a line of counts for each, so a failure in the middle is easily
+//! overlooked. The output is passed on as it comes, and the sums stand at the end, together with the tools that are
+//! missing on this machine.
 //!
-//! The binary that black-box tests start is built before, in an invocation of its own, and copied aside: the tests'
-//! own build has features that put flaws back, and would lay its binary over it. They find it through `KEYLANE_BIN`.
+//! The binary that black-box tests start is built first, on its own, and copied aside, because the tests' own build has
+//! features that put flaws back and would overwrite it. The tests find the copy through `KEYLANE_BIN`.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use serde_json::Value;
 const PROFILE: &str = "checked";
 const BINARY: &str = "keylane";
 const BINARY_PACKAGE: &str = "keylane-cli";
-/// Written by `dev/tools`: what could not be had here, a line each.
+/// The file in which `dev/tools` lists what it could not install here, one line each.
 const MISSING: &str = "missing-tools";
 
-/// What the runners counted.
+/// The sums of what the test binaries counted.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sums {
     passed: u64,
@@ -40,7 +40,7 @@ pub fn run(root: &Path, arguments: &[String]) -> Result<bool> {
         println!("NOT TESTED HERE: {tool}");
     }
     println!("tests: {} passed, {} failed, {} ignored", sums.passed, sums.failed, sums.ignored);
-    // A filter that matches nothing must not look like success.
+    // A filter that matches no test must not look like success.
     ensure!(sums.passed + sums.failed > 0, "no test ran: {}", arguments.join(" "));
     Ok(ended_well && sums.failed == 0)
 }
@@ -53,7 +53,7 @@ fn metadata(root: &Path) -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("cargo metadata printed something else than JSON")
 }
 
-/// Builds the binary as users get it, but with every check on, and copies it to where no test build lays another.
+/// Builds the binary as users get it, but with all checks on, and copies it to where no test build overwrites it.
 fn clean_binary(root: &Path, metadata: &Value, target: &Path) -> Result<Option<PathBuf>> {
     let mut packages = metadata["packages"].as_array().into_iter().flatten();
     if !packages.any(|package| package["name"] == BINARY_PACKAGE) {
@@ -65,7 +65,7 @@ fn clean_binary(root: &Path, metadata: &Value, target: &Path) -> Result<Option<P
     let folder = target.join("black-box");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let copy = folder.join(BINARY);
-    // Removed first: a copy over a binary that still runs somewhere is refused.
+    // Removed first: copying over a binary that still runs somewhere is refused.
     let _ = std::fs::remove_file(&copy);
     let built = target.join(PROFILE).join(BINARY);
     std::fs::copy(&built, &copy).with_context(|| format!("cannot copy {}", built.display()))?;
@@ -92,7 +92,7 @@ fn tests(root: &Path, arguments: &[String], binary: Option<&Path>) -> Result<(Su
 }
 
 impl Sums {
-    /// Takes a runner's last line: `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
+    /// Adds the last line of a test binary: `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
     fn add(&mut self, line: &str) {
         let Some(counts) = line.strip_prefix("test result: ") else {
             return;

@@ -1,34 +1,34 @@
-//! One Rust file, as the rules see it.
+//! One Rust file as the rules see it.
 //!
-//! On top of the tokens of [`crate::lex`]: which lines are tests, what is declared, how long functions are, and which
-//! paths are named. Test code is what stands under `#[cfg(test)]`, in a module declared so, or in a folder of tests,
-//! benchmarks or examples.
+//! On top of the tokens of [`crate::lex`], this tells which lines are tests, what is declared, how long functions are,
+//! and which paths are named. Test code is code under `#[cfg(test)]`, in a module declared under it, or in a folder of
+//! tests, benchmarks or examples.
 
 use crate::lex::{At, lex};
 
 /// A Rust file.
 #[derive(Debug)]
 pub struct Source {
-    /// From the project's root, with `/`.
+    /// The path from the project's root, with `/`.
     pub path: String,
     pub tokens: Vec<At>,
     pub comments: Vec<At>,
     pub strings: Vec<At>,
     pub line_count: usize,
-    /// Its first line is a `//!` comment.
+    /// True if the first line is a `//!` comment.
     pub has_header: bool,
-    /// All of it is test code.
+    /// True if the whole file is test code.
     pub all_test: bool,
-    /// All of it comes with the feature `testing`: not a test, but only for tests.
+    /// True if the whole file needs the feature `testing`: it is no test, but is only there for tests.
     pub for_tests: bool,
-    /// Modules in files of their own that are declared under `#[cfg(test)]`.
+    /// Modules in files of their own that this file declares under `#[cfg(test)]`.
     pub test_modules: Vec<String>,
-    /// Modules in files of their own that are declared under `#[cfg(feature = "testing")]`.
+    /// Modules in files of their own that this file declares under `#[cfg(feature = "testing")]`.
     pub support_modules: Vec<String>,
     test_lines: Vec<bool>,
 }
 
-/// Something that is declared.
+/// An item that the file declares.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Declared {
     pub line: usize,
@@ -37,7 +37,7 @@ pub struct Declared {
     pub name: String,
 }
 
-/// A function and its lines.
+/// A function, and how many lines it has.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Function {
     pub line: usize,
@@ -75,7 +75,7 @@ impl Source {
         self.all_test || self.test_lines.get(line).copied().unwrap_or(false)
     }
 
-    /// Lines outside of tests.
+    /// How many lines are outside of tests.
     pub fn code_lines(&self) -> usize {
         if self.all_test {
             return 0;
@@ -87,14 +87,14 @@ impl Source {
         self.tokens.get(at).map_or("", |token| token.text.as_str())
     }
 
-    /// Where `words` stand one after another, as indices of tokens.
+    /// The indices of the tokens at which `words` stand one after another.
     pub fn find(&self, words: &[&str]) -> Vec<usize> {
         (0..self.tokens.len())
             .filter(|at| words.iter().enumerate().all(|(n, word)| self.text(at + n) == *word))
             .collect()
     }
 
-    /// Lines outside of tests where `words` stand one after another.
+    /// The lines outside of tests at which `words` stand one after another.
     pub fn find_code(&self, words: &[&str]) -> Vec<usize> {
         let lines = self.find(words).into_iter().map(|at| self.tokens[at].line);
         lines.filter(|line| !self.is_test(*line)).collect()
@@ -124,7 +124,7 @@ impl Source {
         }
     }
 
-    /// True if the attribute between two tokens asks for a feature, and for nothing else.
+    /// True if the attribute between two tokens asks for this feature, and for nothing else.
     fn is_feature(&self, start: usize, end: usize, feature: &str) -> bool {
         let words: Vec<&str> = (start..end).map(|n| self.text(n)).collect();
         let line = self.tokens[start].line;
@@ -132,13 +132,13 @@ impl Source {
             && self.strings.iter().any(|string| string.line == line && string.text == feature)
     }
 
-    /// The name in `mod NAME;`, if that is what the item is.
+    /// The name in `mod NAME;`, if the item is such a declaration.
     fn file_module(&self, start: usize, last: usize) -> Option<String> {
         let at = (start..last).find(|at| self.text(*at) == "mod")?;
         (self.text(at + 2) == ";").then(|| self.text(at + 1).to_owned())
     }
 
-    /// Index of the token that closes what opens at or behind `at`.
+    /// The index of the token that closes the first bracket at or behind `at`.
     fn closing(&self, at: usize) -> Option<usize> {
         let mut depth = 0usize;
         for n in at..self.tokens.len() {
@@ -156,7 +156,7 @@ impl Source {
         None
     }
 
-    /// Index of the last token of the item that begins at `at`: a `;`, or the brace that closes its body.
+    /// The index of the last token of the item at `at`: a `;`, or the brace that closes the item's body.
     fn item_end(&self, at: usize) -> Option<usize> {
         let mut n = at;
         while n < self.tokens.len() {
@@ -170,13 +170,13 @@ impl Source {
         None
     }
 
-    /// All that is declared, tests included.
+    /// Every item that the file declares, tests included.
     pub fn declared(&self) -> Vec<Declared> {
         let mut found = Vec::new();
         for (at, token) in self.tokens.iter().enumerate() {
             let name = self.text(at + 1);
             let named = name.starts_with(|sign: char| sign.is_alphabetic() || sign == '_');
-            // `const fn`, `*const T` and the like declare nothing by that word.
+            // In `const fn`, `*const T` and the like that word declares nothing.
             let is_other = KINDS.contains(&name) || matches!(name, "unsafe" | "async" | "extern" | "mut");
             let is_pointer = at > 0 && self.text(at - 1) == "*";
             if KINDS.contains(&token.text.as_str()) && named && !is_other && !is_pointer {
@@ -186,7 +186,7 @@ impl Source {
         found
     }
 
-    /// Functions with a body, tests included.
+    /// Every function with a body, tests included.
     pub fn functions(&self) -> Vec<Function> {
         let mut found = Vec::new();
         for at in self.find(&["fn"]) {
@@ -206,7 +206,7 @@ impl Source {
         found
     }
 
-    /// Every path that is named: `use` trees branch by branch, and paths within code.
+    /// Every path that the file names: `use` trees branch by branch, and paths within code.
     pub fn paths(&self) -> Vec<At> {
         let mut found = Vec::new();
         let mut at = 0;
@@ -237,7 +237,7 @@ impl Source {
         at + 1
     }
 
-    /// Reads one branch of a `use` tree and those beside it; returns the index behind it.
+    /// Reads the branches of a `use` tree from `start` on; returns the index behind them.
     fn use_tree(&self, start: usize, prefix: &str, found: &mut Vec<At>) -> usize {
         let (mut at, mut path) = (start, prefix.to_owned());
         let mut fresh = false;

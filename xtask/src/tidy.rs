@@ -1,6 +1,6 @@
-//! Holds the project against all rules and prints what breaks them.
+//! `cargo xtask tidy`: checks the project against all rules, and prints every finding.
 //!
-//! A finding has a place, the rule, what was found and what to do. Notes are information and fail nothing.
+//! A finding has a place, the rule, what was found, and the remedy. Notes are information: they fail nothing.
 
 use std::fmt;
 use std::path::Path;
@@ -10,7 +10,7 @@ use anyhow::Result;
 use crate::rules;
 use crate::tree::Tree;
 
-/// Something that breaks a rule.
+/// A place that breaks a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     pub path: String,
@@ -27,7 +27,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What the rules say.
+/// Everything that the rules have found.
 #[derive(Debug, Default)]
 pub struct Report {
     pub findings: Vec<Finding>,
@@ -47,7 +47,7 @@ impl Report {
     }
 }
 
-/// Checks the project at `root`; true if nothing breaks a rule.
+/// Checks the project at `root`; true if there is no finding.
 pub fn run(root: &Path) -> Result<bool> {
     let tree = Tree::read(root)?;
     let mut report = Report::default();

@@ -1,7 +1,7 @@
-//! All files of the project, read once.
+//! Reads all files of the project, once.
 //!
-//! In comes the project's root; out go its text files as lines and its Rust files as [`Source`]s, in a stable order.
-//! New files are found by walking, so no rule has a list to be kept up.
+//! The project's root comes in; its text files come out, and its Rust files as [`Source`]s, in a stable order. Files
+//! are found by walking the folders, so no list has to be kept up to date for new files.
 
 use std::fs;
 use std::path::Path;
@@ -10,23 +10,23 @@ use anyhow::{Context, Result};
 
 use crate::source::Source;
 
-/// A text file that is not necessarily Rust.
+/// A text file, Rust or not.
 #[derive(Debug)]
 pub struct Text {
-    /// From the project's root, with `/`.
+    /// The path from the project's root, with `/`.
     pub path: String,
     pub text: String,
 }
 
-/// The project.
+/// All files of the project.
 #[derive(Debug, Default)]
 pub struct Tree {
     pub rust: Vec<Source>,
-    /// All text files, Rust included.
+    /// Every text file, Rust files included.
     pub texts: Vec<Text>,
 }
 
-/// Made by builds and runs, not by people.
+/// Folders that builds and runs make, not people.
 const MADE: [&str; 4] = ["target", "keylane-data", "node_modules", ".git"];
 const EXTENSIONS: [&str; 19] = [
     "rs", "toml", "md", "yaml", "yml", "json", "sh", "ts", "svelte", "html", "css", "lua", "service", "py",
@@ -35,7 +35,7 @@ const EXTENSIONS: [&str; 19] = [
 const NAMES: [&str; 4] = ["Makefile", "Dockerfile", "LICENSE", ".gitignore"];
 
 impl Tree {
-    /// Reads everything below `root`.
+    /// Reads every text file below `root`.
     pub fn read(root: &Path) -> Result<Tree> {
         let mut files = Vec::new();
         walk(root, "", &mut files)?;
@@ -60,7 +60,7 @@ impl Tree {
         tree
     }
 
-    /// A file whose module is declared for tests is for tests, and so is all below it.
+    /// Marks a file as test code if its module is declared for tests, and every file below it.
     fn mark_test_modules(&mut self) {
         let (mut tests, mut support) = (Vec::new(), Vec::new());
         for source in &self.rust {
@@ -74,30 +74,30 @@ impl Tree {
         }
     }
 
-    /// The file at `path`.
+    /// The text of the file at `path`.
     pub fn text(&self, path: &str) -> Option<&str> {
         let found = self.texts.iter().find(|text| text.path == path);
         found.map(|text| text.text.as_str())
     }
 
-    /// True if there is such a file, or a folder with files in it.
+    /// True if there is such a file, or a folder of that name with files in it.
     pub fn has(&self, path: &str) -> bool {
         let folder = format!("{}/", path.trim_end_matches('/'));
         self.texts.iter().any(|text| text.path == path || text.path.starts_with(&folder))
     }
 
-    /// Files whose names end in `ending`.
+    /// The files whose paths end in `ending`.
     pub fn ending<'a>(&'a self, ending: &'a str) -> impl Iterator<Item = &'a Text> {
         self.texts.iter().filter(move |text| text.path.ends_with(ending))
     }
 }
 
-/// `path` is `stem.rs`, or lies in the folder `stem`.
+/// True if `path` is `stem.rs`, or lies in the folder `stem`.
 pub fn is_module(path: &str, stem: &str) -> bool {
     path.strip_prefix(stem).is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
 }
 
-/// The folder in which a file's modules lie, with its slash.
+/// The folder in which the modules of a file lie, with its slash.
 fn module_folder(path: &str) -> String {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     match name {

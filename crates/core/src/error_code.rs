@@ -1,13 +1,14 @@
-//! The codes of all errors that an operator meets, in whichever crate they arise.
+//! The list of every error code that an operator can meet, from whichever crate the error comes.
 //!
-//! Each has a page under `docs/errors/`, which `cargo xtask tidy` checks. A code is never given to another error: people
-//! search for it, and alerts are made from it.
+//! Each variant of [`ErrorCode`] is one code, such as `KL-1001`, and has a page under `docs/errors/`; `cargo xtask
+//! tidy` checks that the page exists. A code is never reused for another error: people search for the code, and alerts
+//! match on it.
 
 use std::fmt;
 
 macro_rules! error_codes {
     ($($(#[$about:meta])* $name:ident = $text:literal,)*) => {
-        /// The code under which `docs/errors/` explains an error. Shows as `KL-` and four digits.
+        /// An error code that a page under `docs/errors/` explains. Displayed as `KL-` and four digits.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum ErrorCode {
@@ -15,7 +16,7 @@ macro_rules! error_codes {
         }
 
         impl ErrorCode {
-            /// As it is written.
+            /// The code as users see it, for example `KL-1001`.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(ErrorCode::$name => $text,)*
@@ -26,23 +27,23 @@ macro_rules! error_codes {
 }
 
 error_codes! {
-    /// The config cannot be read.
+    /// The config file cannot be read.
     ConfigUnreadable = "KL-1001",
-    /// The config is not YAML.
+    /// The config file is not valid YAML.
     ConfigNotYaml = "KL-1002",
-    /// Unknown setting.
+    /// The config has a setting that Keylane does not know.
     UnknownSetting = "KL-1003",
-    /// Not in this version.
+    /// The config uses a setting that this version does not support yet.
     SettingNotYet = "KL-1004",
-    /// A value of the wrong kind.
+    /// A setting has a value of the wrong kind.
     WrongValue = "KL-1005",
-    /// A setting is missing.
+    /// A required setting is missing.
     MissingSetting = "KL-1006",
-    /// Settings contradict each other.
+    /// Two settings contradict each other.
     ContradictorySettings = "KL-1007",
-    /// A value from outside is missing.
+    /// An environment variable or a file that the config refers to is missing.
     MissingOutsideValue = "KL-1008",
-    /// Open to other machines without tokens.
+    /// The server would be open to other machines without any token.
     OpenToAll = "KL-1009",
     /// The data folder cannot be opened.
     FolderNotOpened = "KL-1101",
@@ -66,11 +67,11 @@ error_codes! {
     RightMissing = "KL-1110",
     /// More replicas than brokers.
     TooManyReplicas = "KL-1111",
-    /// A topic of ours would not be kept whole.
+    /// A topic that holds Keylane's own state would not be kept whole.
     TopicNotKept = "KL-1112",
-    /// A record that Keylane cannot take.
+    /// A record that another program wrote cannot become a Keylane message.
     ForeignRecord = "KL-1113",
-    /// A newer version wrote this.
+    /// A newer version of Keylane wrote the stored data.
     WrittenByNewer = "KL-1114",
     /// The disk is full.
     DiskFull = "KL-1115",
@@ -92,7 +93,7 @@ error_codes! {
     MessageTooLarge = "KL-1203",
     /// The topic is full.
     TopicFull = "KL-1204",
-    /// Too much in flight.
+    /// Too many calls or bytes wait for the broker's acknowledgement.
     TooMuchInFlight = "KL-1205",
     /// The broker did not take the message.
     MessageNotTaken = "KL-1206",
@@ -100,27 +101,27 @@ error_codes! {
     BodyUnreadable = "KL-1207",
     /// No message was taken.
     NoMessageTaken = "KL-1208",
-    /// The form is not taken.
+    /// The content type or encoding of the request is not accepted.
     FormNotTaken = "KL-1209",
     /// The request is too large.
     RequestTooLarge = "KL-1210",
-    /// The body did not come.
+    /// The request's body did not arrive in time.
     BodyDidNotCome = "KL-1211",
     /// The server is shutting down.
     ShuttingDown = "KL-1212",
     /// No such path.
     NoSuchPath = "KL-1213",
-    /// The method does not fit.
+    /// The path does not take this HTTP method.
     MethodDoesNotFit = "KL-1214",
-    /// This cannot be a topic.
+    /// The name cannot be a topic's name.
     InvalidTopicName = "KL-1215",
-    /// Not in this version.
+    /// The request asks for something that this version does not support yet.
     HeaderNotYet = "KL-1216",
     /// Too many connections.
     TooManyConnections = "KL-1217",
-    /// Not ready.
+    /// The server is not ready to take messages.
     NotReady = "KL-1218",
-    /// No more topics are made by first use.
+    /// The limit of topics that are created by their first use is reached.
     NoMoreTopics = "KL-1219",
     /// The spill is full.
     SpillFull = "KL-1220",
@@ -130,17 +131,17 @@ error_codes! {
     AmbiguousHead = "KL-1222",
     /// The head of the request cannot be read.
     UnreadableHead = "KL-1223",
-    /// The commit belongs to another journal.
+    /// The broker's commit mirrors another journal than the one that was found.
     OtherJournal = "KL-1301",
-    /// The journal is shorter than it was.
+    /// The journal is shorter than it was before.
     ShorterJournal = "KL-1302",
-    /// The topic was made anew.
+    /// The topic was deleted and made anew.
     TopicMadeAnew = "KL-1303",
     /// The topic has another number of partitions.
     OtherPartitionCount = "KL-1304",
-    /// A journal record is not known.
+    /// This version does not know a journal record.
     UnknownRecord = "KL-1305",
-    /// A journal record is not carried out.
+    /// This version can read a journal record, but cannot carry out what the record says.
     RecordNotCarriedOut = "KL-1306",
     /// The journal's beginning is lost.
     JournalBeginningLost = "KL-1307",
@@ -150,47 +151,47 @@ error_codes! {
     UnknownPipeline = "KL-1309",
     /// An outbox cannot be relayed.
     OutboxNotRelayed = "KL-1310",
-    /// The partitions cannot be accepted.
+    /// A topic's new number of partitions cannot be accepted.
     PartitionsNotAccepted = "KL-1311",
-    /// The journal is written by a newer version.
+    /// The journal is written in a newer format.
     NewerJournal = "KL-1312",
-    /// The journals cannot be upgraded.
+    /// The journals cannot be upgraded to a newer format.
     JournalsNotUpgraded = "KL-1313",
-    /// Handlers block all threads that they may block.
+    /// Handlers block every thread that Keylane lets them block.
     AllThreadsBlocked = "KL-1320",
     /// A background task ended unexpectedly.
     TaskEnded = "KL-1321",
     /// The address is in use.
     AddressInUse = "KL-1401",
-    /// Cannot listen.
+    /// The server cannot listen on its address.
     CannotListen = "KL-1402",
-    /// The handler cannot be made.
+    /// A pipeline's handler cannot be built from its config.
     HandlerNotMade = "KL-1403",
-    /// Pipelines were not drained in time.
+    /// Pipelines did not finish draining in time.
     NotDrained = "KL-1404",
     /// A compacted topic takes no message without a key.
     KeylessInCompacted = "KL-1405",
     /// An earlier message of the same key was refused.
     EarlierRefused = "KL-1406",
-    /// A token is needed.
+    /// The request needs a token.
     TokenNeeded = "KL-1501",
-    /// Another role is needed.
+    /// The token's role does not allow the request.
     RoleNeeded = "KL-1502",
-    /// Only this machine may do this.
+    /// Only a client on the same machine may make this request.
     ThisMachineOnly = "KL-1503",
-    /// The query makes no sense.
+    /// The query's parameters make no sense.
     InvalidQuery = "KL-1504",
-    /// A web page of another site asked for this.
+    /// A web page of another site sent the request.
     OtherSite = "KL-1505",
-    /// A message that one broker has is acknowledged.
+    /// The topic's settings let a message be acknowledged that only one broker has.
     AcknowledgedByOne = "KL-1601",
-    /// A replica that lacks messages may become leader.
+    /// The topic's settings let a replica that lacks acknowledged messages become leader.
     UncleanElection = "KL-1602",
-    /// The age of messages is what producers say.
+    /// The topic takes a message's append time from the producer's clock.
     ProducersTime = "KL-1603",
-    /// There is one copy only.
+    /// The topic keeps only one copy of each message.
     OneCopy = "KL-1604",
-    /// Messages are kept for less than a day.
+    /// The topic keeps messages for less than a day.
     ShortRetention = "KL-1605",
 }
 

@@ -1,10 +1,12 @@
-//! What Keylane decides.
+//! Keylane's decisions, without any of its effects: the core crate.
 //!
-//! This crate holds every rule about order, settlement and ownership, and nothing else: no I/O, no async, no clock,
-//! no randomness. It is asked and answers with small enums; the `keylane` crate carries them out. Time arrives as
-//! `now` in milliseconds, randomness as a seed, so that every rule can be tested exhaustively and simulated.
+//! This crate holds every rule about order, settlement and ownership, and nothing else: no I/O, no async, no clock, no
+//! randomness. Callers ask it questions and get small enums as answers; the `keylane` crate carries them out. Time
+//! comes in as `now` in milliseconds and randomness as a seed, so that every rule can be tested exhaustively and
+//! simulated.
 //!
-//! Two ways lead through it: a message's and a partition's. ARCHITECTURE.md follows both, file by file.
+//! Two paths lead through the crate: that of a message, and that of a partition. ARCHITECTURE.md follows both, file by
+//! file.
 
 mod error_code;
 pub mod journal;

@@ -1,19 +1,19 @@
-//! Numbers from a seed: SplitMix64, the same numbers for the same seed on every machine.
+//! Random numbers from a seed: SplitMix64, which gives the same numbers for the same seed on every machine.
 //!
-//! A seed comes in, numbers go out. The core draws nothing of its own: it spreads salts that it is given. Simulations,
-//! fault injection and benchmarks draw from here too, so that a run can be repeated by its seed.
+//! The core itself draws nothing: it only spreads salts that callers give it. Simulations, fault injection and
+//! benchmarks draw their numbers here, so that a run can be repeated from its seed.
 
-/// How far the state moves from one number to the next: odd, so that a seed gives 2^64 numbers before one comes again.
+/// How far the state moves with each number. Odd, so that all 2^64 states are visited before one comes again.
 pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The number that follows `state`, which moves on.
+/// The number that follows `state`; moves `state` on.
 #[inline]
 pub fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(STEP);
     mixed(*state)
 }
 
-/// Spreads numbers that lie close together over all of `u64`.
+/// Maps numbers that lie close together to numbers all over `u64`.
 #[inline]
 pub fn mixed(state: u64) -> u64 {
     let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -25,7 +25,8 @@ pub fn mixed(state: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Recorded seeds of simulations stand for what they stood for. The numbers are those of SplitMix64's authors.
+    /// Recorded seeds must go on meaning the runs that they were recorded for. The expected numbers come from
+    /// SplitMix64's authors.
     #[test]
     fn a_seed_gives_the_numbers_that_it_always_gave() {
         let mut state = 1_234_567;

@@ -1,4 +1,4 @@
-//! Every row of the table of commands in docs/protocol.md, and what an attempt answers.
+//! Tests of operators' commands: every row of the table in docs/protocol.md, and which attempts answer a command.
 
 use keylane_core::journal::{
     Applied, COMMANDS_MAX, Cause, Command, CommandKind, DeadEffect, DeadReason, Effect, Epoch, FORMAT, Facts,
@@ -7,7 +7,7 @@ use keylane_core::journal::{
 use keylane_core::{DeadEntry, Entry, Ranges, Record, State, apply};
 
 const EPOCH: u64 = 3;
-/// Where the state is read to.
+/// The journal position that the state is read up to.
 const AT: u64 = 50;
 
 fn facts(state: &State) -> Facts {
@@ -52,7 +52,8 @@ fn effects(state: &mut State, at: u64, record: Record) -> (Applied, Vec<Effect>)
     (applied, effects)
 }
 
-/// 1 is dead and holding, 2 dead and passed, 3 and 4 the same with a retry asked, 5 held, 6 halting, 7 done, 8 not settled.
+/// A state in which 1 is dead and holding, 2 dead and passed, 3 and 4 the same with a retry asked for, 5 held, 6
+/// halting, 7 done, and 8 not settled.
 fn state() -> State {
     let mut state = State {
         journal: Some(1),
@@ -94,7 +95,7 @@ fn state() -> State {
     state
 }
 
-/// What became of an entry.
+/// Effect, whether a retry is asked, and body of a dead letter; `None` if the message is held or has no entry.
 fn after(state: &State, position: u64) -> Option<(DeadEffect, bool, u64)> {
     match state.entries.get(position)?.fate {
         Fate::Dead { effect, asked, .. } => Some((effect, asked, state.entries.get(position)?.body)),
@@ -102,7 +103,7 @@ fn after(state: &State, position: u64) -> Option<(DeadEffect, bool, u64)> {
     }
 }
 
-/// DLQ-5, DLQ-7, DLQ-8: the table, row by row and column by column.
+/// DLQ-5, DLQ-7, DLQ-8: each command does to each entry what the table says, row by row and column by column.
 #[test]
 fn every_command_does_to_every_state_what_the_table_says() {
     use CommandKind::{Discard, Edit, Expire, Release, Retry, Skip};
@@ -164,7 +165,7 @@ fn every_command_does_to_every_state_what_the_table_says() {
         assert_eq!((causes, refusals, after(&state, position)), (cause, why, left), "{kind:?} {position}");
         assert!(state.settled.contains(position), "{kind:?} {position}");
     }
-    // What is done or discarded, and what nothing is known of.
+    // Messages that are done, discarded or not settled.
     for kind in [Retry, Discard, Release, Edit, Expire] {
         for position in [7, 8] {
             let mut state = state();
@@ -176,7 +177,7 @@ fn every_command_does_to_every_state_what_the_table_says() {
     }
 }
 
-/// DLQ-2: what is held or not settled is noted to be skipped, until it is buried or done.
+/// DLQ-2: a skip is noted for held and unsettled messages, until each is buried or done.
 #[test]
 fn skip_notes_what_is_held_or_not_settled() {
     let mut state = state();
@@ -200,8 +201,8 @@ fn skip_notes_what_is_held_or_not_settled() {
     );
 }
 
-/// DLQ-7: an attempt answers a retry only if it had seen the newest command, edits included; whatever it answers, the
-/// body that is named stays.
+/// DLQ-7: an attempt answers a retry only if it had seen the newest command, edits included. Whatever the attempt
+/// answers, the named body stays.
 #[test]
 fn only_an_attempt_that_had_seen_the_newest_command_answers() {
     for newest in [CommandKind::Retry, CommandKind::Edit, CommandKind::Release] {
@@ -232,14 +233,14 @@ fn only_an_attempt_that_had_seen_the_newest_command_answers() {
         let passed = newest == CommandKind::Release;
         assert_eq!(entry.is_passed(), passed, "what was released stays passed");
     }
-    // One that began by itself had seen none.
+    // An attempt that began by itself had seen no command.
     let mut state = state();
     let by_itself = Facts { dead: vec![died(3, DeadEffect::Holding, None)], ..facts(&state) };
     apply(&mut state, AT, &Record::Facts(by_itself));
     assert!(state.entries.get(3).is_some_and(|entry| entry.is_asked()));
 }
 
-/// DLQ-10, BRK-6: a command that was sent twice counts once, also when its id is forgotten, if it says as of when it was.
+/// DLQ-10, BRK-6: a command that was sent twice counts once: by its id, and, once the id is forgotten, by its `as_of`.
 #[test]
 fn a_repeated_command_is_ignored_by_its_id_and_later_by_as_of() {
     let mut state = state();
@@ -255,7 +256,8 @@ fn a_repeated_command_is_ignored_by_its_id_and_later_by_as_of() {
     assert_eq!(told, [Effect::Refused { position: 1, why: Refusal::ChangedSince }]);
 }
 
-/// BRK-6: a body below the counted `low` may be cut away: an edit with it is refused, and nothing changes.
+/// BRK-6: a body below the counted `low` may be cut away already, so an edit that names it is refused and changes
+/// nothing.
 #[test]
 fn an_edit_below_low_is_refused() {
     let mut state = state();
@@ -267,7 +269,7 @@ fn an_edit_below_low_is_refused() {
     }
 }
 
-/// DLQ-5: what was done or discarded is neither held nor dead again, whatever lands late.
+/// DLQ-5: a message that was done or discarded never becomes held or dead again, whatever lands late.
 #[test]
 fn what_is_final_stays_so() {
     let mut state = state();
@@ -290,7 +292,7 @@ fn what_is_final_stays_so() {
     assert_eq!(left, [1, 2, 4, 5, 6]);
 }
 
-/// COM-3: a reset unsettles what is done from its position on; what is held or dead stays, wherever it is.
+/// COM-3: a reset unsettles done positions from its position on; held and dead messages stay, wherever they are.
 #[test]
 fn a_reset_keeps_what_is_held_and_dead() {
     let mut state = state();

@@ -1,4 +1,4 @@
-//! What is held and dead: the packed entries against a naive map, and the pieces of a snapshot.
+//! Tests of held messages and dead letters: the packed entries compared with a naive map, and snapshots in chunks.
 
 use std::collections::BTreeMap;
 
@@ -85,7 +85,7 @@ fn command(id: u128, kind: CommandKind, positions: Ranges) -> Command {
     }
 }
 
-/// A fingerprint of a number: what is scattered as keys are.
+/// A hash of a number, scattered as the hashes of keys are.
 fn scattered(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number.rotate_left(31).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
@@ -95,7 +95,7 @@ fn chunks_of(state: &State) -> Vec<Bytes> {
     Chunks::of(state.clone(), 5_000, 512).collect()
 }
 
-/// What the entries must be: a map.
+/// What the entries must be, as a plain map.
 #[derive(Debug, Clone, Default)]
 struct Naive(BTreeMap<u64, Entry>);
 
@@ -160,8 +160,8 @@ fn record(step: (u8, u64, u64, u64), seq: u64, id: u128) -> Record {
 }
 
 proptest! {
-    /// DLQ-5, BRK-6: whatever comes, entries and indexes are what a naive map says, the effects that are told are all that
-    /// changed, and a state that went through a snapshot is the same, whole or in chunks (R).
+    /// DLQ-5, BRK-6: after any records, entries and indexes are what a naive map says, the reported effects are all
+    /// that changed, and a state that went through a snapshot is the same, in one record or in chunks (R).
     #[test]
     fn entries_are_a_map_with_its_indexes(steps in prop::collection::vec(any_step(), 1..120), cut in 0usize..120) {
         let (mut state, mut naive) = (running(), Naive::default());
@@ -212,7 +212,7 @@ proptest! {
         prop_assert_eq!(Chunks::read(5_000, &chunks), Ok(state));
     }
 
-    /// Whatever the bytes of a chunk are, reading them ends in an answer.
+    /// Reading a damaged chunk ends with an answer, whatever its bytes are.
     #[test]
     fn damaged_chunks_never_panic(
         steps in prop::collection::vec(any_step(), 1..30), which in any::<u16>(), at in any::<u16>(), value in any::<u8>(),

@@ -1,6 +1,6 @@
 //! What a million held messages and a million dead letters cost: memory, a snapshot, a take-over (PRF-18).
 //!
-//! Alone in this file, so that nobody else's memory is counted.
+//! The test is alone in this file, so that its process's memory is not that of other tests too.
 
 use std::time::Instant;
 
@@ -70,19 +70,19 @@ fn dead(position: u64, key_hash: Option<u64>, effect: DeadEffect) -> DeadEntry {
     }
 }
 
-/// Memory of this process, as the system counts it.
+/// The memory of this process, as the system counts it.
 fn resident_bytes() -> usize {
     let pages = std::fs::read_to_string("/proc/self/statm").expect("tests run on Linux");
     let resident = pages.split(' ').nth(1).expect("the second number");
     resident.parse::<usize>().expect("pages") * 4_096
 }
 
-/// A fingerprint of a number: what is scattered as keys are.
+/// A hash of a number, scattered as the hashes of keys are.
 fn scattered(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ number.rotate_left(31).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// A million held and a million dead letters of as many keys, as records bring them.
+/// `each` held messages and as many dead letters, each with its own key, as records bring them.
 fn millions(each: u64) -> State {
     let mut state = running();
     let mut seq = 0;
@@ -111,9 +111,9 @@ fn millions(each: u64) -> State {
     state
 }
 
-/// PRF-18, DLQ-12: at most 64 bytes of memory each, indexes included, at a million held beside a million dead letters, as
-/// records bring them and as a snapshot does; a copy for a snapshot takes next to nothing until it changes; a take-over is
-/// far below 5 s.
+/// PRF-18, DLQ-12: a million held messages beside a million dead letters take at most 64 bytes of memory each, indexes
+/// included, whether records or a snapshot brought them. A copy for a snapshot takes next to nothing until it changes,
+/// and a take-over stays far below 5 s.
 #[test]
 fn a_million_held_and_a_million_dead_letters_take_64_bytes_each() {
     what_is_left_of_many_takes_no_more_each();
@@ -157,9 +157,9 @@ fn a_million_held_and_a_million_dead_letters_take_64_bytes_each() {
     );
 }
 
-/// The chunks of a state, how long the longest took to make, us, and all of them, ms.
+/// The chunks of a state, how long the slowest took to make in us, and how long all took in ms.
 fn chunks_of(state: &State) -> (Vec<Bytes>, u128, u128) {
-    // As an owner has them made: from a copy, one after the other.
+    // Made like an owner's: from a copy of the state, one after another.
     let mut chunks = Chunks::of(state.clone(), 5_000, 512 << 10);
     let (mut all, mut longest) = (Vec::new(), 0);
     let began = Instant::now();
@@ -173,7 +173,7 @@ fn chunks_of(state: &State) -> (Vec<Bytes>, u128, u128) {
     (all, longest, began.elapsed().as_millis())
 }
 
-/// So does what is left when most of it, here and there, was done.
+/// Entries that are left when most of the others, here and there, are done take little memory, too.
 fn what_is_left_of_many_takes_no_more_each() {
     let mut state = millions(100_000);
     let mut seq = state.epoch.as_ref().map_or(0, |epoch| epoch.seq);

@@ -1,5 +1,5 @@
-//! Journals of other versions: those of the first format are read and gone on with; what a newer version added is
-//! skipped where that is allowed, and refused where it is not.
+//! Journals of other versions: those of the first format are read and continued; fields that a newer version added are
+//! skipped where that is allowed, and refused where not.
 
 use keylane_core::journal::{
     Claim, Command, CommandKind, Epoch, FORMAT, FORMAT_FIRST, FORMAT_NEW, Facts, Fence, Malformed,
@@ -13,8 +13,8 @@ use keylane_core::{
 };
 use proptest::prelude::*;
 
-/// A journal as it was written before formats had numbers, a record a line: two owners, snapshots, a dead letter each,
-/// more partitions accepted. Made by the owner of that time; never to be made anew.
+/// A journal from before formats had numbers, one record a line: two owners, each with a snapshot and a dead letter,
+/// and an accepted growth. The owner of that time wrote it; it must never be generated anew.
 const FIRST_FORMAT: &str = include_str!("fixtures/first-format.hex");
 
 fn unhex(text: &str) -> Vec<u8> {
@@ -29,7 +29,7 @@ fn records() -> Vec<Record> {
     first_format().iter().map(|bytes| Record::decode(bytes).expect("it is read for ever")).collect()
 }
 
-/// BRK-6: every record is read, and is written again as it was.
+/// BRK-6: every record of the first format is read, and written again byte for byte.
 #[test]
 fn a_journal_of_the_first_format_is_read_to_its_end() {
     for (bytes, record) in first_format().iter().zip(records()) {
@@ -54,7 +54,7 @@ fn a_journal_of_the_first_format_is_read_to_its_end() {
     );
 }
 
-/// BRK-6, R: so is one that was cut, from either of its snapshots.
+/// BRK-6, R: a journal of the first format that was cut is read from either of its snapshots.
 #[test]
 fn a_snapshot_of_the_first_format_gives_the_same_state() {
     let whole = records().into_iter().zip(0..).fold(State::default(), |mut state, (record, position)| {
@@ -70,7 +70,7 @@ fn a_snapshot_of_the_first_format_gives_the_same_state() {
     }
 }
 
-/// BRK-6: whoever owns it next goes on where it ends, and names format and order in its fence.
+/// BRK-6: the next owner continues the journal where it ends, and names format and order in its fence.
 #[test]
 fn a_journal_of_the_first_format_is_gone_on_with_in_a_numbered_one() {
     let mut journal = first_format();
@@ -114,7 +114,7 @@ fn a_journal_of_the_first_format_is_gone_on_with_in_a_numbered_one() {
     assert_eq!(owner.encode(&facts)[0], FORMAT_NEW);
 }
 
-/// BRK-6: today's bytes of what is new. They never change either.
+/// BRK-6: the bytes of newer fields, as today's version writes them. They must never change either.
 #[test]
 fn the_new_fields_have_their_tags() {
     let hex = |record: &Record| record.encode().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -157,7 +157,7 @@ fn upgrade(format: u8) -> Command {
     }
 }
 
-/// BRK-6: an order that is not known here must not be taken for another: it decides which messages wait for which.
+/// BRK-6: an order that this version does not know is refused: it decides which messages wait for which.
 #[test]
 fn an_unknown_order_is_refused() {
     let fence = records().remove(2).encode();
@@ -259,13 +259,14 @@ fn any_record() -> impl Strategy<Value = Record> {
 }
 
 proptest! {
-    /// BRK-6: every record with every field that is new comes back as it was, in every format.
+    /// BRK-6: every record with every newer field is read back as it was, in every format.
     #[test]
     fn records_are_read_back_as_they_were(record in any_record(), format in FORMAT_FIRST..=FORMAT) {
         prop_assert_eq!(Record::decode(&record.encode_as(format)), Ok(record));
     }
 
-    /// BRK-6: fields that may be skipped are, whatever is in them; the record is what it is without.
+    /// BRK-6: unknown fields that may be skipped are skipped, whatever their values; the record is what it is without
+    /// them.
     #[test]
     fn unknown_fields_from_128_on_are_skipped(
         record in any_record(),
@@ -273,7 +274,7 @@ proptest! {
         value in proptest::collection::vec(any::<u8>(), 0..20),
     ) {
         let mut bytes = record.encode().to_vec();
-        // Under test, what claims a format that is ahead ends with a field of its own.
+        // Under test, a claim of a format ahead of this version ends with a field of its own.
         let last = if matches!(&record, Record::Claim(claim) if claim.format > FORMAT) { 200 } else { SKIPPABLE };
         for tag in tags.into_iter().filter(|tag| *tag > last) {
             bytes.extend_from_slice(&[tag, value.len() as u8]);
@@ -282,12 +283,13 @@ proptest! {
         prop_assert_eq!(Record::decode(&bytes), Ok(record));
     }
 
-    /// BRK-6: fields below are not, whatever is in them.
+    /// BRK-6: unknown fields with lower tags are refused, whatever their values.
     #[test]
     fn unknown_fields_below_128_are_refused(
         record in any_record(), tag in 20..SKIPPABLE, value in proptest::collection::vec(any::<u8>(), 0..20),
     ) {
-        // A claim's format stands behind it: its fields would not ascend, which is refused for that.
+        // A claim's own format field has a higher tag than the field added here: the record would be refused for its
+        // order instead.
         let record = match record {
             Record::Claim(claim) => Record::Claim(Claim { format: FORMAT_FIRST, ..claim }),
             record => record,
@@ -299,7 +301,7 @@ proptest! {
         prop_assert_eq!(Record::decode(&bytes), Err(RecordError::Malformed(unknown)));
     }
 
-    /// Whatever the bytes behind a good beginning are, reading them ends in an answer, and so does applying that.
+    /// Reading and applying a record ends with an answer, whatever bytes follow its format and kind.
     #[test]
     fn bytes_of_any_kind_and_format_never_panic(
         format in 0..=FORMAT + 1, kind in 0u8..8, bytes in proptest::collection::vec(any::<u8>(), 0..120),
@@ -312,7 +314,7 @@ proptest! {
         }
     }
 
-    /// BRK-6: whatever the state is, the format in use never falls, and only an upgrade that counts raises it.
+    /// BRK-6: in any state, the format in use never falls, and only an upgrade that counts raises it.
     #[test]
     fn the_format_in_use_never_falls(mut state in any_state(), record in any_record()) {
         let before = state.clone();

@@ -1,4 +1,5 @@
-//! BRK-10: a topic that got more partitions, which were accepted: whatever is read when, each key keeps its order.
+//! BRK-10: tests of topics that got more partitions, which an operator accepted: each key keeps its order, whatever is
+//! read when.
 
 use keylane_core::journal::{Claim, Command, CommandKind, FORMAT, Fence, Ignored};
 use keylane_core::{Acceptance, Applied, Growth, Ranges, Record, Source, State, apply};
@@ -6,7 +7,7 @@ use proptest::prelude::*;
 
 const INCARNATION: u128 = 7;
 
-/// A topic, message by message: each is a key and its number, at its position.
+/// A topic, message by message: each message is its key and its number within the key, at its position.
 #[derive(Debug, Clone, Default)]
 struct Topic {
     partitions: Vec<Vec<(u32, u32)>>,
@@ -47,8 +48,8 @@ fn source(partitions: u32) -> Source {
 }
 
 proptest! {
-    /// Keys that move only to partitions that were added keep their order, whenever their messages were sent; several
-    /// growths, each accepted once its producers know of it, are one after the other.
+    /// A key that moves only to an added partition keeps its order, whenever its messages were sent. Several growths,
+    /// each accepted once the producers know of it, are worked off one after another.
     #[test]
     fn keys_keep_their_order_over_accepted_growths(
         partitions in 1usize..4,
@@ -81,7 +82,7 @@ proptest! {
             let ready: Vec<usize> = (0..count).filter(|at| may(&growth, *at)).collect();
             let pick = picks.next().expect("it never ends");
             if ready.is_empty() || pick % 4 == 0 {
-                // What is settled is heard of late, and not of all at once.
+                // Settled positions are heard of late, and not of all partitions at once.
                 let heard: Vec<usize> = (0..count).filter(|at| growth.limit(*at as u32).is_some() || pick % 3 == 0).collect();
                 let Some(at) = heard.get(pick as usize % heard.len().max(1)) else {
                     if ready.is_empty() { break } else { continue }
@@ -105,7 +106,8 @@ proptest! {
     }
 }
 
-/// Two for the same number are one, and one that nobody may follow is none.
+/// Of two acceptances of the same number only the first counts, and one that does not continue from the state counts
+/// never.
 #[test]
 fn of_two_acceptances_the_first_counts() {
     let mut state = State { source: Some(source(2)), ..State::default() };
@@ -129,7 +131,8 @@ fn of_two_acceptances_the_first_counts() {
     assert_eq!(growth.awaited().collect::<Vec<_>>(), (0..6).map(|at| (at, 9)).collect::<Vec<_>>());
 }
 
-/// What is on record as settled is not waited for again, whatever is done to commits later; the number stays accepted.
+/// Once it is on record that the older messages are settled, nothing waits for them again, whatever is done to commits
+/// later. The number stays accepted.
 #[test]
 fn what_was_opened_stays_open() {
     let mut state = State { source: Some(source(2)), ..State::default() };
@@ -146,7 +149,7 @@ fn what_was_opened_stays_open() {
     assert_eq!((growth.former(), growth.is_new()), (vec![2], false));
 }
 
-/// A number that nobody accepted is told, also before anything was accepted; a group that begins waits for nothing.
+/// A number that nobody accepted is reported, even if no number was ever accepted. A new group waits for nothing.
 #[test]
 fn a_number_that_nobody_accepted_is_told() {
     let fenced = State { source: Some(source(4)), ..State::default() };
@@ -157,8 +160,7 @@ fn a_number_that_nobody_accepted_is_told() {
     }
 }
 
-/// A fence that was on its way when it went on record that there are more partitions does not count, unless its
-/// claimant knows of them.
+/// A fence that lands behind the record of more partitions does not count, unless its claimant knows of them.
 #[test]
 fn a_fence_by_fewer_partitions_does_not_count() {
     let mut state = State::default();

@@ -1,5 +1,5 @@
-//! The head of a key: a lane that is shown a few entries at a time, against the table of docs/protocol.md, read position by
-//! position.
+//! Tests of a key's head: a lane that is shown few entries at a time must run what the table of docs/protocol.md says,
+//! read position by position.
 
 use keylane_core::Entry;
 use keylane_core::journal::{DeadEffect, DeadReason, Entries, Fate};
@@ -32,17 +32,17 @@ fn dead(effect: DeadEffect, asked: bool) -> Fate {
     Fate::Dead { effect, reason: DeadReason::DownstreamError, asked }
 }
 
-/// What has become of a position, as it is, whoever knows of it.
+/// What has become of a position, whether or not the lane or its owner knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Truth {
-    /// Of another key, or done, skipped or discarded on record.
+    /// A position of another key, or one that is done, skipped or discarded on record.
     Gone,
     Kept(Fate, Option<u64>),
-    /// Kept, and something happened here that is not on record.
+    /// Held or dead on record, and something happened here that is not on record.
     KeptAnd(Fate, Option<u64>, Here),
-    /// Neither; read or not, as the reader stands.
+    /// Not settled; read if the reader has passed it.
     Unsettled,
-    /// Unsettled, read, and something happened here.
+    /// Not settled, read, and something happened here.
     Read(Here),
 }
 
@@ -54,7 +54,7 @@ enum Here {
     Copying { scheduled: bool },
 }
 
-/// The rows of the table, one by one.
+/// The position that may run, by the rows of the table, one by one.
 fn naive(truths: &[Truth], read_to: u64) -> Option<u64> {
     let running =
         |truth: &Truth| matches!(truth, Truth::Read(Here::Running) | Truth::KeptAnd(_, _, Here::Running));
@@ -62,7 +62,8 @@ fn naive(truths: &[Truth], read_to: u64) -> Option<u64> {
         return None;
     }
     for (position, truth) in (0..).zip(truths) {
-        // Something of this key that nobody knows of may lie here, unless it is known what lies here, or below.
+        // From the reader's position on, messages of this key may lie that nobody knows of. Only an entry right at that
+        // position is known.
         let kept = matches!(truth, Truth::Kept(..));
         if position > read_to || (position == read_to && !kept) {
             return None;
@@ -91,7 +92,7 @@ fn naive(truths: &[Truth], read_to: u64) -> Option<u64> {
     None
 }
 
-/// A lane that was shown what is kept, `most` entries at a time, and to which happened what happened here.
+/// A lane that was shown the entries on record, at most `most` at a time, and to which happened what happened here.
 fn lane(truths: &[Truth], most: usize) -> (HeldLane, Option<u64>, Vec<u64>) {
     let kept = (0..).zip(truths).filter_map(|(position, truth)| match *truth {
         Truth::Kept(fate, due_ms) | Truth::KeptAnd(fate, due_ms, _) => Some(entry(position, fate, due_ms)),
@@ -103,7 +104,7 @@ fn lane(truths: &[Truth], most: usize) -> (HeldLane, Option<u64>, Vec<u64>) {
         .filter(|(_, truth)| matches!(truth, Truth::KeptAnd(_, _, Here::Done)))
         .map(|(position, _)| position)
         .collect();
-    // What was done is known to the lane at once, and to its owner when it has heard: of the first half it has.
+    // The lane knows at once what was done here, its owner only once it has heard: here it has heard of the first half.
     let known = &done[..done.len() / 2];
     let due = entries.due(NOW_MS).map(|entry| entry.position);
     let mut lane = HeldLane::default();
@@ -157,14 +158,14 @@ fn any_truth() -> impl Strategy<Value = Truth> {
 }
 
 proptest! {
-    /// DLQ-5, P2: whatever a key has, and however little of it a lane is shown, its head is the table's.
+    /// DLQ-5, P2: whatever a key has, and however few of its entries the lane is shown, the lane's head is the table's.
     #[test]
     fn a_lanes_head_is_what_the_table_says(
         truths in prop::collection::vec(any_truth(), 0..14), read_to in 0u64..16, most in 1usize..4,
         runs in prop::option::of(0usize..14),
     ) {
         let mut truths = truths;
-        // What is settled was read once, by whomever; what happened here was read here.
+        // A settled position was read once, by some owner; what happened here was read here.
         let read_to = (0..).zip(&truths).filter(|(_, truth)| matches!(truth, Truth::Read(_) | Truth::KeptAnd(..)))
             .map(|(position, _)| position + 1).max().unwrap_or(0).max(read_to);
         if let Some(truth) = runs.and_then(|at| truths.get_mut(at)) {
@@ -188,8 +189,9 @@ proptest! {
         };
         let wanted = naive(&truths, read_to);
         if lane.wants_more() {
-            // It has gone through what it was shown, and asks for more before it goes on: later, and nothing else.
-            // Those that nobody waits for and that it was not shown do not keep it from going on.
+            // The lane has gone through what it was shown, and asks for more before it goes on: it may be later than
+            // the table, but not otherwise different. Entries that no successor waits for and that it was not shown do
+            // not keep it from going on.
             let mut known = truths.clone();
             let mut next = wanted;
             while let Some(position) = next.filter(|position| !shown.contains(position) && !matches!(known[*position as usize], Truth::Unsettled)) {
@@ -203,7 +205,7 @@ proptest! {
     }
 }
 
-/// Every row of the table, one at a time.
+/// Each row of the table, by itself.
 #[test]
 fn the_walk_stops_goes_on_or_runs_by_the_table() {
     let next = (1, Place::Turn { at_ms: 0 });
@@ -230,7 +232,8 @@ fn the_walk_stops_goes_on_or_runs_by_the_table() {
     assert_eq!(walk([], NOW_MS), Turn::Nothing);
 }
 
-/// DLQ-5: live, held while its head stops or it is too long, draining once the cause has ended, live again.
+/// DLQ-5: a lane is live, then held while its head stops or it is too long, then draining once the cause has ended, and
+/// live again.
 #[test]
 fn a_lane_is_held_then_drains_then_is_live_again() {
     let mut lane = HeldLane::default();
@@ -238,7 +241,7 @@ fn a_lane_is_held_then_drains_then_is_live_again() {
         HoldView::of(&entries.iter().copied().collect(), KEY, std::iter::empty(), 8, |_| false)
     };
     assert_eq!((lane.state(NOW_MS), lane.arrives(true, NOW_MS)), (HoldState::Live, Arrival::Wait));
-    // It overflows: what arrives is copied until what waits in memory is half of what it may be.
+    // The lane overflows: arriving messages are copied until memory holds half of what it may.
     assert_eq!((lane.arrives(false, NOW_MS), lane.state(NOW_MS)), (Arrival::Copy, HoldState::Held));
     lane.copies(5, false);
     assert_eq!(lane.next(Some(3), 6, NOW_MS), Turn::Run(3), "what lies before the copy goes on");
@@ -251,12 +254,12 @@ fn a_lane_is_held_then_drains_then_is_live_again() {
     lane.is_done(5);
     assert_eq!(lane.next(Some(6), 7, NOW_MS), Turn::Run(6), "a success waits for no record");
     assert_eq!(lane.state(NOW_MS), HoldState::Draining, "it is on record as held until then");
-    // Its record counts, and a view that is older than that starts nothing twice.
+    // A view that is older than the record of the success starts nothing twice.
     lane.told(view(&[entry(5, held(false), None)]), |_| false);
     assert_eq!(lane.next(Some(6), 7, NOW_MS), Turn::Run(6));
     lane.told(HoldView::default(), |position| position == 5);
     assert_eq!(lane.state(NOW_MS), HoldState::Live);
-    // A dead letter that holds, and then a retry of it.
+    // Now a dead letter that holds the key, and then a retry of it.
     lane.dies(6);
     lane.told(view(&[entry(6, dead(DeadEffect::Holding, false), None)]), |position| position == 6);
     assert_eq!((lane.state(NOW_MS), lane.arrives(true, NOW_MS)), (HoldState::Held, Arrival::Copy));

@@ -1,4 +1,4 @@
-//! Intake against everything that readers and handlers may do.
+//! Tests of intake against everything that readers and handlers may do.
 
 use keylane_core::lanes::Bounds;
 use keylane_core::{Intake, Load};
@@ -24,7 +24,7 @@ fn bounds() -> impl Strategy<Value = Bounds> {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A partition is read, if it may be; its messages have about this size.
+    /// A partition is read, if it may be; its messages have this size.
     Read(usize, usize),
     /// So many per mille of a partition's messages end.
     End(usize, usize),
@@ -60,7 +60,7 @@ fn ask(intake: &Intake, feeds: &mut [Feed], partition: usize) -> Option<usize> {
 }
 
 proptest! {
-    /// BPR-1, P5: the bounds are passed by at most one message a partition, whatever sizes messages have.
+    /// BPR-1, P5: reading passes the bounds by at most one message a partition, whatever sizes the messages have.
     #[test]
     fn bounds_are_passed_by_at_most_one_message_a_partition(bounds in bounds(), steps in steps()) {
         let intake = Intake::new(&bounds);
@@ -69,7 +69,7 @@ proptest! {
             match step {
                 Step::Read(partition, size) => {
                     if let Some(allowed) = ask(&intake, &mut feeds, partition) {
-                        // What a reader brings: as many messages as fit into what is allowed, but at least one.
+                        // A reader brings as many messages as fit into what is allowed, but at least one.
                         let count = (allowed / size).max(1);
                         feeds[partition].load.add(count, count * size);
                     }
@@ -89,8 +89,8 @@ proptest! {
         }
     }
 
-    /// P3, BPR-2: whatever the others hold and however that came about, a partition that has nothing in memory may
-    /// read; once all have ended all may: it cannot stick.
+    /// P3, BPR-2: a partition with nothing in memory may read, whatever the others have and however that came about.
+    /// Once all messages have ended every partition may read: nothing can stick.
     #[test]
     fn a_partition_with_nothing_in_memory_may_read(
         bounds in bounds(),
@@ -112,7 +112,7 @@ proptest! {
         }
     }
 
-    /// BPR-2: the answer depends on nothing but the state: asked twice, it is the same.
+    /// BPR-2: the answer depends on the state only: asked twice, intake answers the same.
     #[test]
     fn asking_changes_nothing(
         bounds in bounds(),
@@ -132,7 +132,8 @@ fn stopped(intake: &Intake, feeds: &mut [Feed]) -> Vec<bool> {
     (0..feeds.len()).map(|partition| ask(intake, feeds, partition).is_none()).collect()
 }
 
-/// BPR-2: at 80 % the partition that feeds the pressure stops, the others read on; below 50 % it resumes, not before.
+/// BPR-2: at 80 % the partition that causes the pressure stops and the others read on; it resumes below 50 %, not
+/// before.
 #[test]
 fn the_partition_that_feeds_the_pressure_stops_and_resumes() {
     let intake = Intake::new(&Bounds { messages: 1000, ..Bounds::default() });
@@ -148,8 +149,8 @@ fn the_partition_that_feeds_the_pressure_stops_and_resumes() {
     assert_eq!(stopped(&intake, &mut feeds), [false, false, false], "49.9 %");
 }
 
-/// BPR-1, BPR-2, P3: bytes press as messages do. One that has a little reads on while there is room, and one message
-/// at a time once there is none.
+/// BPR-1, BPR-2, P3: bytes press as messages do. A partition with little in memory reads on while there is room; once
+/// there is none, only a partition with nothing in memory reads, one message at a time.
 #[test]
 fn bytes_press_as_messages_do() {
     let intake = Intake::new(&Bounds { bytes: 10 << 20, ..Bounds::default() });

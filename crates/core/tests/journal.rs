@@ -1,4 +1,5 @@
-//! The journal's bytes: yesterday's are read today, today's are what yesterday's reader expects, and no bytes do harm.
+//! Tests of the journal's bytes: bytes that older versions wrote are read, today's bytes are what older readers expect,
+//! and no bytes do harm.
 
 #![allow(clippy::single_range_in_vec_init, reason = "a set of one range is a set too")]
 
@@ -242,7 +243,7 @@ fn unhex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex")).collect()
 }
 
-/// BRK-6: a journal outlives the version that wrote it. These bytes never change; new fields get new tags.
+/// BRK-6: a journal outlives the version that wrote it. These bytes must never change; new fields get new tags.
 #[test]
 fn yesterdays_bytes_are_read_and_written_byte_for_byte() {
     for (name, record, golden) in records() {
@@ -251,7 +252,7 @@ fn yesterdays_bytes_are_read_and_written_byte_for_byte() {
     }
 }
 
-/// BRK-6: what a newer version wrote is never skipped.
+/// BRK-6: a version, kind or field that only a newer version knows is an error, and never skipped.
 #[test]
 fn an_unknown_version_kind_or_field_is_an_error() {
     for (name, record, _) in records() {
@@ -271,7 +272,7 @@ fn an_unknown_version_kind_or_field_is_an_error() {
     }
 }
 
-/// A cut-off record is an error at every length, and never another record.
+/// A record that is cut off, at whatever length, is never taken for the whole record.
 #[test]
 fn a_record_that_is_cut_off_is_not_taken_for_a_whole_one() {
     for (name, record, _) in records() {
@@ -282,8 +283,8 @@ fn a_record_that_is_cut_off_is_not_taken_for_a_whole_one() {
     }
 }
 
-/// A counting record that says what this version does not carry out stops the partition; one that does not count does
-/// not. In a journal of an older format, where other nodes would stop, this one does too.
+/// A counting record stops the partition if this version cannot carry it out; one that does not count does not stop it.
+/// In a journal of an older format, this version stops wherever nodes of that format would.
 #[test]
 fn what_is_not_carried_out_stops_the_partition() {
     let running = |format| State { epoch: Some(running_epoch()), format, ..state() };
@@ -327,7 +328,7 @@ fn what_is_not_carried_out_stops_the_partition() {
     assert_eq!(apply(&mut running(Some(FORMAT)), 10, &suspect), Applied::Stop(NotCarriedOut("a command")));
 }
 
-/// COM-3: below the reset all is skipped, from it on all is run again, but for dead letters.
+/// COM-3: a reset settles every position below it, and unsettles all from it on except dead letters.
 #[test]
 fn a_reset_keeps_dead_letters_and_nothing_else() {
     let mut state = state();
@@ -339,7 +340,7 @@ fn a_reset_keeps_dead_letters_and_nothing_else() {
     assert_eq!(state.entries.len(), 1);
 }
 
-/// BRK-6: `hold.p` is never cut above what the state names.
+/// BRK-6: `low` never rises above what the state names, so `hold.p` is never cut there.
 #[test]
 fn low_is_capped_by_what_the_state_names_and_never_falls() {
     let mut state = state();
@@ -351,7 +352,7 @@ fn low_is_capped_by_what_the_state_names_and_never_falls() {
     }
 }
 
-/// The reference vector of SipHash-2-4, its key being the bytes 0 to 15 and its input the bytes 0 to 14.
+/// The reference vector of SipHash-2-4: the key is the bytes 0 to 15, the input the bytes 0 to 14.
 #[test]
 fn the_key_hash_is_siphash_2_4_keyed_with_the_journal_id() {
     let journal = u128::from_le_bytes(std::array::from_fn(|at| at as u8));
@@ -402,7 +403,7 @@ fn any_dead() -> impl Strategy<Value = DeadEntry> {
 }
 
 proptest! {
-    /// BRK-6: what was written is what is read.
+    /// BRK-6: facts are read as they were written.
     #[test]
     fn facts_are_read_back_as_they_were(
         epoch in any::<u64>(), seq in any::<u64>(), start in any::<Option<u64>>(), done in any_ranges(),
@@ -412,7 +413,7 @@ proptest! {
         prop_assert_eq!(Record::decode(&record.encode()), Ok(record));
     }
 
-    /// BRK-6: so is a state.
+    /// BRK-6: a state in a snapshot is read as it was written.
     #[test]
     fn a_snapshot_is_read_back_as_it_was(
         low in 0u64..100, above in any_ranges(), dead in proptest::collection::vec(any_dead(), 0..5), node in ".{0,9}",
@@ -429,13 +430,13 @@ proptest! {
         prop_assert_eq!(Record::decode(&record.encode()), Ok(record));
     }
 
-    /// Whatever the bytes are, reading them ends in an answer, and so does applying what was read.
+    /// Reading any bytes ends with an answer, and so does applying the record that was read.
     #[test]
     fn bytes_from_anywhere_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
         decode_and_apply(&bytes);
     }
 
-    /// The same for bytes that are nearly right.
+    /// The same for records with a few damaged bytes.
     #[test]
     fn damaged_records_never_panic(
         which in 0usize..8, damage in proptest::collection::vec((any::<u16>(), any::<u8>()), 1..4),

@@ -1,18 +1,18 @@
-//! The ledger against a naive set of positions: at random, and exhaustively for small cases.
+//! Tests of the ledger against a naive set of positions: at random, and exhaustively for small cases.
 
 use std::collections::BTreeSet;
 
 use keylane_core::{Ledger, Ranges, Settled};
 use proptest::prelude::*;
 
-/// What the ledger should say, computed the slow way.
+/// What the ledger must answer, computed the slow way.
 #[derive(Clone)]
 struct Naive {
     start: u64,
     front: u64,
     unfinished: BTreeSet<u64>,
     fresh: BTreeSet<u64>,
-    /// On record, or named.
+    /// On record, or named by `take`.
     known: Ranges,
     under_way: Ranges,
     on_record: Settled,
@@ -75,19 +75,19 @@ impl Naive {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// The next message, so far behind the last.
+    /// The next message is read, this far behind the last one.
     Read(u64),
     Passed(u64),
-    /// One of the unfinished.
+    /// One of the unfinished messages is finished.
     Finish(usize),
-    /// Any position, read or not.
+    /// A position is finished, whether or not it was read.
     FinishAt(u64),
     Recorded(usize),
     Take(usize),
     Counted,
 }
 
-/// Does a step on both, and says how they differ.
+/// Does a step on both; an error says how they differ.
 fn step(ledger: &mut Ledger, naive: &mut Naive, step: &Step) -> Result<(), String> {
     let same = |what: &str, real: bool, want: bool| {
         if real == want { Ok(()) } else { Err(format!("{what}: {real}, should be {want}")) }
@@ -159,7 +159,7 @@ fn run(mut ledger: Ledger, settled: &Settled, steps: &[Step]) -> Result<(), Stri
     for one in steps {
         step(&mut ledger, &mut naive, one)?;
     }
-    // Everything can be finished and named, so nothing was lost on the way.
+    // Now everything can be finished and named; if not, something was lost on the way.
     for position in std::mem::take(&mut naive.unfinished) {
         if !ledger.finish(position) {
             return Err(format!("{position} was lost"));
@@ -204,15 +204,15 @@ fn settled() -> impl Strategy<Value = Settled> {
 }
 
 proptest! {
-    /// COM-1: whatever the order of reads, completions, takes and records, exactly what is finished or a passed gap is
-    /// named, once, from the lowest on.
+    /// COM-1: in whatever order reads, completions, takes and records come, exactly the finished positions and passed
+    /// gaps are named, each once, from the lowest on.
     #[test]
     fn the_ledger_names_what_a_naive_set_names(settled in settled(), steps in steps()) {
         run(Ledger::resume(&settled), &settled, &steps).map_err(TestCaseError::fail)?;
     }
 }
 
-/// COM-1: all sequences of six steps on positions around the edge of a block, fresh and resumed.
+/// COM-1: all sequences of six steps on positions around the edge of a block, with a fresh and a resumed ledger.
 #[test]
 fn small_cases_hold_exhaustively() {
     let alphabet = [
@@ -228,7 +228,7 @@ fn small_cases_hold_exhaustively() {
         Step::Take(9),
         Step::Counted,
     ];
-    // What is on record above 510, as (start, end).
+    // Ranges on record above 510, as (start, end).
     let records: [&[(u64, u64)]; 4] = [&[], &[(511, 512)], &[(512, 514)], &[(511, 512), (513, 515)]];
     for record in records {
         let mut settled = Settled::below(510);
@@ -252,7 +252,7 @@ fn explore(ledger: &Ledger, naive: &Naive, alphabet: &[Step], depth: u32) {
     }
 }
 
-/// COM-1: a message that is stuck keeps the commit down, and costs no more memory the further the others go.
+/// COM-1: a stuck message keeps the commit down, but costs no more memory the further the other messages go.
 #[test]
 fn a_stuck_message_holds_the_commit_and_not_the_memory() {
     let mut ledger = Ledger::resume(&Settled::below(0));
@@ -272,8 +272,8 @@ fn a_stuck_message_holds_the_commit_and_not_the_memory() {
     assert!(bytes_max < 10_000, "{bytes_max} bytes");
 }
 
-/// COM-1: a gap that the reader has passed waits to be named even if no message ever comes behind it, in the block of
-/// the last message or beyond.
+/// COM-1: a gap that the reader has passed waits to be named even if no message ever comes behind it, whether it lies
+/// in the last message's block or beyond.
 #[test]
 fn a_gap_at_the_end_waits_until_it_is_named() {
     let mut ledger = Ledger::resume(&Settled::below(0));
@@ -286,13 +286,14 @@ fn a_gap_at_the_end_waits_until_it_is_named() {
         ledger.counted();
         assert_eq!((ledger.low(), ledger.fresh(), ledger.gap_waits()), (end, 0, false));
     }
-    // What was on record before is no gap.
+    // Positions that were on record before are no gap.
     let mut ledger = Ledger::resume(&Settled::below(50));
     ledger.passed(50);
     assert!(!ledger.gap_waits());
 }
 
-/// COM-1: commit of the highest finished would lose what is unfinished below. The comparison above notices.
+/// COM-1: committing the highest finished position would lose the unfinished ones below it. The comparison above
+/// notices.
 #[cfg(feature = "flaws")]
 #[test]
 fn a_ledger_that_commits_the_highest_finished_is_caught() {

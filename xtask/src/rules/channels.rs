@@ -1,6 +1,7 @@
-//! Every channel is bounded, by a named constant that says why.
+//! The rule that every channel is bounded by a named constant that says why.
 //!
-//! A channel without a bound turns a slow reader into lost memory; a bare number as a bound hides why it is that one.
+//! A channel without a bound lets a slow reader use up the memory; a bare number as the bound hides why it has that
+//! value.
 
 use crate::source::Source;
 use crate::tidy::Report;
@@ -30,12 +31,12 @@ fn text(source: &Source, at: usize) -> &str {
     source.tokens.get(at).map_or("", |token| token.text.as_str())
 }
 
-/// `module::NAME` at `at`.
+/// True if `module::` stands before the token at `at`.
 fn follows(source: &Source, at: usize, module: &str) -> bool {
     at >= 2 && text(source, at - 1) == "::" && text(source, at - 2) == module
 }
 
-/// `mpsc::channel()` without an argument is the standard library's, which has no bound.
+/// `mpsc::channel()` without an argument is the standard library's channel, which has no bound.
 fn is_std_channel(source: &Source, at: usize) -> bool {
     let open = behind_generics(source, at + 1);
     text(source, at) == "channel"
@@ -49,7 +50,7 @@ fn has_number(source: &Source, at: usize) -> bool {
     text(source, open) == "(" && text(source, open + 1).starts_with(|sign: char| sign.is_ascii_digit())
 }
 
-/// Skips `::<…>`.
+/// The index behind `::<…>`, if that stands at `at`.
 fn behind_generics(source: &Source, at: usize) -> usize {
     if text(source, at) != "::" || text(source, at + 1) != "<" {
         return at;

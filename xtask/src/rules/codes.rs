@@ -1,7 +1,8 @@
-//! Every error code is a variant of one enum, and has a page; every page a code, and every code an error.
+//! The rule that every error code is a variant of one enum, has a page, and belongs to an error; and that every page
+//! has a code.
 //!
-//! An operator who meets `KL-` and four digits looks it up under `docs/errors/`. Code names a code by its variant, so that
-//! nothing is steered by text that somebody mistypes; prose in messages and comments may mention codes that are there.
+//! An operator who meets `KL-` and four digits looks them up under `docs/errors/`. Code names an error code by its
+//! variant, so that a mistyped text cannot decide anything; messages and comments may mention codes that exist.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +10,9 @@ use crate::tidy::Report;
 use crate::tree::Tree;
 
 const FOLDER: &str = "docs/errors/";
-/// Where all codes are declared, a line each: `Variant = "KL-1234",`.
+/// The file that declares all codes, one line each: `Variant = "KL-1234",`.
 const CODES: &str = "crates/core/src/error_code.rs";
-/// Embeds the pages, and has to list them as text; a test holds it to the folder.
+/// The file that embeds the pages, and so has to list the codes as text; a test compares it with the folder.
 const PAGES: &str = "crates/server/src/http/error_pages.rs";
 
 /// A declared code.
@@ -63,7 +64,7 @@ fn declared(tree: &Tree) -> BTreeMap<String, Code> {
     declared
 }
 
-/// Codes that stand elsewhere as text, outside of tests.
+/// Finds codes that are written as text elsewhere, tests apart, and mentions of codes that do not exist.
 fn mentions(tree: &Tree, declared: &BTreeMap<String, Code>, report: &mut Report) {
     let elsewhere = |path: &str| path != CODES && path != PAGES && !path.starts_with("xtask/");
     for source in tree.rust.iter().filter(|source| elsewhere(&source.path)) {
@@ -84,7 +85,7 @@ fn is_code(text: &str) -> bool {
     text.len() == "KL-1234".len() && !codes(text).is_empty()
 }
 
-/// The codes in a text: `KL-` and exactly four digits.
+/// The codes in a text: `KL-` followed by exactly four digits.
 fn codes(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("KL-") {

@@ -1,4 +1,4 @@
-//! A file is a room: its first lines say what lives here.
+//! The rule that every file begins with `//!` lines that say what the file is for.
 
 use crate::tidy::Report;
 use crate::tree::Tree;

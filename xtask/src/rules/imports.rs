@@ -1,8 +1,8 @@
-//! What a line of code may know.
+//! The rule about what each part of the code may import.
 //!
-//! The core is pure; a broker adapter knows no other; the runtime opens an adapter in one place and then forgets its
-//! name; a route and most of the command line stay outside. Which crates a crate may depend on at all is
-//! [`super::manifests`]'s part.
+//! The core is pure; a broker adapter knows no other adapter; the runtime names an adapter only where it opens it; a
+//! route uses the runtime, never the core or the broker contract; most commands use only the admin API.
+//! [`super::manifests`] checks which crates a crate may depend on at all.
 
 use crate::source::Source;
 use crate::tidy::Report;
@@ -28,18 +28,18 @@ const IMPURE: [&str; 13] = [
     "std::time::SystemTime",
 ];
 
-/// Where an adapter may be called by its name outside of the broker crate, and why.
+/// The places outside of the broker crate that may name an adapter, with the reason.
 const OPENERS: [(&str, &str); 3] = [
     ("crates/runtime/src/client/open", "opens the broker that the config names"),
     ("crates/runtime/src/data", "looks at the embedded log's files while no broker is open"),
     ("crates/cli/src/commands/bench", "measures the embedded log against the raw file"),
 ];
 
-/// Files and folders of routes: each route calls one function of the runtime.
+/// The files and folders of routes: each route calls one function of the runtime.
 const ROUTES: [&str; 3] =
     ["crates/server/src/ingest", "crates/server/src/admin", "crates/server/src/http/routes"];
 
-/// Commands that do their work in this process; all others are clients of the admin API.
+/// Commands that do their work in their own process; all others are clients of the admin API.
 const LOCAL_COMMANDS: [&str; 10] =
     ["main", "lib", "serve", "check", "data", "doctor", "bench", "demo", "token", "completions"];
 const COMMANDS_FOLDER: &str = "crates/cli/src/";
@@ -111,7 +111,7 @@ fn adapter_of(file: &str) -> Option<&str> {
     ADAPTERS.contains(&name).then_some(name)
 }
 
-/// The adapter that a path within the broker crate leads to.
+/// The adapter that a path within the broker crate names, if it names one.
 fn other_adapter<'a>(parts: &[&'a str]) -> Option<&'a str> {
     let mut rest = parts.iter();
     if !matches!(*rest.next()?, "crate" | "super" | "keylane_broker") {
@@ -121,7 +121,7 @@ fn other_adapter<'a>(parts: &[&'a str]) -> Option<&'a str> {
     ADAPTERS.contains(name).then_some(*name)
 }
 
-/// `embedded`, `EmbeddedBroker` and the like.
+/// True for `embedded`, `EmbeddedBroker` and the like.
 fn names_adapter(part: &str) -> bool {
     let lower = part.to_lowercase();
     ADAPTERS.iter().any(|adapter| lower.starts_with(adapter))

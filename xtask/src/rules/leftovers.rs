@@ -1,4 +1,5 @@
-//! Nothing is left for later in silence: no marks, no stubs, no bare `unwrap`, no test that is off without a reason.
+//! The rule that nothing is left for later unnoticed: no marks, no stubs, no bare `unwrap`, no test that is off without
+//! a reason.
 
 use crate::lex::At;
 use crate::source::Source;
@@ -7,9 +8,10 @@ use crate::tree::Tree;
 
 const MARKS: [&str; 3] = ["TODO", "FIXME", "XXX"];
 const STUBS: [&str; 3] = ["todo", "unimplemented", "dbg"];
-/// What the names of tests contain that are off in `make test`: the filters of `make explore` and `make chaos`.
+/// Tests that `make test` leaves out must have one of these words in their names: `make explore` and `make chaos`
+/// select by them.
 const OTHER_RUNS: [&str; 2] = ["explore", "chaos"];
-/// Not a test of its own: another starts it as a process, and kills it.
+/// The one exception: another test starts this one as a process, and kills it.
 const KILLED: &str = "appends_until_it_is_killed";
 
 pub fn check(tree: &Tree, report: &mut Report) {

@@ -1,15 +1,16 @@
-//! A file can be lived in, a function fits on a screen, and the message's way can be read in an afternoon.
+//! The rule about lengths: of files, of functions, and of the files on the message's way, which a newcomer reads in an
+//! afternoon.
 //!
-//! Tests are counted apart: they do not make a file long.
+//! Tests are not counted: they do not make a file long.
 
 use crate::tidy::Report;
 use crate::tree::Tree;
 
 const FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 70;
-/// Files that a newcomer reads from top to bottom.
+/// The limit for files that a newcomer reads from top to bottom.
 const WAY_LINES_MAX: usize = 299;
-/// The message's way, as ARCHITECTURE.md follows it: a file, or a folder of that name.
+/// The message's way as ARCHITECTURE.md follows it: the file or the folder of each name.
 const WAY: [&str; 6] = [
     "crates/core/src/lanes",
     "crates/core/src/ledger",

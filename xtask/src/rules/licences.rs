@@ -1,7 +1,7 @@
-//! What others wrote may be used here, and comes from where it should (SEC-6).
+//! The rule about dependencies: their licences are allowed, and they come from the registry (SEC-6).
 //!
-//! The allow list of `deny.toml` is held against the dependency tree as cargo reports it, so that it is checked also
-//! where cargo-deny is not installed. Advisories need a network and are cargo-deny's part.
+//! The allow list of `deny.toml` is compared with the dependency tree as cargo reports it, so that this is checked even
+//! where cargo-deny is not installed. Advisories need a network; cargo-deny checks those.
 
 use std::path::Path;
 use std::process::Command;
@@ -34,7 +34,7 @@ fn metadata(root: &Path) -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("cargo metadata printed something else than JSON")
 }
 
-/// The platform of this machine: packages of others need not be downloaded.
+/// The platform of this machine: packages for other platforms need not be downloaded.
 fn host() -> Result<String> {
     let output = Command::new("rustc").arg("-vV").output().context("cannot start rustc")?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -53,7 +53,7 @@ fn judge(metadata: &Value, allowed: &[String], report: &mut Report) {
                 report.find("Cargo.lock", 1, "sources", format!("{name} comes from {other}"), remedy);
             }
         }
-        // Cargo still takes `/` for OR.
+        // Cargo still accepts `/` in place of `OR`.
         let licence = text("license").replace('/', " OR ");
         if !Expression::allows(&licence, allowed) {
             let found = format!("{name} has the licence `{licence}`");
@@ -63,7 +63,7 @@ fn judge(metadata: &Value, allowed: &[String], report: &mut Report) {
     }
 }
 
-/// The strings of `allow = […]` in the section `[licenses]`.
+/// The strings of `allow = […]` in the section `[licenses]` of the policy.
 fn allowed(policy: &str) -> Vec<String> {
     let Some((_, section)) = policy.split_once("[licenses]") else {
         return Vec::new();
@@ -86,7 +86,7 @@ fn allowed(policy: &str) -> Vec<String> {
     names
 }
 
-/// An SPDX expression, read from left to right; AND binds tighter than OR.
+/// An SPDX licence expression, read from left to right; AND binds tighter than OR.
 struct Expression<'a> {
     words: Vec<&'a str>,
     at: usize,

@@ -1,7 +1,7 @@
-//! No link of the documents points nowhere.
+//! The rule that every link in the documents leads somewhere.
 //!
-//! Links within the project are checked, with their headings; those to other hosts are not, since a test must not
-//! depend on them.
+//! Links within the project are checked, headings included. Links to other hosts are not, since a test must not depend
+//! on them.
 
 use crate::tidy::Report;
 use crate::tree::Tree;
@@ -26,7 +26,7 @@ pub fn check(tree: &Tree, report: &mut Report) {
     }
 }
 
-/// Targets of `[…](target)` outside of code, with their lines.
+/// The targets of `[…](target)` outside of code, with their lines.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut fenced = false;
@@ -37,7 +37,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
         if fenced {
             continue;
         }
-        // Every second piece between backticks is code.
+        // Split at backticks, every second piece is code.
         let prose: String = line.split('`').step_by(2).collect();
         for piece in prose.split("](").skip(1) {
             if let Some((target, _)) = piece.split_once(')') {
@@ -68,7 +68,7 @@ fn has_heading(text: &str, wanted: &str) -> bool {
     headings.map(|line| slug(line.trim_start_matches('#').trim())).any(|slug| slug == wanted)
 }
 
-/// A heading as GitHub makes it an anchor.
+/// The anchor that GitHub makes of a heading.
 fn slug(heading: &str) -> String {
     let kept = heading.chars().filter(|sign| sign.is_alphanumeric() || matches!(sign, ' ' | '-' | '_'));
     kept.map(|sign| if sign == ' ' { '-' } else { sign.to_ascii_lowercase() }).collect()

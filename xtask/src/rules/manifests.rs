@@ -1,20 +1,19 @@
-//! Dependencies run one way, and what is for tests stays out of builds for users.
+//! The rule about `Cargo.toml` files: dependencies run one way, and features for tests stay out of builds for users.
 //!
-//! Judged by the `Cargo.toml` of each package. Sections are read line by line; a dependency is a line
-//! `name = …` or `name.workspace = true` in `[dependencies]`.
+//! Sections are read line by line; a dependency is a line `name = …` or `name.workspace = true` in `[dependencies]`.
 
 use crate::tidy::Report;
 use crate::tree::{Text, Tree};
 
-/// From the inside out: a package may depend on those before it.
+/// The crates from the inside out: each may depend only on those before it.
 const RANKS: [&str; 5] = ["keylane-core", "keylane-broker", "keylane", "keylane-server", "keylane-cli"];
-/// All that the core may know besides the standard library.
+/// The only dependencies of the core besides the standard library.
 const CORE_KNOWS: [&str; 4] = ["bytes", "foldhash", "siphasher", "thiserror"];
-/// What a service of ours may use: what any user could.
+/// The only crates of Keylane that its services may use: what any user could use.
 const APPS_KNOW: [&str; 2] = ["keylane", "keylane-server"];
-/// Libraries have errors of their own.
+/// Libraries, which have error types of their own and must not use `anyhow`.
 const LIBRARIES: [&str; 4] = ["keylane-core", "keylane-broker", "keylane", "keylane-server"];
-/// Features that put flaws back or bring test brokers in.
+/// The features that put flaws back or bring in test brokers.
 const TEST_FEATURES: [&str; 2] = ["\"flaws\"", "\"testing\""];
 
 pub fn check(tree: &Tree, report: &mut Report) {
@@ -56,7 +55,7 @@ fn judge(manifest: &Text, package: &str, dependency: &str) -> Option<(String, &'
     None
 }
 
-/// A feature for tests must not be on by default, nor come with one that is.
+/// Finds features for tests that are on by default.
 fn default_features(manifest: &Text, report: &mut Report) {
     for (n, line) in manifest.text.lines().enumerate() {
         let is_default =
@@ -79,7 +78,7 @@ fn package_name(text: &str) -> String {
     line.unwrap_or_default().trim().trim_matches('"').to_owned()
 }
 
-/// Line, name and text of each dependency that a build for users has.
+/// The line, name and text of each dependency that a build for users has.
 fn dependencies(text: &str) -> Vec<(usize, String, &str)> {
     let mut found = Vec::new();
     let mut inside = false;

@@ -1,7 +1,8 @@
-//! One word per concept, and no name that says nothing.
+//! The rule about names: one word for each concept, and no name that says nothing.
 //!
-//! Types must not end in words that fit anything, modules must not be drawers, and a concept has the word of
-//! CONTRIBUTING.md's table. Only what is declared here is judged: other crates have their own words.
+//! Types must not end in words that fit anything, modules must not be drawers, and a concept must have the word of
+//! CONTRIBUTING.md's table. Only names that are declared in this project are checked: other crates have their own
+//! words.
 
 use crate::source::{Declared, Source};
 use crate::tidy::Report;
@@ -11,8 +12,8 @@ const ENDINGS: [&str; 7] = ["Manager", "Helper", "Util", "Processor", "HandlerIm
 const DRAWERS: [&str; 8] = ["common", "util", "utils", "type_defs", "types", "helper", "helpers", "misc"];
 const TYPES: [&str; 5] = ["struct", "enum", "union", "trait", "type"];
 
-/// Words that a reader would have to translate, and ours. Words with a second meaning of their own (event, record,
-/// task, queue, result, status, version, store, lock, close) cannot be judged without a reader.
+/// Words that a reader would have to translate, and the project's word for each. Words that also have a meaning of
+/// their own (event, record, task, queue, result, status, version, store, lock, close) only a reader can judge.
 const WORDS: [(&str, &str); 14] = [
     ("backend", "broker"),
     ("transport", "broker"),
@@ -72,7 +73,7 @@ fn words(source: &Source, declared: &Declared, report: &mut Report) {
     }
 }
 
-/// `SomeName` and `some_name` as `some`, `name`.
+/// Splits `SomeName` and `some_name` into `some` and `name`.
 fn parts(name: &str) -> Vec<String> {
     let mut parts = vec![String::new()];
     for (at, sign) in name.char_indices() {

@@ -1,8 +1,8 @@
-//! Some things are done in one place.
+//! The rule that some things are done in one place of each crate.
 //!
-//! One file of a crate reads the clock, one the environment, one names metrics, one starts tasks. So time can be
-//! simulated, settings are in one list, dashboards have one source, and no task outlives what it belongs to. Where a
-//! crate needs its own place, the tables below name it with the reason. A place may be a file or a folder.
+//! One file of a crate reads the clock, one reads the environment, one names metrics, one starts tasks. So time can be
+//! simulated, all settings are in one list, dashboards have one source, and no task outlives what it belongs to. The
+//! tables below name the places, files or folders, each with its reason.
 
 use crate::lex::At;
 use crate::source::Source;
@@ -11,9 +11,9 @@ use crate::tree::{Tree, is_module};
 
 struct Place {
     what: &'static str,
-    /// Tokens that do it.
+    /// The tokens that show that the thing is done.
     signs: &'static [&'static [&'static str]],
-    /// Where it may be done, and why there.
+    /// The places where it may be done, with the reason.
     at: &'static [(&'static str, &'static str)],
     remedy: &'static str,
 }
@@ -91,7 +91,7 @@ const METRICS: Place = Place {
 
 const PLACES: [&Place; 4] = [&CLOCK, &ENVIRONMENT, &TASKS, &METRICS];
 
-/// Endings of a metric's name.
+/// How the names of metrics end.
 const METRIC_ENDINGS: [&str; 4] = ["_total", "_seconds", "_bytes", "_current"];
 
 pub fn check(tree: &Tree, report: &mut Report) {
@@ -130,7 +130,7 @@ fn metric_names(source: &Source, report: &mut Report) {
     }
 }
 
-/// Part of a build for users.
+/// True for code that is part of a build for users.
 fn is_shipped(source: &Source) -> bool {
     let shipped = source.path.starts_with("crates/") || source.path.starts_with("apps/");
     shipped && !source.for_tests

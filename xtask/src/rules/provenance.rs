@@ -1,9 +1,9 @@
-//! The tree knows nothing of the machine it was written on, nor of how it came about.
+//! The rule that the tree names nothing of the machine it was written on, nor of how it came about.
 
 use crate::tidy::Report;
 use crate::tree::Tree;
 
-/// Folders of one machine. In halves, so that this file does not name them.
+/// Folders of a machine. Each is written in halves, so that this file does not name it.
 const FOLDERS: [&str; 6] = [
     concat!("/wo", "rk/"),
     concat!("/fa", "rm/"),

@@ -1,7 +1,7 @@
-//! What a seed does, it does again.
+//! The rule that a simulation can repeat every run from its seed.
 //!
-//! The simulation finds a fault once and must find it again by its seed. A `select!` that is not biased looks at its
-//! branches in an order that is drawn anew each time, which no seed decides.
+//! A `select!` without `biased` looks at its branches in an order that is drawn anew each time, and no seed decides
+//! that order: a fault that the simulation found once could not be found again.
 
 use crate::tidy::Report;
 use crate::tree::Tree;

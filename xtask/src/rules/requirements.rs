@@ -1,8 +1,8 @@
-//! Every requirement that is due is cited by a test.
+//! The rule that a test cites every requirement that is due.
 //!
-//! `docs/requirements.md` has a row for each: id, the issue since which it is due, and what it asks for. A test cites
-//! it in a comment; a figure (PRF) is cited by the benchmark that measures it, since no test is timed. What is not due
-//! yet is listed as information. A cited id that does not exist is a slip of the pen, and found.
+//! `docs/requirements.md` has a row for each requirement: its id, the issue since which it is due, and what it asks
+//! for. A test cites the id in a comment; a figure (PRF) is cited by the benchmark that measures it, since no test is
+//! timed. Requirements that are not due yet are listed as notes. Citing an id that does not exist is a finding.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,20 +11,20 @@ use crate::source::Source;
 use crate::tidy::Report;
 use crate::tree::{Tree, is_module};
 
-/// The issues, in the order in which they are built.
+/// The project's issues, in the order in which they are built.
 const ISSUES: [&str; 14] = ["A", "B", "M1", "M2", "M3", "C1", "C2", "C3", "D1", "D2", "E", "F", "G", "H"];
-/// The issue that the tree is at: requirements up to it must be cited.
+/// The issue that the tree has reached: requirements of this and earlier issues must be cited.
 const DUE: &str = "M1";
 const CONFORMANCE: &str = "crates/broker/src/testing/conformance";
 const PAGE: &str = "docs/requirements.md";
 
 struct Requirement {
     line: usize,
-    /// Where its issue stands among [`ISSUES`].
+    /// The index in [`ISSUES`] of the requirement's issue.
     due: usize,
 }
 
-/// Where an issue stands among [`ISSUES`].
+/// The index of an issue in [`ISSUES`].
 fn place(issue: &str) -> Option<usize> {
     ISSUES.iter().position(|known| *known == issue)
 }
@@ -84,7 +84,7 @@ fn read(page: &str, report: &mut Report) -> BTreeMap<String, Requirement> {
 fn cited(tree: &Tree) -> BTreeSet<String> {
     let mut cited = BTreeSet::new();
     for source in &tree.rust {
-        // The conformance suite is a library of tests, which each broker's tests call.
+        // The conformance suite is a library, but of tests, which each broker's tests call.
         let suite = is_module(&source.path, CONFORMANCE);
         let of_tests = |comment: &&At| suite || source.is_test(comment.line);
         for comment in source.comments.iter().filter(of_tests) {
@@ -103,7 +103,7 @@ fn is_benchmark(source: &Source) -> bool {
     parts.any(|part| matches!(part, "bench" | "benches"))
 }
 
-/// Ids whose letters are known and whose number is not.
+/// Finds cited ids whose letters are known but whose number is not.
 fn unknown(tree: &Tree, known: &BTreeMap<String, Requirement>, report: &mut Report) {
     let families: BTreeSet<&str> =
         known.keys().filter_map(|id| id.split_once('-')).map(|(letters, _)| letters).collect();
@@ -130,7 +130,7 @@ fn ids(text: &str) -> impl Iterator<Item = String> + '_ {
     words.filter(|word| is_id(word)).map(str::to_owned)
 }
 
-/// `ORD-3` or `P1`.
+/// True for an id such as `ORD-3` or `P1`.
 fn is_id(word: &str) -> bool {
     let number = |text: &str| (1..=2).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     match word.split_once('-') {

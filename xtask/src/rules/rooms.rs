@@ -1,14 +1,14 @@
-//! One style of modules: a folder is a room, and its `mod.rs` is the door.
+//! The rule about modules: a folder is a room, and its `mod.rs` is the door.
 //!
-//! A module that is a file beside a folder of its own name has two places to look for it, and a folder without a
-//! `mod.rs` has no head that says what it is for.
+//! A module file beside a folder of the same name gives a reader two places to look, and a folder without a `mod.rs`
+//! has no head that says what it is for.
 
 use std::collections::BTreeSet;
 
 use crate::tidy::Report;
 use crate::tree::Tree;
 
-/// Sources that are laid out so.
+/// The source folders that must be laid out like this.
 const LAID_OUT: [&str; 5] = [
     "crates/core/src/",
     "crates/broker/src/",

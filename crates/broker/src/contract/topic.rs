@@ -1,60 +1,60 @@
-//! A topic as the contract has it: what it is made with, what it is, and what of it weakens a promise.
+//! A topic in the broker contract: how it is made, what it is, and which of its settings weaken a promise.
 
 use super::errors::BrokerError;
 
 /// How a topic is made (MSG-4).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicSpec {
-    /// Number of partitions.
+    /// The number of partitions.
     pub partitions: u32,
-    /// Copies, on a broker that keeps several.
+    /// How many copies of each message, on a broker that keeps several.
     pub replicas: u32,
-    /// Copies that must have a message before it is acknowledged.
+    /// How many copies must have a message before it is acknowledged.
     pub min_insync: u32,
-    /// How long messages are kept; `None`: for ever.
+    /// How long messages are kept; `None` for ever.
     pub retention_ms: Option<u64>,
-    /// How many bytes of the whole topic are kept; `None`: no bound.
+    /// How many bytes the whole topic keeps; `None` for no bound.
     pub retention_bytes: Option<u64>,
-    /// The largest message, as a frame.
+    /// The largest message, in bytes of its frame.
     pub message_bytes_max: usize,
-    /// How messages are kept, on a broker that compresses.
+    /// How messages are compressed, on a broker that does that.
     pub compression: Compression,
-    /// Which messages carry an id, on a broker where that costs.
+    /// Which messages carry an id, on a broker where an id costs room.
     pub ids: Ids,
 }
 
-/// Which messages of a topic carry an id. Without one a message is called by where it lies (MSG-1).
+/// Which messages of a topic carry an id. A message without one is named by its position (MSG-1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Ids {
-    /// All: one that came without gets one.
+    /// All messages: one that came without an id gets one.
     #[default]
     All,
-    /// Those that came with one. What lands twice cannot be told by its id then.
+    /// Only messages that came with an id. A message without one that lands twice cannot be recognised.
     Caller,
 }
 
-/// How a broker that compresses keeps a topic's messages.
+/// How a topic's messages are compressed, on a broker that does that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Compression {
-    /// Quick, and small enough.
+    /// lz4: fast, with small results.
     Lz4,
-    /// As they are.
+    /// No compression.
     None,
-    /// Quicker than small.
+    /// snappy: prefers speed to size.
     Snappy,
-    /// Smaller than quick.
+    /// zstd: prefers size to speed.
     Zstd,
-    /// Small, and slow.
+    /// gzip: small results, slow.
     Gzip,
-    /// As each producer sent them: Keylane's sends lz4.
+    /// As each producer compressed them; Keylane's producer uses lz4.
     #[default]
     AsProduced,
 }
 
 impl Default for TopicSpec {
-    /// What a topic created by its first use gets.
+    /// The settings of a topic that is created by its first use.
     fn default() -> TopicSpec {
         TopicSpec {
             partitions: 4,
@@ -72,18 +72,19 @@ impl Default for TopicSpec {
 /// A topic that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topic {
-    /// Its name.
+    /// The topic's name.
     pub name: String,
-    /// Number of partitions.
+    /// The number of partitions.
     pub partitions: u32,
-    /// Random, made with the topic: one that was deleted and made again has another (BRK-10).
+    /// A random id, made with the topic: a topic that was deleted and made again has another (BRK-10).
     pub incarnation: u128,
-    /// How it was made, as far as the broker knows.
+    /// How the topic was made, as far as the broker knows.
     pub spec: TopicSpec,
 }
 
 impl Topic {
-    /// An error if `there` is not this topic any more: its keys, or its positions, would mean something else (BRK-10).
+    /// An error if `there` is not the same topic any more: its keys or its positions would mean something else
+    /// (BRK-10).
     pub fn same(&self, there: &Topic) -> Result<(), BrokerError> {
         if there.incarnation != self.incarnation {
             return Err(BrokerError::Recreated(self.name.clone()));
@@ -102,37 +103,37 @@ impl Topic {
 /// A setting that weakens a promise (BRK-9).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// What kind.
+    /// The promise that is weakened, and how.
     pub weakness: Weakness,
-    /// The topic whose setting it is.
+    /// The topic that has the setting.
     pub topic: String,
-    /// What is set, and what may come of it.
+    /// Which setting it is, and what may come of it.
     pub what: String,
-    /// What to do about it.
+    /// What an operator can do about it.
     pub remedy: String,
 }
 
-/// How a promise is weakened.
+/// The ways in which a setting weakens a promise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Weakness {
-    /// A message is acknowledged that one copy has.
+    /// A message is acknowledged once one copy has it.
     InSync,
-    /// There is only one copy.
+    /// There is only one copy of each message.
     OneCopy,
-    /// A copy that lacks acknowledged messages may become the one that counts.
+    /// A copy that lacks acknowledged messages may become the leader.
     UncleanElection,
-    /// What counts as a message's append time is what its producer says.
+    /// The append time of a message is taken from its producer's clock.
     ProducersTime,
-    /// Messages go before a pipeline that was away for a day could settle them.
+    /// Messages are deleted before a pipeline that was away for a day could settle them.
     ShortRetention,
 }
 
 /// Where a partition begins and ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ends {
-    /// First position kept.
+    /// The first position kept.
     pub start: u64,
-    /// Next position to be given out.
+    /// The position that the next message gets.
     pub end: u64,
 }

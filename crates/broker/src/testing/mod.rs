@@ -1,7 +1,7 @@
-//! What tests need of brokers, and users never get: it is there only with the feature `testing`.
+//! What tests need of brokers, behind the feature `testing`, which no build for users has.
 //!
-//! [`conformance`] is the suite that every broker passes, [`memory`] a broker that a simulation drives, [`faults`] a
-//! wrapper that misbehaves within the contract.
+//! [`conformance`] is the suite that every broker must pass, [`memory`] a broker in memory that a simulation drives,
+//! and [`faults`] a wrapper that makes a broker misbehave within the contract.
 
 pub mod conformance;
 pub mod faults;

@@ -1,11 +1,10 @@
-//! Seeded randomness for the memory broker and the fault wrapper.
+//! Random numbers for the memory broker and the fault wrapper.
 //!
-//! A seed comes in, numbers go out: the same ones for the same seed, on every machine, so that a failing simulation can
-//! be run again.
+//! The same seed gives the same numbers on every machine, so that a failing simulation can be run again.
 
 use keylane_core::random;
 
-/// A SplitMix64 generator: small, fast, and good enough to choose faults with.
+/// A SplitMix64 generator: small, fast, and good enough to draw faults.
 #[derive(Debug, Clone)]
 pub(crate) struct Random {
     state: u64,
@@ -32,7 +31,8 @@ impl Random {
         }
     }
 
-    /// True in `per_mille` of 1,000 cases. Always draws, so that a rate changes nothing but its own outcome.
+    /// True in `per_mille` of 1,000 cases. Draws a number even if the rate is 0, so that changing one rate changes no
+    /// later draw.
     pub(crate) fn hits(&mut self, per_mille: u32) -> bool {
         self.up_to(999) < u64::from(per_mille)
     }

@@ -1,11 +1,12 @@
-//! The one function that decides what counts.
+//! `apply`: the one function that decides which journal records count.
 //!
-//! In come records in the order of their positions; out comes a [`State`]. Owner, next owner, projections and tests
-//! all use [`apply`], so they cannot disagree. It depends on nothing but its arguments: no config, no clock.
+//! Records of one partition's journal come in, in the order of their positions; out comes the partition's [`State`].
+//! The owner, the next owner, projections and tests all call [`apply`], so they cannot disagree about what happened.
+//! [`apply`] depends on nothing but its arguments: no config, no clock.
 //!
-//! Kept: the epoch only grows; within an epoch a record counts once, in the order of `seq`, and not behind `released`;
-//! a position is settled only by a record that counts; the format in use only grows, and never beyond what the owner
-//! and the newest claimant read.
+//! Invariants: the epoch only grows; within an epoch each record counts once, in the order of `seq`, and no record
+//! counts behind `released`; only a record that counts settles a position; the format in use only rises, and never
+//! beyond the formats that the owner and the newest claimant can read.
 
 use super::change::{Effect, Tell};
 use super::commands::apply_command;
@@ -14,14 +15,14 @@ use super::settle::settle;
 use super::state::{Epoch, NewestClaim, State};
 use crate::owner::Rules;
 
-/// What [`apply`] made of a record.
+/// What [`apply`] did with a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Applied {
-    /// It counts; the state has changed by it.
+    /// The record counts, and changed the state.
     Counted,
-    /// It does not count; the state is as before.
+    /// The record does not count; the state is as before.
     Ignored(Ignored),
-    /// It counts, but this version does not carry out what it says. The partition must stop.
+    /// The record counts, but this version cannot carry out what the record says. The partition must stop.
     Stop(NotCarriedOut),
 }
 
@@ -30,49 +31,49 @@ pub enum Applied {
 pub enum Ignored {
     /// The journal has an identity already.
     SecondIdentity,
-    /// A repeat of the newest claim.
+    /// A repeat of the newest claim: the claim keeps its first position.
     RepeatedClaim,
-    /// A fence whose claim is not the newest.
+    /// A fence whose claim is not the newest claim.
     NotNewestClaim,
-    /// A fence whose claim stands at another position.
+    /// A fence that names another position for its claim than where the claim counts.
     OtherClaimPosition,
-    /// A fence whose claim was fenced before.
+    /// A fence whose claim already has a counting fence.
     FencedBefore,
     /// A fence of a claimant that read another journal.
     OtherJournal,
-    /// Facts of an epoch that is not the current one.
+    /// Facts or a snapshot of an epoch that is not the current one.
     OtherEpoch,
-    /// Facts behind `released`.
+    /// Facts or a snapshot behind the epoch's `released`.
     Released,
-    /// Facts that are not the next of their epoch.
+    /// Facts or a snapshot whose `seq` is not the next of the epoch.
     OutOfSequence,
-    /// A number of partitions that was accepted or told before, or that another was meanwhile.
+    /// A command that accepts, widens to or opens a number of partitions that is on record already or was overtaken.
     AcceptedBefore,
-    /// A fence of a claimant that goes by fewer partitions than the topic has.
+    /// A fence of a claimant that knows of fewer partitions than the topic has.
     Outgrown,
     /// A fence that names another format than the one in use.
     OtherFormat,
-    /// An upgrade to the format in use, or to an older one.
+    /// An upgrade to the format in use, or to an older format.
     UpgradedBefore,
-    /// An upgrade to a format that the owner or the newest claimant does not read; see [`State::too_old_for`].
+    /// An upgrade to a format that the owner or the newest claimant cannot read; see [`State::too_old_for`].
     TooOld,
-    /// A command that was sent before, and is remembered.
+    /// A command whose id is still remembered: the command was sent twice.
     RepeatedCommand,
-    /// A command of which the format in use knows nothing: the journal is to be upgraded first.
+    /// A command that the format in use cannot express: an operator must upgrade the journal first.
     OlderFormat,
 }
 
-/// What a newer version of Keylane put on record, and this one cannot carry out.
+/// Something that a newer version of Keylane put on record and that this version cannot carry out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{0}")]
 pub struct NotCarriedOut(pub &'static str);
 
-/// Applies the record at `position`, which must follow the one applied before, and says whether it counts.
+/// Applies the record at `position`, which must come after the last record applied, and says whether the record counts.
 pub fn apply(state: &mut State, position: u64, record: &Record) -> Applied {
     apply_under(Rules::ALL, state, position, record, &mut |_| {})
 }
 
-/// [`apply`], telling what changed of what is held or dead.
+/// [`apply`], also calling `tell` with each change to held messages and dead letters.
 pub fn apply_telling(
     state: &mut State,
     position: u64,
@@ -121,7 +122,7 @@ pub(super) fn apply_under(
 }
 
 fn apply_claim(state: &mut State, position: u64, claim: &Claim) -> Applied {
-    // A repeat keeps the first position: its claimant's fence names that one.
+    // A repeated claim keeps its first position: the claimant's fence names that position, and would else not count.
     if state.claim.as_ref().is_some_and(|newest| newest.id == claim.id) {
         return Applied::Ignored(Ignored::RepeatedClaim);
     }
@@ -140,7 +141,8 @@ fn apply_fence(rules: Rules, state: &mut State, position: u64, fence: &Fence) ->
     if fence.source.partitions < state.widened {
         return Applied::Ignored(Ignored::Outgrown);
     }
-    // A fence that was sent before an upgrade landed, and lands behind it: its owner would write what it should not.
+    // This fence was sent before an upgrade landed, but lands behind the upgrade. If the fence counted, its owner would
+    // write records in the old format.
     if state.format.is_some() && state.format != fence.format {
         return Applied::Ignored(Ignored::OtherFormat);
     }
@@ -168,7 +170,7 @@ fn apply_fence(rules: Rules, state: &mut State, position: u64, fence: &Fence) ->
     Applied::Counted
 }
 
-/// Whether a record of `epoch` and `seq` counts; if so, the sequence goes on.
+/// Checks that a record of `epoch` and `seq` is the next one that counts, and if so moves the epoch's `seq` on.
 fn count(rules: Rules, state: &mut State, epoch: u64, seq: u64) -> Result<(), Ignored> {
     let Some(current) = &mut state.epoch else {
         return Err(Ignored::OtherEpoch);

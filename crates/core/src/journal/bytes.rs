@@ -1,7 +1,8 @@
-//! The bytes of records: which field has which tag.
+//! How each record's fields become bytes: which field has which tag, and how its value is laid out.
 //!
-//! A tag, once given, keeps its meaning and its layout for ever; what changes gets a new tag. The golden test in
-//! `tests/journal.rs` reads yesterday's bytes.
+//! A tag that was given to a field keeps its meaning and layout for ever, because journals of older versions must stay
+//! readable; a changed field gets a new tag. The golden test in `tests/journal.rs` reads bytes that older versions
+//! wrote.
 
 use bytes::Bytes;
 
@@ -18,9 +19,10 @@ use super::state::State;
 use crate::lanes::Order;
 use crate::ledger::{Ranges, put_ranges, read_ranges};
 
-/// The field of a claim that says which formats its writer reads: it may be skipped by design.
+/// Tag of the claim's field for the newest format that its writer reads. A reader that does not know the tag skips it.
 const CLAIM_FORMAT: u8 = 128;
-/// A field that no version knows. Under test, a writer that is ahead of this version puts it into its records.
+/// Tag of a field that no version knows. Under test, a writer that plays a newer version puts this field into its
+/// records.
 #[cfg(feature = "flaws")]
 const AHEAD: u8 = 200;
 
@@ -30,7 +32,7 @@ impl Record {
         self.encode_as(FORMAT)
     }
 
-    /// The record's bytes where `format` is in use.
+    /// The record's bytes for a journal whose format in use is `format`.
     pub fn encode_as(&self, format: u8) -> Bytes {
         let format = match self {
             Record::Facts(_) | Record::Snapshot(_) => format,
@@ -71,7 +73,7 @@ impl Record {
         Record::decode_up_to(FORMAT, bytes)
     }
 
-    /// Reads a record of any format up to `newest`. It is [`FORMAT`] but under test, where a node may be ahead.
+    /// Reads a record of any format up to `newest`, which is [`FORMAT`] except in tests that play a newer node.
     pub fn decode_up_to(newest: u8, bytes: &[u8]) -> Result<Record, RecordError> {
         let mut rest = bytes;
         let format = take_byte(&mut rest)?;
@@ -243,7 +245,7 @@ impl Command {
     }
 }
 
-/// A format as it is put on record; nothing for the first, which needs no number.
+/// The number that is put on record for a format; `None` for the first format, which is the default.
 pub(super) fn numbered(format: u8) -> Option<u64> {
     (format != FORMAT_FIRST).then_some(u64::from(format))
 }
@@ -252,7 +254,7 @@ pub(super) fn take_format(fields: &mut FieldReader<'_>, tag: u8) -> Result<Optio
     fields.maybe(tag)?.map(|bytes| whole(bytes, take_u8)).transpose()
 }
 
-/// 4 is kept for the order `adaptive`.
+/// Code 4 is reserved for the order `adaptive`.
 pub(super) fn order_code(order: Order) -> u64 {
     match order {
         Order::Key => 1,

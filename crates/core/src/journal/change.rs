@@ -1,82 +1,86 @@
-//! What a record changed, told as it happens: so that an owner, an index and an answer to a person follow the state
-//! without comparing it.
+//! The changes that a record makes, reported one by one while the record is applied.
+//!
+//! The owner, the index and the answer to an operator's command use these reports to follow the state without comparing
+//! whole states.
 
 use std::ops::Range;
 
 use super::entries::Entry;
 
-/// What came of a record that counts, one thing at a time.
+/// One effect of a record that counts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Effect {
-    /// Something that is held or dead has changed, come or gone.
+    /// A held message or dead letter appeared, changed or is gone.
     Changed(Change),
-    /// These positions are to be buried at their turn.
+    /// An operator asked to skip these positions: each is buried when its turn comes.
     Skip(Range<u64>),
-    /// A command asks for what cannot be done with this entry; nothing of it changed.
+    /// The command asks for something that this entry does not allow; the entry did not change.
     Refused {
         /// The entry's source position.
         position: u64,
-        /// Why.
+        /// Why the command was refused for this entry.
         why: Refusal,
     },
 }
 
-/// How something that is held or dead changed.
+/// How an entry, which is a held message or a dead letter, changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Change {
-    /// By what.
+    /// What changed the entry.
     pub cause: Cause,
-    /// What it was; `None` if it was neither held nor dead.
+    /// The entry before the change; `None` if the message was neither held nor dead.
     pub before: Option<Entry>,
-    /// What it is; `None` if it is neither any more.
+    /// The entry after the change; `None` if the message is neither held nor dead any more.
     pub after: Option<Entry>,
 }
 
-/// What changes something that is held or dead.
+/// What can change an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// Its copy was named.
+    /// A record named the message's copy in `hold.p`: the message is held now.
     Held,
-    /// It died: it was held, or not settled.
+    /// The message became a dead letter: before, it was held or not settled.
     Died,
-    /// It failed again: by itself when it was due, or in answer to the retry that was asked for.
+    /// The dead letter failed again, either when it came due by itself or in answer to the retry that was asked for.
     Failed,
-    /// It failed again, in an attempt that had not seen the newest command: what was asked for stays.
+    /// The dead letter failed again, but its attempt began before the newest command: the retry that was asked for
+    /// stands.
     FailedUnanswered,
-    /// Its body or its report lies elsewhere.
+    /// The message's body or report was moved within `hold.p`.
     Moved,
-    /// It was handled.
+    /// The message was handled.
     Done,
-    /// A retry was asked for.
+    /// A command asked for a retry.
     Asked,
-    /// The same, with another body.
+    /// A command asked for a retry with an edited body.
     Edited,
-    /// It was discarded.
+    /// A command discarded the message.
     Discarded,
-    /// It is passed from now on.
+    /// A command released the dead letter: successors of its key no longer wait for it.
     Released,
-    /// It was kept for as long as it is to be.
+    /// The dead letter reached the end of its time to be kept.
     Expired,
 }
 
 /// Why a command does nothing to an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// It is held, and this is for dead letters.
+    /// The message is held, and the command is for dead letters only.
     Held,
-    /// It is dead, and this is for what is held or not settled.
+    /// The message is dead, and the command is for held or unsettled messages only.
     Dead,
-    /// It has changed since it was shown.
+    /// The entry has changed since it was shown to whoever sent the command.
     ChangedSince,
-    /// It waits for a person, or a retry of it is asked for: it does not expire.
+    /// The dead letter must not expire: it waits for a person's decision, or a retry of it is asked for.
     Wanted,
-    /// The new body may have been cut away already: store it again, and ask again.
+    /// The new body may have been cut away from `hold.p` already: the sender must store it again and repeat the
+    /// command.
     BelowLow,
-    /// It is so already.
+    /// The entry is already in the state that the command asks for.
     NoChange,
 }
 
-/// Who is told.
+/// The function that receives each effect as it happens.
 pub(super) type Tell<'a> = &'a mut dyn FnMut(Effect);
 
 pub(super) fn changed(tell: Tell<'_>, cause: Cause, before: Option<Entry>, after: Option<Entry>) {

@@ -1,8 +1,9 @@
-//! A state in pieces that fit into `hold.p`, one after the other.
+//! Writes a large state into `hold.p` in pieces (chunks), and reads it back.
 //!
-//! The state that is written shares its memory with the one that goes on, and each piece is made when it is asked for:
-//! so a snapshot of millions holds nobody up. A piece begins with the position as of which the snapshot is, its own
-//! number, and whether it is the last. The first has all but what is held or dead.
+//! [`Chunks`] makes each piece only when it is asked for, from a state that shares its memory with the owner's, so a
+//! snapshot of millions of entries does not hold the owner up. Every piece begins with the snapshot's `as of` position,
+//! the piece's number, and a flag that marks the last one. The first piece carries the whole state except the entries;
+//! the others carry the entries.
 
 use bytes::Bytes;
 
@@ -10,26 +11,26 @@ use super::encoding::{Malformed, put_varint, take_flag, take_varint};
 use super::entries::Reading;
 use super::state::State;
 
-/// The pieces of a state, as of where it was read to.
+/// Iterates over the pieces of a state as of a journal position.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Chunks {
     state: State,
     as_of: u64,
     bytes_max: usize,
-    /// How many were made.
+    /// How many pieces were made so far.
     number: u64,
-    /// Where the entries begin that are in none of them.
+    /// The key of the first block of entries that no piece carries yet.
     from: Option<u64>,
     done: bool,
 }
 
 impl Chunks {
-    /// The pieces of a state, as of that position of the journal, each of about `bytes_max` at most.
+    /// The pieces of `state` as of journal position `as_of`, each of about `bytes_max` bytes at most.
     pub fn of(state: State, as_of: u64, bytes_max: usize) -> Chunks {
         Chunks { state, as_of, bytes_max, number: 0, from: None, done: false }
     }
 
-    /// The state that all pieces of a snapshot give.
+    /// Puts all pieces of one snapshot together again. A piece of another snapshot among them is an error.
     pub fn read(as_of: u64, chunks: &[Bytes]) -> Result<State, Malformed> {
         let (mut state, mut entries) = (None, Reading::default());
         for (number, chunk) in (0u64..).zip(chunks) {
@@ -48,7 +49,7 @@ impl Chunks {
         Ok(state)
     }
 
-    /// The position of the journal up to which its writer had read.
+    /// The journal position up to which the snapshot's writer had read.
     pub fn as_of(&self) -> u64 {
         self.as_of
     }

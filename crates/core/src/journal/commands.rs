@@ -1,7 +1,8 @@
-//! What people and jobs ask for, decided by the state that the command meets (docs/protocol.md, "What commands do").
+//! Decides what a command of an operator or a job does, by the state that the command meets (docs/protocol.md, "What
+//! commands do").
 //!
-//! In comes a command; out comes the state after it, and what came of each entry that it names. A command whose id is
-//! remembered is ignored: it was sent twice.
+//! A command comes in; out come the state after it and the effect on each entry that the command names. A command whose
+//! id is remembered was sent twice, and is ignored.
 
 use std::ops::Range;
 
@@ -56,8 +57,9 @@ fn apply_upgrade(rules: Rules, state: &mut State, format: u8) -> Applied {
     if format <= state.format() {
         return Applied::Ignored(Ignored::UpgradedBefore);
     }
-    // An owner that cannot read it would stop in the midst of its work, a claimant before it could begin. Behind this
-    // record both are known to read it: a claim that comes later is written by someone who has yet to read this.
+    // If this upgrade counted anyway, an owner that cannot read the new format would stop in the middle of its work,
+    // and a claimant before it could begin. Behind an upgrade that counts, both are known to read the format, and any
+    // later claimant has to read this record before it can own.
     if rules.upgrade_when_readable() && state.too_old_for(format).is_some() {
         return Applied::Ignored(Ignored::TooOld);
     }
@@ -100,7 +102,7 @@ fn apply_to_entries(
     Applied::Counted
 }
 
-/// A row of the table: what the command does to that entry, or why it does nothing.
+/// One row of the protocol's table: does to the entry what the command asks for, or says why not.
 fn apply_to_entry(
     rules: Rules,
     state: &mut State,
@@ -160,7 +162,7 @@ fn apply_to_entry(
 }
 
 impl State {
-    /// The first entry in a range of positions.
+    /// The entry with the lowest position within `range`.
     pub(super) fn next_entry(&self, range: Range<u64>) -> Option<Entry> {
         if self.entries.is_empty() { None } else { self.entries.range(range).next() }
     }
@@ -172,7 +174,7 @@ impl State {
     }
 }
 
-/// What of a range is not settled.
+/// The positions of `range` that are not settled.
 fn unsettled(state: &State, range: Range<u64>) -> Ranges {
     let start = range.start.max(state.settled.low());
     let mut open: Ranges = [start..range.end.max(start)].into_iter().collect();

@@ -1,18 +1,18 @@
-//! The bytes that records are made of: numbers, and fields as (tag, length, bytes) in ascending tags.
+//! The bytes that records are made of: numbers, and fields as (tag, length, bytes) in ascending order of tags.
 //!
-//! In come values or bytes, out come bytes or values. A field that its reader does not know is an error: a newer
-//! version wrote it, and what it says may decide what counts. Only fields whose tags are [`SKIPPABLE`] or above are
-//! skipped: a writer puts there what a reader may do without.
+//! Values come in and bytes go out, or the other way round. A field whose tag the reader does not know is an error: a
+//! newer version wrote it, and its value may decide what counts. Only unknown fields with tags of [`SKIPPABLE`] or
+//! above are skipped: writers put there only what a reader can do without.
 
-/// Bytes that are not what they should be, and what is wrong with them.
+/// An error: the bytes are not a valid record. Carries what is wrong with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(pub &'static str);
 
-/// From this tag on, a reader skips the fields that it does not know.
+/// A reader skips unknown fields whose tags are this or higher.
 pub const SKIPPABLE: u8 = 128;
 
-/// Appends a number, seven bits a byte, the lowest first.
+/// Appends a number: seven bits a byte, the lowest first, the top bit set on all bytes but the last.
 pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -38,7 +38,7 @@ pub(crate) fn take_varint(bytes: &mut &[u8]) -> Result<u64, Malformed> {
     Err(Malformed("a number over 64 bits"))
 }
 
-/// Takes one byte off the front of `bytes`.
+/// Takes the first byte of `bytes`.
 pub(super) fn take_byte(bytes: &mut &[u8]) -> Result<u8, Malformed> {
     let (&first, rest) = bytes.split_first().ok_or(Malformed("cut off"))?;
     *bytes = rest;
@@ -52,7 +52,7 @@ pub(super) fn take_id(bytes: &mut &[u8]) -> Result<u128, Malformed> {
     Ok(u128::from_le_bytes(*id))
 }
 
-/// Appends an optional number: a byte that says whether, then the number.
+/// Appends an optional number: a flag byte that says whether there is one, then the number.
 pub(super) fn put_option(out: &mut Vec<u8>, value: Option<u64>) {
     out.push(u8::from(value.is_some()));
     if let Some(value) = value {
@@ -65,7 +65,7 @@ pub(super) fn take_option(bytes: &mut &[u8]) -> Result<Option<u64>, Malformed> {
     Ok(if take_flag(bytes)? { Some(take_varint(bytes)?) } else { None })
 }
 
-/// Takes a yes or no off the front of `bytes`.
+/// Takes a flag byte, 0 or 1, off the front of `bytes`.
 pub(super) fn take_flag(bytes: &mut &[u8]) -> Result<bool, Malformed> {
     match take_byte(bytes)? {
         0 => Ok(false),
@@ -74,23 +74,23 @@ pub(super) fn take_flag(bytes: &mut &[u8]) -> Result<bool, Malformed> {
     }
 }
 
-/// Takes a number of 32 bits off the front of `bytes`.
+/// Takes a number that must fit into 32 bits off the front of `bytes`.
 pub(super) fn take_u32(bytes: &mut &[u8]) -> Result<u32, Malformed> {
     u32::try_from(take_varint(bytes)?).map_err(|_| Malformed("a number over 32 bits"))
 }
 
-/// Takes a number of 8 bits off the front of `bytes`.
+/// Takes a number that must fit into 8 bits off the front of `bytes`.
 pub(super) fn take_u8(bytes: &mut &[u8]) -> Result<u8, Malformed> {
     u8::try_from(take_varint(bytes)?).map_err(|_| Malformed("a number over 8 bits"))
 }
 
-/// All of `bytes` as text.
+/// Reads all of `bytes` as UTF-8 text.
 pub(super) fn text(bytes: &[u8]) -> Result<String, Malformed> {
     let text = std::str::from_utf8(bytes).map_err(|_| Malformed("text that is not UTF-8"))?;
     Ok(text.to_owned())
 }
 
-/// Items that fill `bytes` exactly.
+/// Reads items one after another; together they must fill `bytes` exactly.
 pub(super) fn list<T>(
     mut bytes: &[u8],
     item: impl Fn(&mut &[u8]) -> Result<T, Malformed>,
@@ -102,7 +102,7 @@ pub(super) fn list<T>(
     Ok(items)
 }
 
-/// One value that fills `bytes` exactly.
+/// Reads one value that must fill `bytes` exactly.
 pub(super) fn whole<T>(
     mut bytes: &[u8],
     value: impl Fn(&mut &[u8]) -> Result<T, Malformed>,
@@ -111,7 +111,7 @@ pub(super) fn whole<T>(
     if bytes.is_empty() { Ok(value) } else { Err(Malformed("bytes behind a field's value")) }
 }
 
-/// Writes fields; their tags must ascend.
+/// Writes the fields of a record; the caller must write them in ascending order of tags.
 #[derive(Debug)]
 pub(super) struct Fields<'a> {
     out: &'a mut Vec<u8>,
@@ -123,7 +123,7 @@ impl<'a> Fields<'a> {
         Fields { out, last: 0 }
     }
 
-    /// A field with what `fill` writes.
+    /// Writes a field whose value is what `fill` appends.
     pub(super) fn put(&mut self, tag: u8, fill: impl FnOnce(&mut Vec<u8>)) {
         assert!(tag > self.last, "fields are written in ascending tags");
         self.last = tag;
@@ -165,7 +165,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Reads fields one by one. Every tag below [`SKIPPABLE`] must be asked for; one that was not is an error.
+/// Reads the fields of a record one by one. The caller must ask for every tag below [`SKIPPABLE`] that may be present;
+/// a field below it that was not asked for is an error.
 #[derive(Debug)]
 pub(super) struct FieldReader<'a> {
     rest: &'a [u8],
@@ -197,7 +198,7 @@ impl<'a> FieldReader<'a> {
         Ok(())
     }
 
-    /// The field of that tag, if it is there. To be asked in ascending order.
+    /// The field with that tag, if present. The caller must ask for tags in ascending order.
     pub(super) fn maybe(&mut self, tag: u8) -> Result<Option<&'a [u8]>, Malformed> {
         self.pass(|there| there < tag)?;
         match self.ahead {
@@ -245,12 +246,12 @@ impl<'a> FieldReader<'a> {
         list(self.maybe(tag)?.unwrap_or_default(), item)
     }
 
-    /// All fields were known, or may be skipped.
+    /// Ends reading: an error if a field is left that must not be skipped.
     pub(super) fn finish(mut self) -> Result<(), Malformed> {
         self.pass(|_| true)
     }
 
-    /// Passes the fields ahead that nobody asks for any more.
+    /// Passes over the next fields while `over` accepts their tags; an error if one of them must not be skipped.
     fn pass(&mut self, over: impl Fn(u8) -> bool) -> Result<(), Malformed> {
         while let Some((there, _)) = self.ahead.filter(|(there, _)| over(*there)) {
             if there < SKIPPABLE {

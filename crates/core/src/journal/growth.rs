@@ -1,34 +1,36 @@
-//! A topic that got more partitions, which moved its keys (BRK-10): what may be read once somebody accepted that.
+//! When a topic got more partitions: how far each partition may be read after an operator accepted the new number
+//! (BRK-10).
 //!
-//! An acceptance is decided in the journal of partition 0 and says where every partition ended at that moment. It is
-//! copied into the journals of all other partitions, so that the loss of one journal makes nobody read too early. First
-//! the partitions that were there before are read up to there, then those that were added; what is newer is read once all
-//! of that is settled. So a key's messages run in order although its partition is another now, provided that its
-//! producers used the new number by then. In come positions that are settled; out comes how far each partition may be
-//! read.
+//! More partitions move keys: older messages of a key may lie in another partition than its newer ones. An
+//! [`Acceptance`] is decided in the journal of partition 0 and says where every partition ended at that moment; it is
+//! copied into the journals of all other partitions, so that the loss of one journal lets nobody read too early. First
+//! the partitions that existed before are read up to those ends, then the added ones, and newer messages only once all
+//! of that is settled. So a key's messages run in order, provided that the producers already used the new number of
+//! partitions. Settled positions come in; out comes how far each partition may be read.
 
 use super::record::Source;
 use super::state::State;
 
-/// The moment at which a topic's new number of partitions was accepted.
+/// An operator's acceptance of a topic's new number of partitions, as of one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Acceptance {
-    /// The topic's incarnation.
+    /// The topic's incarnation: a topic that was deleted and made anew has another.
     pub incarnation: u128,
-    /// How many partitions it had for its group until then.
+    /// How many partitions the group went by until then.
     pub from: u32,
-    /// Where each of its partitions ended; as many as it has now.
+    /// Where each partition ended at that moment; one position for each partition that the topic has now.
     pub ends: Vec<u64>,
 }
 
 impl Acceptance {
-    /// How many partitions there are now.
+    /// The number of partitions that was accepted.
     pub fn to(&self) -> u32 {
         self.ends.len() as u32
     }
 
-    /// Whether it goes on where `state` is. Of two for the same number, so, the first counts. A partition that nobody
-    /// has owned since an earlier growth may have missed that one.
+    /// Whether the acceptance continues from the number of partitions that `state` goes by; of two acceptances of the
+    /// same number, only the first does. `from` may be above the number in `state`: a partition that had no owner
+    /// during an earlier growth may have missed that one.
     pub(super) fn follows(&self, state: &State) -> bool {
         let before = state.accepted.last().map(|last| (last.incarnation, last.to()));
         let before = before.or(state.source.map(|source| (source.incarnation, source.partitions)));
@@ -37,19 +39,19 @@ impl Acceptance {
     }
 }
 
-/// How far each partition of a topic may be read.
+/// How far each partition of one topic may be read now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Growth {
     former: Vec<u32>,
-    /// Those behind which not all is on record as settled.
+    /// The acceptances whose older messages are not all on record as settled.
     accepted: Vec<Acceptance>,
-    /// Of each partition, a position below which all is settled.
+    /// For each partition, a position below which every message is settled.
     settled: Vec<u64>,
 }
 
 impl Growth {
-    /// What a journal says about a source, as a rule that of partition 0; an error with the number on record if nobody has accepted
-    /// the number that it has now.
+    /// What the journal `first`, as a rule that of partition 0, says about the source that was found. If nobody has
+    /// accepted the number of partitions that the source has, the error is the number on record.
     pub fn of(first: &State, found: Source) -> Result<Growth, u32> {
         let mut accepted: Vec<Acceptance> =
             first.accepted.iter().filter(|one| one.incarnation == found.incarnation).cloned().collect();
@@ -65,8 +67,8 @@ impl Growth {
         }
     }
 
-    /// Takes in what the journal of another partition says. True if something of it was not known: another journal has
-    /// lost it.
+    /// Takes in the acceptances that the journal of another partition knows. True if one was not known here: another
+    /// journal has lost it.
     pub fn learn(&mut self, state: &State) -> bool {
         let (before, partitions) = (self.former.len(), self.partitions());
         for one in state.accepted.iter().filter(|one| one.to() <= partitions) {
@@ -80,38 +82,38 @@ impl Growth {
         before != self.former.len()
     }
 
-    /// What is known of acceptances and not in a journal: it is to be put there before its partition is owned.
+    /// The known acceptances that a journal lacks. They must be written to that journal before its partition is owned.
     pub fn missing<'a>(&'a self, state: &'a State) -> impl Iterator<Item = &'a Acceptance> {
         self.accepted.iter().filter(|one| one.follows(state))
     }
 
-    /// Numbers of partitions from which an acceptance has led to the present one.
+    /// The numbers of partitions from which an acceptance has led to the present number.
     pub fn former(&self) -> Vec<u32> {
         self.former.clone()
     }
 
-    /// How many partitions there are.
+    /// How many partitions the topic has.
     pub fn partitions(&self) -> u32 {
         self.settled.len() as u32
     }
 
-    /// True if it is not on record that all is settled which stood before.
+    /// True while it is not on record that every message from before the growth is settled.
     pub fn is_new(&self) -> bool {
         !self.accepted.is_empty()
     }
 
-    /// It is on record that all is settled which stood before.
+    /// Notes that it is on record: every message from before the growth is settled.
     pub fn open(&mut self) {
         self.accepted.clear();
     }
 
-    /// Everything of a partition below `position` is settled.
+    /// Notes that everything of a partition below `position` is settled.
     pub fn settle(&mut self, partition: u32, position: u64) {
         let settled = &mut self.settled[partition as usize];
         *settled = position.max(*settled);
     }
 
-    /// Where a partition's reader must stop for now, if it must.
+    /// The position at which the reader of a partition must stop for now; `None` if there is no limit.
     pub fn limit(&self, partition: u32) -> Option<u64> {
         self.accepted.iter().filter_map(|accepted| self.limit_of(accepted, partition)).min()
     }
@@ -128,7 +130,7 @@ impl Growth {
         }
     }
 
-    /// Partitions that others wait for, each with the position it has to reach.
+    /// The partitions that others wait for, each with the position up to which it must be settled.
     pub fn awaited(&self) -> impl Iterator<Item = (u32, u64)> {
         (0..).zip(&self.settled).filter_map(|(partition, settled)| {
             let ends = self.accepted.iter().filter_map(|one| one.ends.get(partition as usize).copied());

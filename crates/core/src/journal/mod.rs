@@ -1,8 +1,9 @@
-//! A partition's journal: its records, their bytes, and what they mean.
+//! A partition's journal: the records that nodes append, their bytes, and the state that they add up to.
 //!
-//! [`Record`] is what is written and read. [`apply`] alone decides which records count, and makes a [`State`] of them;
-//! [`Entries`] are what of it is held or dead. [`Replay`] reads a journal that was cut, and writes the snapshots that let
-//! it be cut. [`Growth`] says what may be read of a topic that got more partitions.
+//! [`Record`] is what is written and read. [`apply`] alone decides which records count, and folds them into a
+//! [`State`]; the state's [`Entries`] are the messages that are held or dead. [`Replay`] reads a journal whose
+//! beginning may have been cut, and writes the snapshots that allow the cut. [`Growth`] says how far a topic that got
+//! more partitions may be read.
 
 mod apply;
 mod bytes;

@@ -1,15 +1,15 @@
-//! The records of a partition's journal, and their bytes.
+//! The records of a partition's journal as Rust types, and the numbers that stand for their kinds in bytes.
 //!
-//! In comes a [`Record`], out come its bytes, and back. A record is a format version, a kind, then fields as (tag,
-//! length, bytes) in ascending tags. Every kind and field of the protocol has its place from the start; which of them
-//! this version carries out is decided by [`apply`](super::apply()). A version, kind or field that is not known is an
-//! error that stops the partition: a newer version wrote it, and to skip it would be to disagree about what counts.
-//! Only fields from [`SKIPPABLE`](super::SKIPPABLE) on are skipped when they are not known.
+//! A record is a format version, a kind, then fields as (tag, length, bytes) in ascending order of tags; `bytes.rs` has
+//! the layout. Every kind and field of the protocol has its place from the start; [`apply`](super::apply()) decides
+//! which of them this version carries out. A version, kind or field that the reader does not know is an error that
+//! stops the partition: a newer version wrote it, and skipping it could make two readers disagree about what counts.
+//! Only unknown fields from tag [`SKIPPABLE`](super::SKIPPABLE) on are skipped.
 //!
-//! A journal has a format in use, a number that stands in its fences: owners write facts and snapshots in that format
+//! A journal has a format in use, a number that stands in its fences. Owners write facts and snapshots in that format
 //! and in no newer one, so that every node of a fleet of mixed versions can read them. [`CommandKind::Upgrade`] raises
-//! it. Claims, fences, identities and commands are how nodes of different versions learn of each other: they are
-//! always written in the first format.
+//! the format. Claims, fences, identities and commands are how nodes of different versions learn of each other, so they
+//! are always written in the first format.
 
 use siphasher::sip::SipHasher24;
 
@@ -21,176 +21,179 @@ use crate::ledger::Ranges;
 
 /// The newest format of journals that this version reads and writes.
 pub const FORMAT: u8 = 3;
-/// The format of journals whose fences name none: they were written before formats had numbers.
+/// The format of a journal whose fences name none: it was written before formats had numbers.
 pub const FORMAT_FIRST: u8 = 1;
-/// The format that a journal gets from the first fence that names one. It may stay below [`FORMAT`] for some releases:
-/// a new group's journal must be readable for the oldest version that runs beside this one.
+/// The format that the first fence of a new group's journal names. It may stay below [`FORMAT`] for some releases,
+/// because the oldest version that may run beside this one must be able to read the journal.
 pub const FORMAT_NEW: u8 = 3;
-/// The first format in which something can be held, dead letters can hold their key, and commands reach them.
+/// The first format in which messages can be held, dead letters can hold their key, and commands can name entries.
 pub const FORMAT_HOLD: u8 = 3;
 
 /// A record of `journal.p`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Record {
-    /// Names the journal; the first counts.
+    /// Names the journal; only the first identity counts.
     Identity {
-        /// Random.
+        /// The journal's id, random.
         journal: u128,
     },
-    /// Asks for the partition.
+    /// A process asks for the partition.
     Claim(Claim),
-    /// Starts an epoch: its position.
+    /// A claimant becomes the owner: the fence's position is the new epoch.
     Fence(Fence),
-    /// What was settled.
+    /// An owner says what was settled.
     Facts(Facts),
-    /// The whole state.
+    /// An owner writes down the whole state, so that the journal before it can be cut.
     Snapshot(Snapshot),
-    /// What a person or a job wants of a dead letter.
+    /// A person or a job asks for something, mostly for dead letters.
     Command(Command),
 }
 
-/// Asks for the partition. The newest claim is the one that may fence.
+/// A process asks for the partition. Only the process with the newest claim may fence.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Claim {
-    /// Random, one for each claim.
+    /// A random id, new for each claim.
     pub id: u128,
-    /// Random, one for each process: some brokers can prove that a process is dead.
+    /// The random id of the process: some brokers can prove that a process is dead.
     pub instance: u128,
-    /// Who it is, for people.
+    /// The node's name, for people.
     pub node: String,
-    /// The newest format that the claimant reads and writes; [`FORMAT_FIRST`] if it does not say.
+    /// The newest format that the claimant can read and write; [`FORMAT_FIRST`] if the claim does not say.
     pub format: u8,
 }
 
-/// Starts an epoch, if its claim is the newest, at that position, and was not fenced before, and it names the format in
-/// use.
+/// Starts an epoch if all of this holds: its claim is the newest, stands at the named position and was not fenced
+/// before, and the fence names the format in use.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fence {
-    /// The claim's id.
+    /// The id of the claim that this fence follows.
     pub claim: u128,
-    /// Where the claimant read its claim: a late repeat of the claim elsewhere does not revive this fence.
+    /// Where the claimant read its own claim. A late repeat of the claim lands elsewhere, and so cannot revive this
+    /// fence.
     pub claim_position: u64,
-    /// The journal that the claimant read.
+    /// The id of the journal that the claimant read.
     pub journal: u128,
-    /// The source that the claimant reads.
+    /// The source topic as the claimant finds it.
     pub source: Source,
-    /// The format in use; none in fences that were written before formats had numbers.
+    /// The format in use; `None` in fences that were written before formats had numbers.
     pub format: Option<u8>,
-    /// The order that the claimant keeps; none in fences that were written before it stood there.
+    /// The order that the claimant's pipeline keeps; `None` in fences of older versions, which did not write it.
     pub order: Option<Order>,
 }
 
-/// What the source partition belongs to; both stop a partition when they change (BRK-10).
+/// Identifies the source topic. A partition stops when either value changes (BRK-10), because positions or keys would
+/// mean something else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Source {
-    /// The topic's incarnation: one that was made again has another.
+    /// The topic's incarnation: a topic that was deleted and made again has another.
     pub incarnation: u128,
     /// How many partitions the topic has.
     pub partitions: u32,
 }
 
-/// What an owner puts on record.
+/// What an owner puts on record in one step.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Facts {
-    /// The writer's epoch.
+    /// The epoch of the owner that writes this.
     pub epoch: u64,
-    /// One more than the epoch's last record.
+    /// One more than the `seq` of the epoch's last counting record.
     pub seq: u64,
-    /// Where a new group starts.
+    /// The position at which a new group starts.
     pub start: Option<u64>,
-    /// Where an operator moved the group.
+    /// The position to which an operator moved the group.
     pub reset: Option<u64>,
-    /// Finished positions, and gaps that the reader passed.
+    /// Positions whose messages are finished, and gaps that the reader passed.
     pub done: Ranges,
-    /// Messages whose copies wait in `hold.p`.
+    /// Messages whose copies lie in `hold.p` and wait.
     pub held: Vec<Held>,
-    /// Copies that were moved within `hold.p`.
+    /// Bodies or reports that were moved within `hold.p`.
     pub moved: Vec<Moved>,
-    /// Messages that became dead letters.
+    /// Messages that became dead letters, or dead letters that failed again.
     pub dead: Vec<DeadEntry>,
     /// Done positions that are to be run again.
     pub again: Ranges,
-    /// Newest version by key hash.
+    /// The newest version of each key, by key hash.
     pub versions: Vec<(u64, u64)>,
-    /// Key hashes whose versions were forgotten.
+    /// Key hashes whose versions may be forgotten.
     pub forgotten: Vec<u64>,
     /// How far dead letters were published.
     pub published: Option<u64>,
     /// The position of `control` that the owner acted on.
     pub control: Option<u64>,
-    /// No position of `hold.p` below it is named, or will be by this owner.
+    /// No position of `hold.p` below this one is named, or will be named by this owner.
     pub low: Option<u64>,
-    /// The epoch ends: nothing runs, and all is on record.
+    /// The last record of an epoch: no handler runs any more, and all their results are on record.
     pub released: bool,
 }
 
-/// A message whose copy waits in `hold.p`.
+/// A message whose copy lies in `hold.p` and waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Held {
-    /// Its source position.
+    /// The message's source position.
     pub position: u64,
-    /// Its key's hash; `None` without a key.
+    /// The key hash of the message's lane; `None` if nothing orders the message.
     pub key_hash: Option<u64>,
-    /// Where its copy lies in `hold.p`.
+    /// Where the message's copy lies in `hold.p`.
     pub body: u64,
-    /// When it may run, ms since 1970.
+    /// When the message may run, ms since 1970.
     pub due_ms: Option<u64>,
-    /// Its successors need not wait for it.
+    /// Successors of the same key need not wait for the message.
     pub passes: bool,
-    /// The guards have decided about it already.
+    /// The guards have already decided about the message.
     pub judged: bool,
-    /// Its priority.
+    /// The message's priority.
     pub priority: u8,
-    /// Attempts so far.
+    /// Attempts at the message so far.
     pub tries: u32,
 }
 
-/// A copy that was moved within `hold.p`; counts only if `from` is still what the state names.
+/// A body or report that was moved within `hold.p`. Counts only if `from` is still what the state names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Moved {
     /// The message's source position.
     pub position: u64,
-    /// Where its copy lay.
+    /// Where the body or report lay.
     pub from: u64,
     /// Where it lies now.
     pub to: u64,
 }
 
-/// A message that became a dead letter.
+/// A message that became a dead letter, or a dead letter that failed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DeadEntry {
-    /// Its source position.
+    /// The message's source position.
     pub position: u64,
-    /// Its key's hash, by [`key_hash`]; `None` without a key.
+    /// The message's key hash, by [`key_hash`]; `None` if nothing orders the message.
     pub key_hash: Option<u64>,
-    /// What it does to its key.
+    /// What the dead letter does to its key.
     pub effect: DeadEffect,
-    /// Why it died.
+    /// Why the message died.
     pub reason: DeadReason,
-    /// Where its body lies in `hold.p`; stored and acknowledged before this is put on record.
+    /// Where the body lies in `hold.p`. The body is stored and acknowledged before this entry is written: a named body
+    /// must never be missing.
     pub body: u64,
     /// Where the report of its failure lies in `hold.p`.
     pub report: Option<u64>,
-    /// Attempts so far.
+    /// Attempts at the message so far.
     pub tries: u32,
-    /// When it is tried again by itself, ms since 1970.
+    /// When the dead letter is tried again by itself, ms since 1970.
     pub due_ms: Option<u64>,
-    /// When it expires, ms since 1970. Journals of older formats do not say.
+    /// When the dead letter expires, ms since 1970. Journals of older formats do not say.
     pub expires_ms: Option<u64>,
-    /// Its priority.
+    /// The message's priority.
     pub priority: u8,
-    /// The newest command that the attempt had read when it began, as a journal position.
+    /// The journal position of the newest command that the attempt had read when it began.
     pub command: Option<u64>,
 }
 
 /// What a dead letter does to its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DeadEffect {
-    /// Its successors run.
+    /// Successors run past the dead letter.
     Passed,
-    /// Its successors wait for it.
+    /// Successors wait for the dead letter.
     Holding,
-    /// Its successors wait for it until a person decides.
+    /// Successors wait for the dead letter until a person decides.
     Halting,
 }
 
@@ -252,7 +255,7 @@ pub(super) const REASONS: [(DeadReason, u8, &str); 14] = [
 ];
 
 impl DeadReason {
-    /// Its name, as people and the API see it.
+    /// The reason's name, as people and the API see it.
     pub fn name(self) -> &'static str {
         REASONS.iter().find(|row| row.0 == self).map_or("", |row| row.2)
     }
@@ -262,50 +265,52 @@ impl DeadReason {
     }
 }
 
-/// The whole state as of what its writer had read.
+/// The whole state as of the journal position up to which its writer had read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Snapshot {
-    /// The writer's epoch.
+    /// The epoch of the owner that writes this.
     pub epoch: u64,
-    /// One more than the epoch's last record.
+    /// One more than the `seq` of the epoch's last counting record.
     pub seq: u64,
-    /// The state is that of all records below this journal position, not of where the snapshot lands.
+    /// The state is that of all records below this journal position, which is not the position where the snapshot
+    /// lands.
     pub as_of: u64,
-    /// The state, or where it is.
+    /// The state itself, or where its chunks lie.
     pub body: SnapshotBody,
 }
 
-/// A snapshot's state, or where it is.
+/// A snapshot's state, or where its chunks lie.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum SnapshotBody {
-    /// In the record itself.
+    /// The state stands in the record itself.
     State(Box<State>),
-    /// In chunks, at these positions of `hold.p`.
+    /// The state stands in chunks at these positions of `hold.p`.
     Chunks(Vec<u64>),
 }
 
-/// What a person or a job wants of messages.
+/// What a person or a job asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Command {
-    /// Random; one seen before is ignored.
+    /// A random id; a second command with the same id is ignored.
     pub id: u128,
     /// What is asked for.
     pub kind: CommandKind,
-    /// Of which source positions.
+    /// The source positions of the messages concerned.
     pub positions: Ranges,
-    /// The journal position as of which they were shown; what changed since is left out.
+    /// The journal position as of which these messages were shown to the sender. A message that has changed since is
+    /// left out.
     pub as_of: Option<u64>,
-    /// Where an edited body lies in `hold.p`.
+    /// Where the edited body lies in `hold.p`.
     pub body: Option<u64>,
-    /// What is accepted, in the journal of partition 0.
+    /// The acceptance, for [`CommandKind::Accept`].
     pub accept: Option<Acceptance>,
-    /// How many partitions the topic has.
+    /// The number of partitions, for [`CommandKind::Widen`] and [`CommandKind::Open`].
     pub partitions: Option<u32>,
-    /// The format to be used from here on.
+    /// The format to use from here on, for [`CommandKind::Upgrade`].
     pub format: Option<u8>,
-    /// Who asks.
+    /// Who asks, for people.
     pub who: String,
-    /// When, ms since 1970.
+    /// When the command was sent, ms since 1970.
     pub when_ms: u64,
 }
 
@@ -319,17 +324,17 @@ pub enum CommandKind {
     Edit,
     Expire,
     Skip,
-    /// In flight when a process died, beside others.
+    /// The messages were in flight, beside others, when their process died.
     Suspect,
-    /// In flight when a process died, and alone.
+    /// The message was in flight, alone, when its process died.
     SuspectAlone,
-    /// The topic's new number of partitions is to be gone on with.
+    /// Goes on with the topic's new number of partitions.
     Accept,
-    /// The topic has more partitions: nobody goes by the old number any more.
+    /// Says that the topic has more partitions: from here on no owner may go by the old number.
     Widen,
-    /// All that stood before so many partitions were accepted is settled.
+    /// Says that every message from before the acceptance of so many partitions is settled.
     Open,
-    /// All nodes read a newer format: owners write it from here on.
+    /// Says that all nodes read a newer format: owners write that format from here on.
     Upgrade,
 }
 
@@ -348,21 +353,22 @@ pub(super) const COMMANDS: [(CommandKind, u8); 12] = [
     (CommandKind::Upgrade, 12),
 ];
 
-/// Why bytes are no record that this version knows.
+/// Why bytes are not a record that this version knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum RecordError {
-    /// Another format.
+    /// A format version that this reader does not know.
     #[error("format version {0}")]
     Version(u8),
-    /// Another kind.
+    /// A record kind that this version does not know.
     #[error("record kind {0}")]
     Kind(u8),
-    /// Anything else, a field that is not known included.
+    /// Malformed bytes, or a field that this version does not know.
     #[error(transparent)]
     Malformed(#[from] Malformed),
 }
 
-/// The hash of a key as records have it: stable, and nobody outside can make keys collide.
+/// The hash of a key as records carry it: the same on every node, and nobody outside can make keys collide, because the
+/// journal's random id is the secret.
 pub fn key_hash(journal: u128, key: &[u8]) -> u64 {
     SipHasher24::new_with_keys(journal as u64, (journal >> 64) as u64).hash(key)
 }

@@ -1,8 +1,8 @@
-//! What an owner puts on record: done, held, moved, dead.
+//! Carries out an owner's facts: start and reset, done, held, moved and dead.
 //!
-//! In come facts that count; out comes the state after them. What is held or dead stays settled whatever happens, until
-//! it is done or discarded; what was discarded never comes back; a retry that was asked for is answered only by an
-//! attempt that had seen the newest command.
+//! Facts that count come in; out comes the state after them. Invariants: a held or dead message stays settled until it
+//! is done or discarded; a discarded message never comes back; only an attempt that had seen the newest command answers
+//! a retry that was asked for.
 
 use super::apply::{Applied, NotCarriedOut};
 use super::change::{Cause, Tell, changed};
@@ -11,7 +11,7 @@ use super::record::{DeadEffect, DeadEntry, Facts, Held, Moved};
 use super::state::{State, entry_of};
 use crate::owner::Rules;
 
-/// Facts that are the next of the current epoch.
+/// Applies facts of the current epoch whose `seq` was already checked.
 pub(super) fn settle(
     rules: Rules,
     state: &mut State,
@@ -26,7 +26,8 @@ pub(super) fn settle(
         state.started = true;
         state.settled.reset(start);
         state.skip.remove(0..start);
-        // What is held or dead stays settled, also where everything else is to be run again.
+        // Held and dead messages stay settled even at and above a reset. Otherwise the source's copy would run again
+        // beside the copy in `hold.p`.
         for entry in state.entries.range(start..u64::MAX) {
             state.settled.settle(entry.position..entry.position.saturating_add(1));
         }
@@ -43,7 +44,8 @@ pub(super) fn settle(
     facts.moved.iter().for_each(|moved| move_body(rules, state, moved, tell));
     facts.dead.iter().for_each(|dead| bury(rules, state, position, dead, tell));
     if let Some(low) = facts.low {
-        // Nothing that the state names may be cut away, whatever the owner believed.
+        // Caps `low` at what the state names: a body that is still named must never be cut away, whatever the owner
+        // believed.
         let named = state.lowest_named().filter(|_| rules.low_is_capped());
         state.low = state.low.max(named.map_or(low, |named| named.min(low)));
     }
@@ -60,7 +62,7 @@ fn not_carried_out(state: &State, facts: &Facts) -> Option<&'static str> {
         (!facts.versions.is_empty() || !facts.forgotten.is_empty(), "versions of keys"),
         (facts.published.is_some(), "a published cursor"),
         (facts.control.is_some_and(|cursor| cursor > 0), "a control cursor"),
-        // Nodes that do not read the newer format would stop here, so that this one must too.
+        // Nodes that do not read the newer format stop here, so this node must stop too: all must agree on what counts.
         (!state.can_hold() && !facts.held.is_empty(), "a held message in a journal of an older format"),
         (!state.can_hold() && !facts.moved.is_empty(), "a moved copy in a journal of an older format"),
         (!state.can_hold() && holds, "a dead letter that holds its key in a journal of an older format"),
@@ -89,7 +91,8 @@ fn hold(rules: Rules, state: &mut State, position: u64, held: &Held, tell: Tell<
     changed(tell, Cause::Held, None, Some(entry));
 }
 
-/// Counts only if `from` is still what the state names: a newer body must not give way to an older one.
+/// Moves a body or report, but only if `from` is still what the state names: else the old body would replace an edited
+/// one.
 fn move_body(rules: Rules, state: &mut State, moved: &Moved, tell: Tell<'_>) {
     let Some(before) = state.entries.get(moved.position) else {
         return;
@@ -107,7 +110,8 @@ fn move_body(rules: Rules, state: &mut State, moved: &Moved, tell: Tell<'_>) {
 }
 
 fn bury(rules: Rules, state: &mut State, position: u64, dead: &DeadEntry, tell: Tell<'_>) {
-    // Below the format that holds, nothing is known of when it changed: so it is in that format's snapshots.
+    // Snapshots of formats before `FORMAT_HOLD` carry no position of the last change, so none is kept here: the state
+    // must be the same whether it was folded or read from a snapshot.
     let position = if state.can_hold() { position } else { dead.command.unwrap_or(0) };
     let effect = if dead.key_hash.is_none() { DeadEffect::Passed } else { dead.effect };
     let mut after = Entry {
@@ -117,7 +121,7 @@ fn bury(rules: Rules, state: &mut State, position: u64, dead: &DeadEntry, tell: 
     };
     let settled = state.settled.contains(dead.position);
     let Some(before) = state.entries.get(dead.position) else {
-        // Done or discarded meanwhile: that is final.
+        // The message was done or discarded meanwhile. That is final: the dead letter must not come back.
         if !settled || !rules.commands_by_state() {
             state.settled.settle(dead.position..dead.position.saturating_add(1));
             state.skip.remove(dead.position..dead.position.saturating_add(1));
@@ -126,7 +130,8 @@ fn bury(rules: Rules, state: &mut State, position: u64, dead: &DeadEntry, tell: 
         }
         return;
     };
-    // Its body is in hold already, and perhaps another one than the attempt had.
+    // The body is in `hold.p` already, and may be an edited one that the attempt did not have: keep the body that is
+    // named.
     (after.body, after.key_hash) = (before.body, before.key_hash);
     let cause = match before.fate {
         Fate::Held { .. } => Cause::Died,

@@ -1,13 +1,15 @@
-//! Reading a journal from wherever it starts, and writing the snapshots that let it be cut.
+//! Reads a journal from wherever it starts, and writes the snapshots that allow it to be cut.
 //!
-//! In come records as they are read; out comes the state, as [`apply`](super::apply()) makes it. A journal that was cut
-//! is read from a snapshot: its state, then everything from its `as of` on, and only if it then counts at its place. A
-//! sleeper's snapshot, landing late, so harms nobody.
+//! Records come in as they are read; out comes the state, as [`apply`](super::apply()) folds it. A journal whose
+//! beginning was cut is read from a snapshot: [`Replay`] takes the snapshot's state, applies every record from its `as
+//! of` position on, and uses the result only if the snapshot then counts at its own place. A snapshot from a process
+//! that slept and wrote late therefore does no harm.
 //!
-//! A state that is too large for a record lies in chunks in `hold.p`, which the record names; whoever meets such a record
-//! where the journal was cut asks for them.
+//! A state that is too large for one record lies in chunks in `hold.p`, and the snapshot record names them. A reader
+//! that needs such a snapshot asks for the chunks ([`Replay::wanted`]).
 //!
-//! Kept: the state is the same as if folded from the beginning (R), or there is none.
+//! Invariant: the state is the same as if all records were folded from the beginning (invariant R), or there is no
+//! state.
 
 use bytes::Bytes;
 
@@ -18,50 +20,50 @@ use super::record::{Record, Snapshot, SnapshotBody};
 use super::state::State;
 use crate::owner::Rules;
 
-/// Follows a journal: its state up to a position.
+/// Follows a journal and keeps its state up to the last record read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Replay {
     next: u64,
     state: Option<State>,
-    /// Where the unbroken run of records began that `next` ends.
+    /// Where the unbroken run of records began that ends just before `next`.
     begin: u64,
-    /// What was read since `begin` while there is no state: a snapshot may need it.
+    /// The records read since `begin` while there is no state: a later snapshot may have an `as of` among them.
     backlog: Vec<(u64, Record)>,
     grown_bytes: u64,
     snapshot_bytes: u64,
-    /// As of where the last snapshot was made here, and how much the journal had grown by then.
+    /// The snapshot that was made here last: its `as of`, and how much the journal had grown by then.
     made: Option<(u64, u64)>,
     wanted: Option<Wanted>,
 }
 
-/// Chunks of a snapshot that would give a state.
+/// The chunks of a snapshot without which there is no state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Wanted {
-    /// Where the snapshot stands in the journal.
+    /// Where the snapshot record stands in the journal.
     pub position: u64,
-    /// Where its chunks lie in `hold.p`.
+    /// Where the snapshot's chunks lie in `hold.p`.
     pub chunks: Vec<u64>,
     as_of: u64,
 }
 
-/// What an owner puts into a snapshot.
+/// What an owner is to write as its next snapshot.
 #[derive(Debug)]
 pub(crate) enum Made {
     Record(Box<Record>),
-    /// It does not fit into a record.
+    /// The state does not fit into one record, and goes into `hold.p` in chunks.
     Chunks(Box<Chunks>),
-    /// It does not fit, and the format in use has no chunks.
+    /// The state does not fit into one record, and the format in use has no chunks.
     TooLarge,
 }
 
-/// What reading a record gave.
+/// What happened to a record that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Replayed {
-    /// The state decided about it.
+    /// The record was applied to the state, with this result.
     Applied(Applied),
-    /// It was read before.
+    /// The record was read before, and nothing changed.
     Before,
-    /// There is no state yet: the journal was cut, and no snapshot that counts was read so far.
+    /// There is no state yet: the journal's beginning was cut, and no snapshot that counts was read so far.
     Unplaced,
 }
 
@@ -81,28 +83,28 @@ impl Default for Replay {
 }
 
 impl Replay {
-    /// The next position to read.
+    /// The next journal position to read.
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// The state of everything read, unless the journal was cut and no snapshot in what was read counts.
+    /// The state of every record read; `None` if the journal's beginning was cut and no snapshot read so far counts.
     pub fn state(&self) -> Option<&State> {
         self.state.as_ref()
     }
 
-    /// The chunks without which there is no state, if a snapshot that names them was read. To be asked after every
-    /// record: answer with [`Replay::provide`], before the next.
+    /// The chunks that the reader needs to get a state, if a snapshot that names chunks was read. Ask after every
+    /// record, and answer with [`Replay::provide`] before the next record.
     pub fn wanted(&self) -> Option<&Wanted> {
         self.wanted.as_ref()
     }
 
-    /// Takes in the record at `position`, of `bytes` bytes.
+    /// Takes in the record at `position`, which is `bytes` bytes long.
     pub fn read(&mut self, position: u64, record: &Record, bytes: usize) -> Replayed {
         self.read_under(Rules::ALL, position, record, bytes, &mut |_| {})
     }
 
-    /// [`Replay::read`], telling what changed of what is held or dead.
+    /// [`Replay::read`], also calling `tell` with each change to held messages and dead letters.
     pub fn read_telling(
         &mut self,
         position: u64,
@@ -131,7 +133,8 @@ impl Replay {
             return Replayed::Before;
         }
         if position > self.next {
-            // The journal was cut beyond what was read here: what is missing may have decided anything.
+            // The journal was cut beyond what was read here. The missing records may have decided anything, so the
+            // state is void.
             self.state = None;
             self.backlog.clear();
             self.begin = position;
@@ -159,7 +162,8 @@ impl Replay {
         Replayed::Applied(applied)
     }
 
-    /// The chunks that were wanted for the snapshot at `position`, or that they are gone. The state they give, if they do.
+    /// Takes the chunks that were wanted for the snapshot at `position`; `None` says that they are gone. Counted if
+    /// they give a state.
     pub fn provide(&mut self, position: u64, chunks: Option<&[Bytes]>) -> Replayed {
         self.provide_under(Rules::ALL, position, chunks)
     }
@@ -173,7 +177,8 @@ impl Replay {
         let Some(wanted) = self.wanted.take_if(|wanted| wanted.position == position) else {
             return Replayed::Unplaced;
         };
-        // Chunks that are gone, or that somebody else's bytes stand in place of, are as none: another snapshot may count.
+        // Chunks that are gone or carry other bytes than this snapshot's are treated as missing: another snapshot may
+        // still count.
         let Some(mut state) = chunks.and_then(|chunks| Chunks::read(wanted.as_of, chunks).ok()) else {
             return Replayed::Unplaced;
         };
@@ -191,12 +196,12 @@ impl Replay {
         Replayed::Applied(Applied::Counted)
     }
 
-    /// The state at a snapshot, if `record` is one that counts at its place.
+    /// Rebuilds the state from `record`, if it is a snapshot that counts at its place.
     fn rebuild(&mut self, rules: Rules, position: u64, record: &Record) -> Option<Applied> {
         let Record::Snapshot(Snapshot { as_of, body, .. }) = record else {
             return None;
         };
-        // What was not read of the journal may have decided anything.
+        // Records between `as of` and the first one read are missing here, and may have decided anything.
         if rules.not_below_start() && *as_of < self.begin || *as_of > position {
             return None;
         }
@@ -222,32 +227,35 @@ impl Replay {
         (applied == Applied::Counted).then_some(applied)
     }
 
-    /// Applies the owner's own record without reading it: what the rule of reading back forbids.
+    /// Applies the owner's own record without having read it back: the flaw that the rule `read_back` forbids.
     pub(crate) fn trust(&mut self, rules: Rules, record: &Record) {
         if let Some(state) = &mut self.state {
             apply_under(rules, state, self.next, record, &mut |_| {});
         }
     }
 
-    /// True if a snapshot is worth its size: the journal grew by more than `after_bytes`, and than the state takes.
+    /// True if a snapshot is worth writing: the journal grew by more than `after_bytes`, than the last snapshot and
+    /// than the state.
     pub(crate) fn snapshot_due(&self, after_bytes: u64) -> bool {
         let state = self.state.as_ref().map_or(0, |state| state.entries.encoded_bytes() as u64);
         self.grown_bytes > after_bytes.max(self.snapshot_bytes).max(state)
     }
 
-    /// Its pieces are not to be had: the next one is tried when the journal has grown by as much again.
+    /// The chunks of the snapshot could not be stored. The next one is tried once the journal has grown by as much
+    /// again.
     pub(crate) fn snapshot_given_up(&mut self) {
         (self.made, self.grown_bytes) = (None, 0);
     }
 
-    /// True if anything was read since the last snapshot.
+    /// True if records were read since the last snapshot.
     pub(crate) fn grown(&self) -> bool {
         self.grown_bytes > 0
     }
 
-    /// The snapshot of all that was read, for its writer's `epoch` and `seq`; in chunks of at most `chunk_bytes` if it
-    /// would take more than `bytes_max`. In a format without chunks the journal is then not cut, which costs room and the
-    /// time to read it, and loses nothing; the next one is tried when the journal has grown by as much again.
+    /// The snapshot of everything read, for its writer's `epoch` and `seq`. If it would take more than `bytes_max`, it
+    /// comes in chunks of at most `chunk_bytes`. In a format without chunks no snapshot is made and the journal is not
+    /// cut, which costs room and reading time but loses nothing; the next one is tried once the journal has grown by as
+    /// much again.
     pub(crate) fn snapshot(
         &mut self,
         epoch: u64,
@@ -257,7 +265,7 @@ impl Replay {
     ) -> Option<Made> {
         let state = self.state.as_ref()?;
         self.made = Some((self.next, self.grown_bytes));
-        // Not to be encoded to learn that it is too large.
+        // A state that is clearly too large is not encoded only to learn that it is.
         let bytes = match state.entries.encoded_bytes() {
             entries if entries > bytes_max => entries,
             _ => {

@@ -1,4 +1,4 @@
-//! What a partition's journal says, and its bytes in a snapshot.
+//! [`State`]: everything that a partition's journal says up to some position, and its bytes in a snapshot.
 
 use std::collections::VecDeque;
 
@@ -15,99 +15,101 @@ use super::record::{DeadEntry, FORMAT_FIRST, FORMAT_HOLD, Source};
 use crate::lanes::Order;
 use crate::ledger::{Ranges, Settled};
 
-/// So many ids of commands are remembered: the newest (a snapshot must stay small).
+/// How many command ids the state remembers, the newest: more would make every snapshot larger.
 pub const COMMANDS_MAX: usize = 4_096;
 
-/// What a reader gets by applying the records of a journal in order.
+/// The state that a reader gets by applying a journal's records in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct State {
-    /// The journal's id, once its first identity was read.
+    /// The journal's id, once its first identity record was read.
     pub journal: Option<u128>,
     /// The newest claim.
     pub claim: Option<NewestClaim>,
-    /// The epoch that runs, or ran last.
+    /// The current epoch, or the last one if it was released.
     pub epoch: Option<Epoch>,
-    /// What the last counting fence says of the source.
+    /// The source topic as the last counting fence found it.
     pub source: Option<Source>,
-    /// True once it is on record where the group starts.
+    /// True once it is on record at which position the group starts.
     pub started: bool,
     /// Which source positions are settled: done, held or dead.
     pub settled: Settled,
-    /// What is held or dead.
+    /// The messages that are held or dead.
     pub entries: Entries,
-    /// Positions that are to be buried at their turn, as an operator asked: held, or not settled.
+    /// Positions that an operator asked to skip: each is buried when its turn comes. They are held or not settled.
     pub skip: Ranges,
-    /// `hold.p` may be cut below this position.
+    /// `hold.p` may be cut below this position: nothing below is named.
     pub low: u64,
     /// Where the chunks of the newest snapshot lie in `hold.p`.
     pub chunks: Vec<u64>,
-    /// The ids of the newest commands, oldest first: a repeat of one is ignored.
+    /// The ids of the newest commands, oldest first: a command with one of these ids is a repeat, and ignored.
     pub commands: VecDeque<u128>,
-    /// In the journal of partition 0: new numbers of partitions that were accepted.
+    /// The numbers of partitions that operators accepted; decided in the journal of partition 0.
     pub accepted: Vec<Acceptance>,
-    /// In the journal of partition 0: all that stood before so many partitions were accepted is settled.
+    /// Every message from before the acceptance of this many partitions is settled; decided in the journal of partition
+    /// 0.
     pub opened: u32,
-    /// The topic has at least so many partitions: who goes by fewer does not own this one.
+    /// The topic has at least this many partitions: a process that goes by fewer must not own this one.
     pub widened: u32,
-    /// The format in use; none until a fence names one.
+    /// The format in use; `None` until a fence names one.
     pub format: Option<u8>,
-    /// The order that the last counting fence says; none if it says nothing. It is the order that whatever is held was
-    /// held under.
+    /// The order that the last counting fence names, under which all that is held was held; `None` if that fence names
+    /// none.
     pub order: Option<Order>,
 }
 
 /// The newest claim on record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NewestClaim {
-    /// Its id.
+    /// The claim's id.
     pub id: u128,
-    /// Where it was first read since another was the newest.
+    /// Where the claim became the newest; a repeat of it while it is the newest does not change this.
     pub position: u64,
-    /// The process that made it.
+    /// The random id of the process that made the claim.
     pub instance: u128,
-    /// Who that is, for people.
+    /// The name of that process's node, for people.
     pub node: String,
-    /// True once a fence of it counted; no second one does.
+    /// True once a fence of this claim counted; no second fence of it will.
     pub fenced: bool,
     /// The newest format that the claimant reads and writes.
     pub format: u8,
 }
 
-/// An epoch: from its fence to the next.
+/// An epoch: the time of one owner, from its counting fence to the next.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Epoch {
-    /// The position of its fence: what everything that its owner sends elsewhere carries.
+    /// The position of the fence. Everything that the owner sends elsewhere carries it.
     pub position: u64,
-    /// The process that owns it.
+    /// The random id of the process that owns the partition.
     pub instance: u128,
-    /// Who that is, for people.
+    /// The name of that process's node, for people.
     pub node: String,
-    /// The last record of it that counted; 0 before the first.
+    /// The `seq` of the epoch's last record that counted; 0 before the first.
     pub seq: u64,
-    /// Its owner is through: nothing of it counts any more.
+    /// The owner is through: no further record of this epoch counts.
     pub released: bool,
-    /// The newest format that its owner reads and writes.
+    /// The newest format that the owner can read and write.
     pub format: u8,
 }
 
-/// Who does not read a format.
+/// A node that cannot read a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TooOld<'a> {
-    /// The node.
+    /// The node's name.
     pub node: &'a str,
-    /// The newest format that it reads.
+    /// The newest format that the node reads.
     pub reads: u8,
-    /// It owns the partition; otherwise it has claimed it, later than all others.
+    /// True if the node owns the partition; false if it made the newest claim.
     pub owns: bool,
 }
 
 impl State {
-    /// The format in use.
+    /// The format in use; the first format until a fence names one.
     pub fn format(&self) -> u8 {
         self.format.unwrap_or(FORMAT_FIRST)
     }
 
-    /// The owner or the newest claimant, if it does not read `format`; then an upgrade to it does not count.
+    /// The owner or the newest claimant, if one of them cannot read `format`; an upgrade to `format` then does not
+    /// count.
     pub fn too_old_for(&self, format: u8) -> Option<TooOld<'_>> {
         let epoch = self.epoch.as_ref().filter(|epoch| !epoch.released && epoch.format < format);
         let owner = epoch.map(|epoch| TooOld { node: &epoch.node, reads: epoch.format, owns: true });
@@ -115,29 +117,29 @@ impl State {
         owner.or(newest.map(|newest| TooOld { node: &newest.node, reads: newest.format, owns: false }))
     }
 
-    /// True if what is held, dead and holding, or asked of dead letters can be put on record: all that owned or claimed
-    /// the partition when the format was raised read that.
+    /// True if the format in use can express held messages, dead letters that hold, and commands on them. Every process
+    /// that owned or had claimed the partition when the format was raised can then read such records.
     pub fn can_hold(&self) -> bool {
         self.format() >= FORMAT_HOLD
     }
 
-    /// The lowest position that is not settled, or that is held, or dead and holding. A topic's new number of partitions
-    /// waits for these too (BRK-10).
+    /// The lowest position that is not settled, or that is held, or dead and holding. A topic's added partitions wait
+    /// for all of these (BRK-10).
     pub fn open_low(&self) -> u64 {
         self.entries.lowest_open().map_or(self.settled.low(), |open| open.min(self.settled.low()))
     }
 
-    /// The lowest position of `hold.p` that is named, chunks of the newest snapshot included.
+    /// The lowest position of `hold.p` that the state names, the chunks of the newest snapshot included.
     pub fn lowest_named(&self) -> Option<u64> {
         self.entries.lowest_named().into_iter().chain(self.chunks.iter().copied()).min()
     }
 
-    /// Appends the state as a snapshot has it in which it stands whole.
+    /// Appends the whole state, as a snapshot in one record carries it.
     pub(super) fn encode(&self, format: u8, out: &mut Vec<u8>) {
         self.encode_with(format, true, out);
     }
 
-    /// The same, but for what is held or dead: that stands in chunks of its own.
+    /// Appends the state without its entries, as the first chunk of a snapshot carries it.
     pub(super) fn encode_head(&self, format: u8, out: &mut Vec<u8>) {
         self.encode_with(format, false, out);
     }
@@ -199,7 +201,7 @@ impl State {
         fields.list(20, &self.chunks, |out, chunk| put_varint(out, *chunk));
     }
 
-    /// Reads what [`State::encode`] wrote.
+    /// Reads what `encode` or `encode_head` wrote.
     pub(super) fn decode(bytes: &[u8]) -> Result<State, Malformed> {
         let mut fields = FieldReader::new(bytes)?;
         let mut state = State {
@@ -246,7 +248,7 @@ impl State {
     }
 }
 
-/// What a record says of a dead letter, as the state has it.
+/// The entry that a record's dead letter becomes in the state.
 pub(super) fn entry_of(dead: &DeadEntry, changed: u64) -> Entry {
     Entry {
         position: dead.position,
@@ -262,7 +264,7 @@ pub(super) fn entry_of(dead: &DeadEntry, changed: u64) -> Entry {
     }
 }
 
-/// The same the other way round, for snapshots of formats in which nothing is held or asked for.
+/// The reverse of `entry_of`, for snapshots of the formats in which nothing is held and no retry is asked for.
 fn dead_of(entry: Entry) -> Option<DeadEntry> {
     let Fate::Dead { effect, reason, .. } = entry.fate else {
         return None;

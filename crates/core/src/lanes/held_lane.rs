@@ -1,33 +1,36 @@
-//! A key of which something lies in hold, as its shard sees it (DLQ-5).
+//! One key's lane while messages of the key lie in hold (DLQ-5): what the shard knows, and what may run next.
 //!
-//! The owner knows all that is held; a shard's lane sees the first few entries of its key, and the position from which
-//! there are more. What the lane knows first is its own: which of them ran here, what is being copied, what failed and
-//! is not on record. In come views from the owner, and what happens here; out comes the lane's head, by
-//! [`walk`](super::walk()), and whether a message that arrives is copied or may wait in memory.
+//! The owner knows every held and dead message; the lane sees only the first few entries of its key, and from which
+//! position on there are more. Some things the lane knows before the owner: which entry ran here, which message is
+//! being copied, which one failed and is not on record yet. Views from the owner and events of the shard come in; out
+//! come the lane's next turn, decided by [`walk`](super::walk()), and whether an arriving message is copied to hold or
+//! may wait in memory.
 //!
-//! Kept: a view that is older than what happened here starts nothing twice and lets nothing overtake; what was copied
-//! or died stops the lane until the owner has said, together with the view that shows it, that it counts.
+//! Invariants: a view that is older than what happened here never starts a message twice and never lets one overtake
+//! another; a message that was copied or died here stops the lane until the owner says that its record counts, and
+//! shows a view that contains it.
 
 use super::hold::{Place, Turn, walk_under};
 use crate::journal::{Entries, Entry};
 use crate::owner::Rules;
 
-/// The first entries of a key, as an owner shows them to its lane.
+/// The first entries of a key, as the owner shows them to the key's lane.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct HoldView {
-    /// Those that the lane has to go through, by position.
+    /// The entries that the lane goes through one after another, by position.
     pub heads: Vec<Entry>,
-    /// The position of the next one, if there are more.
+    /// The position of the first entry of that kind that is not shown; `None` if all are shown.
     pub beyond: Option<u64>,
-    /// Those that nobody waits for and that are to run, by position.
+    /// The entries that are to run and that no successor waits for, by position.
     pub asides: Vec<Entry>,
-    /// There are more of these. Nobody waits for them, so that others may run first.
+    /// True if there are more asides than shown. No successor waits for them, so running others first reorders nothing.
     pub more_asides: bool,
 }
 
 impl HoldView {
-    /// What a lane is shown of its key: at most `most` entries of either kind, the lowest. `due` are those of the key that
-    /// nobody waits for and whose time has come; `done` says which the lane has gone through already.
+    /// What the owner shows a lane of its key: the lowest entries, at most `most` of either kind. `due` are the
+    /// positions of the key's entries that no successor waits for and whose time has come; `done` is true for entries
+    /// that the lane has already gone through.
     pub fn of(
         entries: &Entries,
         key_hash: Option<u64>,
@@ -47,48 +50,49 @@ impl HoldView {
         HoldView { heads, beyond, asides, more_asides }
     }
 
-    /// Nothing of the key is to be gone through or run.
+    /// True if the key has no entry to go through or to run.
     pub fn is_empty(&self) -> bool {
         self.heads.is_empty() && self.asides.is_empty() && self.beyond.is_none()
     }
 }
 
-/// What is to be done with a message that was just read.
+/// What the shard must do with a message that it just read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Arrival {
-    /// It waits in memory, in the order of its position.
+    /// The message waits in memory, in the order of its position.
     Wait,
-    /// It is to be copied to hold: say [`HeldLane::copies`].
+    /// The message must be copied to hold; the shard then calls [`HeldLane::copies`].
     Copy,
 }
 
-/// How a lane stands to what is held of it.
+/// Whether a lane works from memory or from hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HoldState {
-    /// Nothing of it is in hold, and nothing is being copied.
+    /// Nothing of the key is in hold, and nothing is being copied.
     Live,
-    /// Its head stops, or it is too long: what arrives is copied.
+    /// The lane's head stops, or the lane is too long: arriving messages are copied to hold.
     Held,
-    /// What is left in hold comes first; what arrives waits in memory.
+    /// The entries left in hold run first; arriving messages wait in memory.
     Draining,
 }
 
-/// See the head of `held_lane.rs`.
+/// One key's view of hold; see the head of this file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct HeldLane {
     view: HoldView,
-    /// Being copied, or copied and not on record; true if the message is passed.
+    /// Messages that are being copied, or whose copy is not on record yet; true for a message that its successors pass.
     copies: Vec<(u64, bool)>,
-    /// Failed for good, or buried where they stood, and not on record as dead.
+    /// Messages that failed for good or are being buried in place, and are not on record as dead yet.
     dying: Vec<u64>,
-    /// Entries that were done here, and are not on record as done.
+    /// Entries whose messages were handled here, and are not on record as done yet.
     done: Vec<u64>,
     running: Option<u64>,
     full: bool,
 }
 
 impl HeldLane {
-    /// The owner shows what its key has in hold, after a record in which what is `counted` stands: done, held or dead.
+    /// The owner shows the lane a new view. `counted` is true for positions that are on record as done, held or dead by
+    /// now; the lane stops waiting for those.
     pub fn told(&mut self, view: HoldView, counted: impl Fn(u64) -> bool) {
         self.view = view;
         self.copies.retain(|(position, _)| !counted(*position));
@@ -96,12 +100,12 @@ impl HeldLane {
         self.done.retain(|position| !counted(*position));
     }
 
-    /// What its owner showed it last.
+    /// The view that the owner showed last.
     pub fn view(&self) -> &HoldView {
         &self.view
     }
 
-    /// A message that arrives: `room` says whether its lane takes one more into memory.
+    /// Decides about an arriving message. `room` says whether the lane's memory takes one more.
     pub fn arrives(&mut self, room: bool, now_ms: u64) -> Arrival {
         self.full |= !room;
         match self.state(now_ms) {
@@ -110,33 +114,33 @@ impl HeldLane {
         }
     }
 
-    /// What waits in memory has gone down to half of what it may be.
+    /// The messages in memory are down to half of the lane's capacity: arriving messages may wait in memory again.
     pub fn half_empty(&mut self) {
         self.full = false;
     }
 
-    /// A message is on its way to hold; it is not in memory any more. `passed`: its successors do not wait for it.
+    /// A message left memory and is on its way to hold. `passed` is true if its successors do not wait for it.
     pub fn copies(&mut self, position: u64, passed: bool) {
         self.copies.push((position, passed));
     }
 
-    /// Its copy was given up: the message is in memory again.
+    /// The copy of a message was given up: the message is back in memory.
     pub fn copy_given_up(&mut self, position: u64) {
         self.copies.retain(|(copy, _)| *copy != position);
     }
 
-    /// An attempt begins.
+    /// An attempt at the message at `position` begins.
     pub fn begins(&mut self, position: u64) {
         assert!(self.running.is_none(), "of a key one message runs at a time");
         self.running = Some(position);
     }
 
-    /// The attempt is over, and its message is to be tried again later: it is as if it had not begun.
+    /// The attempt ended and its message will be tried again later, as if the attempt had not begun.
     pub fn ends(&mut self) {
         self.running = None;
     }
 
-    /// The attempt is over, and its message is done.
+    /// The attempt ended and its message is done.
     pub fn is_done(&mut self, position: u64) {
         self.running.take_if(|running| *running == position);
         if self.entry(position).is_some() {
@@ -144,20 +148,20 @@ impl HeldLane {
         }
     }
 
-    /// A message is to be buried: its attempt failed for good, or it is buried where it stands.
+    /// The message is to become a dead letter: its attempt failed for good, or it is buried without an attempt.
     pub fn dies(&mut self, position: u64) {
         self.running.take_if(|running| *running == position);
         self.dying.push(position);
     }
 
-    /// The entry that is shown at a position, if its attempt is to have its body from there.
+    /// The shown entry at `position`; an attempt at such a message takes its body from `hold.p`.
     pub fn entry(&self, position: u64) -> Option<&Entry> {
         let shown = self.view.heads.iter().chain(&self.view.asides);
         shown.into_iter().find(|entry| entry.position == position)
     }
 
-    /// What it does next. `memory` is the lowest position of its key that was read and waits in memory, `read_to` the
-    /// position behind the last that was read from the source since the take-over.
+    /// What the lane does next. `memory` is the lowest position of the key that waits in memory; `read_to` is the
+    /// position behind the last one read from the source since the take-over.
     pub fn next(&self, memory: Option<u64>, read_to: u64, now_ms: u64) -> Turn {
         self.next_under(Rules::ALL, memory, read_to, now_ms)
     }
@@ -170,13 +174,14 @@ impl HeldLane {
 
     fn next_under(&self, rules: Rules, memory: Option<u64>, read_to: u64, now_ms: u64) -> Turn {
         match self.running {
-            // Also if it was passed, and stands anywhere among the others.
+            // A running message stops the lane even if it is one that successors pass: of a key only one message runs
+            // at a time.
             Some(position) => Turn::Stop(position, Place::Running),
             None => walk_under(rules, self.places(memory, read_to), now_ms),
         }
     }
 
-    /// How it stands to what is held of it.
+    /// Whether the lane works from memory or from hold now.
     pub fn state(&self, now_ms: u64) -> HoldState {
         let quiet = self.copies.is_empty() && self.dying.is_empty() && self.done.is_empty();
         if quiet
@@ -194,7 +199,7 @@ impl HeldLane {
         if stops || self.full { HoldState::Held } else { HoldState::Draining }
     }
 
-    /// True if it is to be shown more, since it has gone through half of what it was shown.
+    /// True if the lane should be shown more: more exist, and it has gone through half of what it was shown.
     pub fn wants_more(&self) -> bool {
         let (heads, asides) = (&self.view.heads, &self.view.asides);
         let half_through = |entries: &[Entry]| {
@@ -204,7 +209,7 @@ impl HeldLane {
         (self.view.beyond.is_some() && half_through(heads)) || (self.view.more_asides && half_through(asides))
     }
 
-    /// Its positions as far as they are known here, ascending, each with what it is.
+    /// The key's positions as far as the lane knows them, ascending, each with what it is to the walk.
     fn places(&self, memory: Option<u64>, read_to: u64) -> impl Iterator<Item = (u64, Place)> + '_ {
         let mut from = Some(0);
         std::iter::from_fn(move || {
@@ -214,7 +219,8 @@ impl HeldLane {
         })
     }
 
-    /// The lowest position from `from` on; of what is said of it here, what happened here goes first.
+    /// The lowest known position from `from` on. If the lane and the view both know the position, the lane's knowledge
+    /// wins: the view may be older.
     fn first_from(&self, from: u64, memory: Option<u64>, read_to: u64) -> Option<(u64, u8, Place)> {
         let dying = self.dying.iter().map(|position| (*position, 0, Place::Dying));
         let copies = self.copies.iter().map(|(position, passed)| {

@@ -1,40 +1,45 @@
-//! Which message of a key is its head (docs/protocol.md, "Which message of a key may run").
+//! Finds the head of a key: the one message of it that may run next (docs/protocol.md, "Which message of a key may
+//! run").
 //!
-//! A key's order is its source positions, wherever the body lies. [`walk`] goes up the positions of one key and finds
-//! the one that may run: the one function for it, used by shards, the simulation and the explorer. In come positions in
-//! ascending order, each with what it is; out comes a [`Turn`].
+//! A key's order is the order of its source positions, wherever the bodies lie. [`walk`] goes up the positions of one
+//! key until it finds the one that may run or the one that all later ones must wait for. Shards, the simulation and the
+//! explorer all use this one function. Positions come in ascending, each with what it is ([`Place`]); out comes a
+//! [`Turn`].
 
 use crate::owner::Rules;
 
-/// What a position of a key is to whoever looks for the key's head.
+/// What a position of a key means to the walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// On record as done, skipped or discarded; done here; dead and passed.
+    /// Finished or no longer in the way: on record as done, skipped or discarded, done here, or dead and passed. The
+    /// walk goes on.
     Past,
-    /// It runs here.
+    /// Its message is running here. The walk stops.
     Running,
-    /// It failed here, and its dead letter does not count yet: after a take-over it would run again, behind its
-    /// successor.
+    /// Its message failed here and its dead letter does not count yet. The walk stops: after a take-over the message
+    /// would run again, behind a successor that had already run.
     Dying,
-    /// It is being copied to hold, or was copied and no record that counts names the copy: the same would happen.
+    /// Its message is being copied to hold, or no counting record names the copy yet. The walk stops, for the same
+    /// reason.
     Copying,
-    /// The same, of a message that its successors do not wait for: one that is scheduled.
+    /// Its message is being copied, but is scheduled, so that its successors do not wait for it. The walk goes on.
     CopyingPassed,
-    /// Dead and holding; no replay is asked for or due.
+    /// A dead letter that holds its key, with no retry asked for or due. The walk stops.
     Stopped,
-    /// It lies in hold, and what it is was not shown here yet.
+    /// A message that lies in hold and whose entry the lane was not shown yet. The walk stops.
     InHold,
-    /// It was not read from the source since the take-over: a message of the key may lie there.
+    /// Not read from the source since the take-over, so a message of the key may lie there. The walk stops.
     Unread,
-    /// It runs, from this time on: held, dead and holding with a replay that is asked for or due, or read and unsettled.
+    /// A message to run from this time on: held, or dead and holding with a retry asked for or due, or read and
+    /// unsettled. Until then the walk stops.
     Turn {
-        /// From then on; 0 if it waits for no time.
+        /// The time; 0 if the message waits for none.
         at_ms: u64,
     },
-    /// Nobody waits for it, and it runs from this time on, one at a time with the others: dead and passed, with a replay
-    /// that is asked for or due, or scheduled.
+    /// A message that no successor waits for, to run from this time on, but only while no other of the key runs:
+    /// scheduled, or dead and passed with a retry asked for or due. Until then the walk goes on.
     Aside {
-        /// From then on; 0 if it waits for no time.
+        /// The time; 0 if the message waits for none.
         at_ms: u64,
     },
 }
@@ -42,23 +47,23 @@ pub enum Place {
 /// What a key may do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Turn {
-    /// Run this position.
+    /// Run the message at this position.
     Run(u64),
-    /// Wait until then: that is when the position at which the walk stopped, or one that was passed, may run.
+    /// Wait until this time: then the position at which the walk stopped, or one that it passed, may run.
     Until(u64),
-    /// Wait until the position at which the walk stopped is something else.
+    /// Wait until the position at which the walk stopped has become something else.
     Stop(u64, Place),
-    /// There is nothing to run.
+    /// The key has nothing to run.
     Nothing,
 }
 
-/// Walks up the positions of one key, which ascend, to the first that may run now or that all behind it waits for.
+/// Walks up the positions of one key, which must ascend, to the first that may run now or that all later ones wait for.
 pub fn walk(places: impl IntoIterator<Item = (u64, Place)>, now_ms: u64) -> Turn {
     walk_under(Rules::ALL, places, now_ms)
 }
 
 pub(crate) fn walk_under(rules: Rules, places: impl IntoIterator<Item = (u64, Place)>, now_ms: u64) -> Turn {
-    // When one that was passed is due.
+    // The earliest time at which a position that the walk passed is due.
     let mut until_ms = u64::MAX;
     for (position, place) in places {
         let stops = match place {

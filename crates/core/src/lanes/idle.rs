@@ -1,11 +1,11 @@
-//! How lanes come and go (ORD-5).
+//! Makes lanes and removes idle ones (ORD-5).
 //!
-//! The idle are kept in a heap by the time since which they have rested. A lane has at most one entry there, which may
-//! be older than the truth: it is corrected when it comes up, so that the thousands of times in between at which a lane
-//! goes to work and rests again cost nothing. An idle lane always has an entry.
+//! Idle lanes stand in a heap, sorted by when they became idle. Each lane has at most one entry there, and an idle lane
+//! always has one. An entry may show too early a time; it is corrected only when it comes to the top, so a lane that
+//! goes to work and rests again thousands of times in between does not touch the heap.
 //!
-//! A lane goes only while it is idle and empty, within one call, so a message that arrives at that moment finds either
-//! the lane or none, and nothing can be queued in a lane that is gone.
+//! A lane is removed only while it is idle and its queue is empty, within one call. A message that arrives then finds
+//! either the lane or no lane, and no message can be queued in a lane that is gone.
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -13,7 +13,7 @@ use std::collections::binary_heap::PeekMut;
 use super::Engine;
 use super::lane::{LANES_CAP, Lane, LaneId, LaneKey, LaneState};
 
-/// Lists no longer than this are not worth giving back.
+/// How many places a list keeps when it is shrunk. Giving fewer places back is not worth the work.
 pub(super) const LIST_KEPT: usize = 1024;
 
 enum Look {
@@ -23,8 +23,8 @@ enum Look {
 }
 
 impl Engine {
-    /// Lets go of lanes that have been idle for `lane_idle_ms`, the longest idle first. Looks at `max` at most, so
-    /// that a shard is never held up. Returns how many went.
+    /// Removes lanes that have been idle for `lane_idle_ms`, the longest idle first. Looks at no more than `max`
+    /// entries, so that a sweep never holds the shard up. Returns how many lanes were removed.
     pub fn sweep(&mut self, now: u64, max: usize) -> usize {
         let Some(until) = now.checked_sub(self.settings.lane_idle_ms) else {
             return 0;
@@ -41,7 +41,8 @@ impl Engine {
         gone
     }
 
-    /// The number of the lane with that key, made if need be; for keyless messages always a new one.
+    /// The number of the key's lane, which is made if it does not exist; a message without a key always gets a new
+    /// lane.
     #[inline]
     pub(super) fn lane_for(&mut self, key: LaneKey, partition: u32, now: u64) -> u32 {
         let found = match key {
@@ -124,7 +125,7 @@ impl Engine {
         self.due.retain(|Reverse((_, due))| *due != id);
     }
 
-    /// Takes a lane out. Its queue is empty, and its entries in lists are counted by the caller.
+    /// Removes a lane. Its queue must be empty, and the caller counts the lane's entries in lists as stale.
     pub(super) fn remove(&mut self, number: u32) {
         self.forget_failure(number);
         self.unlink(number);
@@ -138,7 +139,7 @@ impl Engine {
         }
     }
 
-    /// Removing frees nothing by itself (PRF-5).
+    /// Shrinks lists that are mostly empty: removing items alone gives no memory back (PRF-5).
     pub(super) fn give_back_memory(&mut self) {
         self.table.shrink();
         if mostly_empty(self.idle.len(), self.idle.capacity()) {

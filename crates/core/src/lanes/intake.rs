@@ -1,28 +1,29 @@
-//! How much may be read next (BPR-1, BPR-2).
+//! Decides whether a partition may be read now, and how much of it (BPR-1, BPR-2).
 //!
-//! In: what a shard has in memory, what the partition whose turn it is has of that, and whether it was stopped. Out:
-//! whether it is stopped now, and how many bytes its next read may bring. Everything is computed from that input alone,
-//! so a decision can never outlive its reason, and it costs the same however many partitions there are.
+//! In comes what the shard has in memory, how much of it belongs to the partition in question, and whether that
+//! partition was stopped; out comes whether it is stopped now, or how many bytes its next read may bring. The decision
+//! is computed from that input alone, so it cannot outlive its reason, and its cost does not depend on the number of
+//! partitions.
 //!
-//! Kept whatever happens:
-//! - a partition with nothing in memory may read, whatever the others hold: a stuck partition stops only itself (P3);
-//! - the whole is bounded (P5): once a bound is reached, only a partition with nothing in memory reads, and a single
-//!   message. So each partition takes the shard at most one message past either bound.
+//! Invariants:
+//! - a partition with nothing in memory may read, whatever the others have: a stuck partition stops only itself (P3);
+//! - memory is bounded (P5): at a bound, only a partition with nothing in memory reads, and only a single message, so
+//!   each partition takes the shard at most one message past either bound.
 
 use crate::message::FRAME_BYTES_MIN;
 
-/// What a shard may have in memory.
+/// How much a shard may have in memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bounds {
-    /// Messages: queued, in flight, waiting for a retry, read and not yet looked at.
+    /// Messages that are queued, in flight, waiting for a retry, or read and not looked at yet.
     pub messages: usize,
-    /// Their bytes.
+    /// The bytes of those messages.
     pub bytes: usize,
-    /// The share of either at which the partitions that feed the pressure stop.
+    /// The share of either bound from which on the partitions that cause the pressure stop reading.
     pub pause_at: f64,
-    /// The share of both below which all read on.
+    /// The share of both bounds below which every partition reads again.
     pub resume_at: f64,
-    /// More than this is never read at once: larger batches only cost latency.
+    /// No read brings more bytes than this: a larger batch only adds latency.
     pub read_bytes_max: usize,
 }
 
@@ -38,24 +39,24 @@ impl Default for Bounds {
     }
 }
 
-/// What a shard or one of its partitions has in memory.
+/// How much a shard, or one of its partitions, has in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
     /// Messages that are not finished.
     pub messages: usize,
-    /// Their bytes.
+    /// The bytes of those messages.
     pub bytes: usize,
 }
 
 impl Load {
-    /// So many messages more, of so many bytes together.
+    /// Adds `messages` messages with `bytes` bytes in total.
     #[inline]
     pub fn add(&mut self, messages: usize, bytes: usize) {
         self.messages += messages;
         self.bytes += bytes;
     }
 
-    /// So many fewer.
+    /// Subtracts `messages` messages with `bytes` bytes in total.
     #[inline]
     pub fn sub(&mut self, messages: usize, bytes: usize) {
         self.messages -= messages;
@@ -63,7 +64,7 @@ impl Load {
     }
 }
 
-/// Decides what may be read. See the head of `intake.rs`.
+/// Decides what may be read; see the head of `intake.rs`.
 #[derive(Debug, Clone, Copy)]
 pub struct Intake {
     messages: Level,
@@ -79,7 +80,7 @@ struct Level {
 }
 
 impl Intake {
-    /// Decides within these bounds.
+    /// An intake that keeps memory within `bounds`.
     pub fn new(bounds: &Bounds) -> Intake {
         let level = |bound: usize| Level {
             bound,
@@ -93,9 +94,9 @@ impl Intake {
         }
     }
 
-    /// How many bytes the next read of a partition may bring; `None`: it is stopped. The shard has `total` in memory,
-    /// the partition has `own` of it, `partitions` share the shard, and `stopped` says whether this partition was
-    /// stopped when it was asked for last. The answer holds for one read: ask again before the next.
+    /// How many bytes the next read of a partition may bring; `None` if the partition is stopped. The shard has `total`
+    /// in memory, of which `own` is the partition's; `partitions` share the shard; `stopped` is the last answer for
+    /// this partition. The answer holds for one read: ask again before the next.
     pub fn may_read(&self, total: Load, own: Load, partitions: usize, stopped: bool) -> Option<usize> {
         let by_messages = self.messages.stops(total.messages, own.messages, partitions, stopped);
         let by_bytes = self.bytes.stops(total.bytes, own.bytes, partitions, stopped);
@@ -108,16 +109,16 @@ impl Intake {
         if full && own.messages > 0 {
             return None;
         }
-        // Counted as if every message were as small as a message can be. A read brings at least one message, however
-        // large: with 1 byte allowed it brings exactly one.
+        // Every message is taken to be as small as a message can be, so that the count bound holds. A read brings at
+        // least one message, however large it is; with 1 byte allowed it brings exactly one.
         let fits = messages_left.saturating_mul(FRAME_BYTES_MIN);
         Some(self.read_bytes_max.min(bytes_left).min(fits).max(1))
     }
 }
 
 impl Level {
-    /// True if a partition with `own` of `total` is not to be read. It feeds the pressure if it has its fair share of it
-    /// or more; one that has less reads on, so that a stuck partition stops only itself.
+    /// True if a partition that has `own` of `total` must not read. A partition causes the pressure if it has its fair
+    /// share of the total or more; one that has less reads on, so that a stuck partition stops only itself.
     fn stops(&self, total: usize, own: usize, partitions: usize, stopped: bool) -> bool {
         let pressed = total >= self.pause || (stopped && total >= self.resume);
         pressed && own > 0 && own.saturating_mul(partitions) >= total

@@ -1,8 +1,8 @@
-//! One key's FIFO (ORD-2).
+//! One key's FIFO (ORD-2): its state, its queued deliveries, and the failures of its head.
 //!
-//! A [`Lane`] is a state, a queue, and what is known of its head's failures; the [`Engine`](super::Engine) moves it from state
-//! to state. Queued deliveries lie in one [`Queues`], linked by number, so that an idle lane costs 48 bytes and no
-//! allocation of its own. A lane belongs to exactly one partition, whose lanes are linked too.
+//! The [`Engine`](super::Engine) moves a lane from state to state. The queued deliveries of all lanes lie in one
+//! [`Queues`] and are linked by number, so an idle lane costs 48 bytes and no allocation of its own. A lane belongs to
+//! exactly one partition; the lanes of a partition are linked too.
 //!
 //! ```text
 //! idle → busy → idle | ready        ready: free, and something is queued
@@ -16,14 +16,15 @@ use std::num::NonZeroU64;
 use super::slab::{NONE, Slab};
 use crate::message::Delivery;
 
-/// Names what is in flight: a lane, for as long as it lives. One that outlived its lane names nothing.
+/// Names a lane for as long as the lane lives; callers keep it for an attempt in flight. After the lane is removed, its
+/// id names nothing, even if the lane's number is used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId(u64);
 
-/// Bits of a lane's number. The rest counts lanes: 2^38 must be made before an id could come back.
+/// Bits of a lane's number within its id. The other bits count lanes: 2^38 lanes must be made before an id comes back.
 const NUMBER_BITS: u32 = 26;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
-/// More lanes than this cannot be told apart.
+/// The most lanes of keys, and the most lanes of messages without a key: numbers last for both together.
 pub(super) const LANES_CAP: usize = 1 << (NUMBER_BITS - 1);
 
 impl LaneId {
@@ -42,17 +43,17 @@ impl LaneId {
 /// Which lane a message belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneKey {
-    /// That of its key, or of its whole partition.
+    /// The lane of the message's key, or, in order `partition`, of the whole partition.
     Ordered(LaneHash),
-    /// No lane that it shares with others: nothing orders it.
+    /// A lane of its own: nothing orders the message.
     Unordered,
 }
 
-/// Names the lane of a key. Two keys with one hash share a lane: they only wait for each other.
+/// Names a key's lane by the key's hash. Two keys with the same hash share a lane, and only wait for each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneHash {
     pub(super) hash: u64,
-    /// Kept beside the hash, so that a collision can never tie lanes of two partitions together.
+    /// Kept beside the hash, so that a collision never joins lanes of two partitions.
     pub(super) partition: u32,
 }
 
@@ -60,29 +61,29 @@ pub struct LaneHash {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LaneState {
-    /// Nothing runs, nothing is queued.
+    /// Nothing runs and nothing is queued.
     Idle,
-    /// Free, and something is queued.
+    /// Nothing runs, and something is queued.
     Ready,
     /// An attempt is under way.
     Busy,
-    /// Its head failed and is tried again later.
+    /// The lane's head failed and is to be tried again later.
     Waiting,
-    /// Its message was rejected, and is not yet on record as dead.
+    /// The lane's message was rejected and is not on record as dead yet.
     Burying,
 }
 
-/// A lane. A million of them may live, so what is small shares one word: from the lowest bit on the state (3 bits), the
-/// three flags, the upper 20 bits of `since`, and above them what tells this lane from earlier ones of its number.
+/// A lane. A million of them may live, so small values share one word: from the lowest bit up the state (3 bits), three
+/// flags, the upper 20 bits of `since`, and then what tells this lane from earlier ones with the same number.
 pub(super) struct Lane {
     pub(super) hash: u64,
     word: NonZeroU64,
     since_low: u32,
     pub(super) partition: u32,
     pub(super) queue: Queue,
-    /// Number of its [`Failure`], or `NONE`.
+    /// The number of the head's [`Failure`], or `NONE`.
     pub(super) failure: u32,
-    /// The lanes of its partition before and behind it, or `NONE`.
+    /// The lanes before and behind this one in the list of its partition's lanes, or `NONE`.
     pub(super) before: u32,
     pub(super) behind: u32,
 }
@@ -95,8 +96,8 @@ const SINCE_SHIFT: u32 = 6;
 const SINCE_MASK: u64 = NUMBER_MASK & !((1 << SINCE_SHIFT) - 1);
 
 impl Lane {
-    /// An idle lane. `keyed`: false for a message without a key, whose lane is only its place while it is in flight
-    /// or waits.
+    /// An idle lane. `keyed` is false for the lane of a message without a key, which exists only while that message is
+    /// in flight or waits for a retry.
     #[inline]
     pub(super) fn new(id: LaneId, hash: u64, partition: u32, keyed: bool, since: u64) -> Lane {
         let born = NonZeroU64::new(id.0 & !NUMBER_MASK).expect("lanes are counted from 1");
@@ -107,13 +108,13 @@ impl Lane {
         lane
     }
 
-    /// True if that is this lane, and not an earlier one of its number.
+    /// True if `id` names this lane, and not an earlier lane with the same number.
     #[inline]
     pub(super) fn is(&self, id: LaneId) -> bool {
         (self.word.get() ^ id.0) & !NUMBER_MASK == 0
     }
 
-    /// Its id; `number` is its own.
+    /// The lane's id; `number` must be the lane's own number.
     #[inline]
     pub(super) fn id(&self, number: u32) -> LaneId {
         LaneId(self.word.get() & !NUMBER_MASK | u64::from(number))
@@ -138,7 +139,7 @@ impl Lane {
 
     #[inline]
     pub(super) fn enter(&mut self, state: LaneState, since: u64) {
-        // The sum of the upper parts fits: 52 bits of milliseconds are 140,000 years.
+        // The upper part of `since` keeps 20 bits: together 52 bits of milliseconds, which last 140,000 years.
         let high = (since >> 32 << SINCE_SHIFT) & SINCE_MASK;
         self.since_low = since as u32;
         self.set(STATE_MASK | SINCE_MASK, state as u64 | high);
@@ -149,7 +150,7 @@ impl Lane {
         self.word.get() & KEYED != 0
     }
 
-    /// It has an entry among the idle (see `engine/life.rs`).
+    /// True if the lane has an entry in the heap of idle lanes (see `idle.rs`).
     #[inline]
     pub(super) fn listed(&self) -> bool {
         self.word.get() & LISTED != 0
@@ -160,7 +161,8 @@ impl Lane {
         self.set(LISTED, if listed { LISTED } else { 0 });
     }
 
-    /// Its partition is being given up: what fails here is the next owner's.
+    /// True if the lane's partition is being given up: a message that fails here is not retried, the next owner runs
+    /// it.
     #[inline]
     pub(super) fn draining(&self) -> bool {
         self.word.get() & DRAINING != 0
@@ -178,7 +180,7 @@ impl Lane {
     }
 }
 
-/// A first and a last delivery, linked in [`Queues`].
+/// The first and the last delivery of a lane, and their number; the deliveries are linked in [`Queues`].
 #[derive(Clone, Copy)]
 pub(super) struct Queue {
     head: u32,
@@ -190,7 +192,7 @@ impl Queue {
     pub(super) const EMPTY: Queue = Queue { head: NONE, tail: NONE, depth: 0 };
 }
 
-/// What is known of a head that failed.
+/// The failures of a lane's head.
 pub(super) struct Failure {
     pub(super) failures: u32,
     pub(super) stuck: bool,
@@ -203,7 +205,7 @@ struct Node {
     next: u32,
 }
 
-/// All queued deliveries of a shard.
+/// The queued deliveries of all lanes of a shard.
 pub(super) struct Queues {
     nodes: Slab<Node>,
     bytes: usize,
@@ -222,7 +224,7 @@ impl Queues {
         self.bytes
     }
 
-    /// Bytes that it takes, frames not counted.
+    /// Bytes of memory that the queues take, frames not counted.
     pub(super) fn memory_bytes(&self) -> usize {
         self.nodes.memory_bytes()
     }
@@ -265,12 +267,12 @@ impl Queues {
         Some(delivery)
     }
 
-    /// The delivery at the head.
+    /// The delivery at the head of a queue.
     pub(super) fn head(&self, queue: &Queue) -> Option<&Delivery> {
         Some(&self.nodes.get(queue.head)?.delivery)
     }
 
-    /// Forgets all of a queue; returns how many messages and bytes that were.
+    /// Drops all deliveries of a queue; returns how many messages and bytes they were.
     pub(super) fn clear(&mut self, queue: &mut Queue) -> (usize, usize) {
         let before = (self.len(), self.bytes);
         while self.pop_front(queue).is_some() {}
@@ -282,7 +284,7 @@ impl Queues {
 mod tests {
     use super::*;
 
-    /// PRF-5: lane, table entry (at most 21.4) and idle entry (16 to 32) stay near 90 bytes.
+    /// PRF-5: a lane with its table entry (at most 21.4 bytes) and its idle entry (16 to 32 bytes) stays near 90 bytes.
     #[test]
     fn a_lane_costs_48_bytes_and_a_queued_delivery_72() {
         assert_eq!(size_of::<Option<Lane>>(), 48);

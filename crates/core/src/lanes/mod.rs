@@ -1,16 +1,17 @@
-//! One shard's lanes: what may run now, and what must wait.
+//! One shard's lanes: decides which message may run now and which must wait.
 //!
-//! In: deliveries of the partitions that the shard owns, how attempts ended, the time. Out: a [`Verdict`] for each
-//! delivery, and heads of free lanes that are ready to run. Nothing here runs a handler, and nothing is shared.
+//! In come deliveries of the partitions that the shard owns, how attempts ended, and the time; out come a [`Verdict`]
+//! for each delivery and the heads of free lanes. The engine runs no handler and shares nothing with other shards.
 //!
-//! Kept whatever happens:
-//! - one message of a lane is in its handler at a time, in the order of the source; what failed comes back to the head;
-//! - what was queued is handed out by `next_ready` exactly once, unless its partition is dropped;
-//! - lanes do not wait for each other; keyless messages in flight never exceed their share (MSG-2);
-//! - nothing of a partition that is held is handed out, and nobody else waits for it (ORD-12);
-//! - a [`LaneId`] of a lane that is gone is noticed, and changes nothing.
+//! Invariants:
+//! - of each lane one message at a time is in its handler, in the order of the source; a failed message returns to the
+//!   head;
+//! - `next_ready` hands out each queued message exactly once, unless its partition is dropped;
+//! - lanes do not wait for each other; messages without a key in flight never exceed their share (MSG-2);
+//! - nothing of a held partition is handed out, and other partitions do not wait for it (ORD-12);
+//! - a [`LaneId`] whose lane is gone is recognised and changes nothing.
 //!
-//! No call allocates per message: queues, lanes and lists grow to what is live, and are used again.
+//! No call allocates per message: queues, lanes and lists grow to what is live, and their places are used again.
 
 mod held_lane;
 mod hold;
@@ -55,18 +56,18 @@ pub use settings::{Order, Settings};
 pub use settle::{End, Settlement, settle};
 pub use view::{Counts, LaneView};
 
-/// A message whose turn it is. Its lane is busy with it.
+/// A message whose turn it is; its lane is already busy with it.
 #[derive(Debug)]
 pub struct Ready {
-    /// Its lane, to be told how the attempt ended.
+    /// The lane, which must be told how the attempt ended.
     pub lane: LaneId,
     /// The message.
     pub delivery: Delivery,
-    /// The number of this attempt, from 1.
+    /// The number of this attempt, counted from 1.
     pub attempt: u32,
 }
 
-/// One shard's lanes. See the head of `engine.rs`.
+/// One shard's lanes; see the head of `lanes/mod.rs`.
 pub struct Engine {
     settings: Settings,
     hasher: FixedState,
@@ -74,32 +75,32 @@ pub struct Engine {
     table: Table,
     queues: Queues,
     failures: Slab<Failure>,
-    /// By partition: its lanes, and what of it has no lane.
+    /// For each partition, its lanes and its queued messages without a key.
     sides: Vec<Side>,
-    /// Partitions that are held.
+    /// How many partitions are held.
     held: usize,
-    /// Free lanes with something queued, but for the hot one. This and the lists below may name lanes that are gone.
+    /// Free lanes with something queued, except the hot one. This list and the ones below may name lanes that are gone.
     ready: VecDeque<LaneId>,
-    /// The lane that ended last: it goes on first, while its memory is near.
+    /// The lane that ended last. It goes on first, while its memory is still in the cache.
     hot: Option<LaneId>,
     burst: u32,
-    /// Partitions with keyless messages that found no place in flight, in the order of their turns.
+    /// Partitions with messages without a key that found no place in flight, in the order of their turns.
     keyless_turns: VecDeque<u32>,
     keyless_queued: usize,
-    /// Lanes of keyless messages whose retry is due.
+    /// Lanes of messages without a key whose retry is due.
     keyless_ready: VecDeque<LaneId>,
     keyless_turn: bool,
     keyless_running: usize,
-    /// Waiting lanes by due time. The first is never gone.
+    /// Waiting lanes by due time. The first is never a lane that is gone.
     due: BinaryHeap<Reverse<(u64, LaneId)>>,
-    /// Idle lanes, longest idle first: see `life.rs`.
+    /// Idle lanes, the longest idle first; see `idle.rs`.
     idle: BinaryHeap<Reverse<(u64, LaneId)>>,
-    /// Entries of all these lists whose lanes are gone.
+    /// How many entries of all these lists name lanes that are gone.
     stale: usize,
-    /// Lanes by state.
+    /// How many lanes are in each state.
     tally: [usize; 5],
     stuck: usize,
-    /// Lanes ever made.
+    /// How many lanes were ever made.
     born: u64,
     #[cfg(feature = "flaws")]
     flaws: Flaws,
@@ -142,13 +143,13 @@ impl Engine {
         }
     }
 
-    /// An engine that does some things wrong, for tests of tests.
+    /// An engine with flaws put back, to test that tests find them.
     #[cfg(feature = "flaws")]
     pub fn with_flaws(settings: Settings, flaws: Flaws) -> Engine {
         Engine { flaws, ..Engine::new(settings) }
     }
 
-    /// The lane of a message.
+    /// The lane that a message with this key belongs to.
     #[inline]
     pub fn lane_key(&self, partition: u32, key: Option<&[u8]>) -> LaneKey {
         let Some(key) = self.settings.order.ordered_by(key) else {
@@ -156,12 +157,14 @@ impl Engine {
         };
         let mut hasher = self.hasher.build_hasher();
         hasher.write(key);
-        // Equal keys of two partitions only need to lie apart: they are told apart by the partition itself.
+        // Equal keys of two partitions need different hashes only to keep the table's chains short: lookups compare the
+        // partition too.
         let apart = u64::from(partition).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         LaneKey::Ordered(LaneHash { hash: hasher.finish() ^ apart, partition })
     }
 
-    /// True once a lane that was full has emptied to half, so that reading does not stop and go with every message.
+    /// True once a full lane has emptied to half. Waiting for half keeps reading from stopping and starting with every
+    /// message.
     pub fn has_room(&self, lane: LaneKey) -> bool {
         let half = self.settings.lane_capacity / 2;
         match lane {
@@ -173,8 +176,8 @@ impl Engine {
         }
     }
 
-    /// An attempt that was allowed to `Run` did not end as done at its first poll: from here on it has a lane, and
-    /// the lane is busy.
+    /// An attempt after the verdict `Run` was not done at its first poll: the message gets a lane, which is busy from
+    /// here on.
     #[inline]
     pub fn began(&mut self, lane: LaneKey, partition: u32, now: u64) -> LaneId {
         let number = self.lane_for(lane, partition, now);
@@ -183,7 +186,7 @@ impl Engine {
         self.enter(number, LaneState::Busy, now)
     }
 
-    /// Queues a delivery behind what its lane has. Not after `Full`.
+    /// Queues a delivery behind what its lane already has. Not to be called after the verdict `Full`.
     #[inline]
     pub fn queue(&mut self, lane: LaneKey, delivery: Delivery, now: u64) {
         if lane == LaneKey::Unordered {

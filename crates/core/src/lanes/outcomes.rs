@@ -1,6 +1,6 @@
-//! How an attempt ended, and what its lane does then.
+//! Tells the engine how an attempt ended, and moves the lane on.
 //!
-//! Each call names a lane by its id; an id of a lane that is gone changes nothing and says so.
+//! Each call names a lane by its id. If that lane is gone, the call changes nothing and its result says so.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -12,7 +12,7 @@ use super::slab::NONE;
 use crate::message::Delivery;
 
 impl Engine {
-    /// The attempt of this lane is done with, and its message finished. False if the lane is gone.
+    /// The attempt ended and its message is finished. False if the lane is gone.
     #[inline]
     pub fn done(&mut self, lane: LaneId, now: u64) -> bool {
         if self.in_state(lane, LaneState::Busy).is_none() {
@@ -22,8 +22,8 @@ impl Engine {
         true
     }
 
-    /// The attempt failed: its message is the head of its lane again, which waits. `None` if the lane is gone or its
-    /// partition is being given up: the message is then the next owner's.
+    /// The attempt failed: its message is the head of its lane again, and the lane waits. `None` if the lane is gone or
+    /// its partition is being given up; the next owner then runs the message.
     pub fn failed(
         &mut self,
         id: LaneId,
@@ -40,7 +40,7 @@ impl Engine {
         let known = lane.failure;
         let failures = self.failures.get(known).map_or(0, |failure| failure.failures) + 1;
         if known == NONE {
-            // It may wait for long, and would keep its whole batch in memory.
+            // The message may wait for long, and would keep its whole batch in memory.
             delivery.detach();
         }
         let salt = self.settings.seed ^ delivery.position() ^ u64::from(delivery.partition()).rotate_left(32);
@@ -60,8 +60,8 @@ impl Engine {
         Some(retry)
     }
 
-    /// The attempt did not begin after all: its message is the head of its lane again, whose turn it is. False if the lane
-    /// is gone or its partition is being given up: the message is then the next owner's.
+    /// The attempt did not begin after all: its message is the head of its lane again, and the lane is ready. False if
+    /// the lane is gone or its partition is being given up; the next owner then runs the message.
     pub fn not_begun(&mut self, id: LaneId, mut delivery: Delivery, now: u64) -> bool {
         let Some(lane) = self.in_state(id, LaneState::Busy) else {
             return false;
@@ -70,7 +70,7 @@ impl Engine {
             self.go_on(id, now);
             return false;
         }
-        // It may wait for long, and would keep its whole batch in memory.
+        // The message may wait for long, and would keep its whole batch in memory.
         delivery.detach();
         let lane = self.lanes.get_mut(id.number()).expect("found above");
         self.queues.push_front(&mut lane.queue, delivery);
@@ -79,7 +79,7 @@ impl Engine {
         true
     }
 
-    /// The handler rejected the message. Nothing of its lane runs until `buried`. False if the lane is gone.
+    /// The handler rejected the message. Nothing of its lane runs until `buried` is called. False if the lane is gone.
     pub fn rejected(&mut self, lane: LaneId, now: u64) -> bool {
         if self.in_state(lane, LaneState::Busy).is_none() {
             return false;
@@ -89,7 +89,7 @@ impl Engine {
         true
     }
 
-    /// The rejected message is on record as dead, and that counts: its lane goes on. False if the lane is gone.
+    /// A record that counts says that the rejected message is dead: its lane goes on. False if the lane is gone.
     pub fn buried(&mut self, lane: LaneId, now: u64) -> bool {
         if self.in_state(lane, LaneState::Burying).is_none() {
             return false;

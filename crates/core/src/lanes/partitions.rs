@@ -1,8 +1,9 @@
-//! What an engine knows of each partition: its lanes, its keyless messages, whether it is held (ORD-9, ORD-12).
+//! What an engine keeps for each partition: its lanes, its queued messages without a key, whether it is held (ORD-9,
+//! ORD-12).
 //!
-//! Giving a partition up costs what it has, whatever the others have: its lanes are linked, and entries in lists of lanes
-//! that are gone are left where they are. Whoever takes such an entry sees by its id that it names nothing. They are
-//! counted, and taken out together once they are more than half of all.
+//! Giving up a partition costs only what that partition has: its lanes are linked, and entries in the engine's lists
+//! that name removed lanes stay where they are. Code that takes such an entry sees by its id that the lane is gone.
+//! These stale entries are counted, and removed together once they are more than half of all.
 
 use std::cmp::Reverse;
 
@@ -12,28 +13,28 @@ use super::lane::{LaneId, LaneState, Queue};
 use super::slab::NONE;
 use crate::message::Delivery;
 
-/// What a partition took with it.
+/// What the engine forgot when a partition was dropped or drained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Left {
-    /// Messages that were queued or waited for a retry, and are now the next owner's.
+    /// Messages that were queued or waited for a retry; the next owner runs them.
     pub messages: usize,
     /// Their bytes.
     pub bytes: usize,
-    /// Lanes with an attempt under way, or a dead letter not yet on record.
+    /// Lanes with an attempt under way or a dead letter not on record yet.
     pub running: usize,
-    /// Lanes that had to be looked at.
+    /// Lanes of the partition: what the call had to go through.
     pub lanes: usize,
 }
 
-/// One partition.
+/// One partition as the engine sees it.
 pub(super) struct Side {
-    /// The first of its lanes, or `NONE`.
+    /// The number of the partition's first lane, or `NONE`.
     first: u32,
-    /// Its keyless messages that found no place in flight.
+    /// Its messages without a key that found no place in flight.
     keyless: Queue,
-    /// Nothing of it is handed out.
+    /// True while nothing of the partition may be handed out.
     held: bool,
-    /// Free lanes that were passed over while it is held.
+    /// Free lanes whose turn came while the partition was held.
     aside: Vec<LaneId>,
 }
 
@@ -42,8 +43,8 @@ impl Side {
 }
 
 impl Engine {
-    /// Hands out nothing of a partition until it is released: neither what is queued nor what comes due. What runs may
-    /// end, and others do not wait (ORD-12).
+    /// Hands out nothing of a partition until it is released: neither queued messages nor retries that come due.
+    /// Running attempts may end, and other partitions do not wait (ORD-12).
     pub fn hold_partition(&mut self, partition: u32) {
         let side = self.side(partition);
         if !std::mem::replace(&mut side.held, true) {
@@ -52,7 +53,7 @@ impl Engine {
         }
     }
 
-    /// A partition that was held goes on.
+    /// Hands out messages of a held partition again.
     pub fn release_partition(&mut self, partition: u32) {
         let side = self.side(partition);
         if !std::mem::replace(&mut side.held, false) {
@@ -72,20 +73,21 @@ impl Engine {
         }
     }
 
-    /// Forgets everything of a partition that was lost: lanes, what they queue, and what runs in them. Ids of its lanes
-    /// name nothing from here on.
+    /// Forgets everything of a lost partition: its lanes, their queues, and the attempts that run in them. The ids of
+    /// its lanes name nothing from here on.
     pub fn drop_partition(&mut self, partition: u32) -> Left {
         self.leave(partition, false)
     }
 
-    /// Starts nothing more of a partition that is given up (ORD-9): what is queued or waits is forgotten, what runs may
-    /// end. A failure there is not retried.
+    /// Starts nothing more of a partition that is given up (ORD-9): queued and waiting messages are forgotten, running
+    /// attempts may end. A message that fails there is not retried.
     pub fn drain_partition(&mut self, partition: u32) -> Left {
         self.leave(partition, true)
     }
 
     fn leave(&mut self, partition: u32, running_stay: bool) -> Left {
-        // Its free lanes are in one list each from here on, so that each has as many entries as its state says.
+        // Released first: each free lane is then in exactly one list, so that the count of stale entries below is
+        // right.
         self.release_partition(partition);
         let mut left = Left::default();
         let mut number = self.side(partition).first;
@@ -118,7 +120,7 @@ impl Engine {
         left
     }
 
-    /// Takes out entries of lanes that are gone, once they are more than half of all.
+    /// Removes the entries of lanes that are gone from all lists, once they are more than half of all entries.
     fn forget_stale(&mut self) {
         self.forget_stale_due();
         let aside: usize = self.sides.iter().map(|side| side.aside.len()).sum();
@@ -137,7 +139,7 @@ impl Engine {
         self.give_back_memory();
     }
 
-    /// The first of the due is live, so that nobody is woken for one that is gone.
+    /// Keeps the first entry of `due` one whose lane lives: the shard would otherwise be woken for a lane that is gone.
     pub(super) fn forget_stale_due(&mut self) {
         while let Some(Reverse((_, id))) = self.due.peek() {
             if self.lanes.get(id.number()).is_some_and(|lane| lane.is(*id)) {
@@ -148,12 +150,12 @@ impl Engine {
         }
     }
 
-    /// True if nothing of a partition is to be handed out.
+    /// True if nothing of the partition may be handed out.
     pub(super) fn is_held(&self, partition: u32) -> bool {
         self.sides[partition as usize].held
     }
 
-    /// Sets a free lane of a partition that is held aside.
+    /// Sets a free lane of a held partition aside, until the partition is released.
     pub(super) fn set_aside(&mut self, partition: u32, id: LaneId) {
         self.sides[partition as usize].aside.push(id);
     }
@@ -169,7 +171,7 @@ impl Engine {
         self.keyless_queued += 1;
     }
 
-    /// The next keyless message that waits. Partitions take turns.
+    /// The next queued message without a key. Partitions take turns.
     pub(super) fn unqueue_keyless(&mut self) -> Option<Delivery> {
         let partition = self.keyless_turns.pop_front()?;
         let side = &mut self.sides[partition as usize];
@@ -189,7 +191,7 @@ impl Engine {
         &mut self.sides[at]
     }
 
-    /// Puts a new lane among its partition's.
+    /// Puts a new lane into the list of its partition's lanes.
     #[inline]
     pub(super) fn link(&mut self, number: u32, partition: u32) {
         let second = std::mem::replace(&mut self.side(partition).first, number);
@@ -199,7 +201,7 @@ impl Engine {
         self.lanes.get_mut(number).expect("just made").behind = second;
     }
 
-    /// Takes a lane out of its partition's.
+    /// Takes a lane out of the list of its partition's lanes.
     #[inline]
     pub(super) fn unlink(&mut self, number: u32) {
         let lane = self.lanes.get(number).expect("found by the caller");

@@ -1,24 +1,25 @@
-//! When a failed message is tried again (RTY-2).
+//! Decides when a failed message is tried again (RTY-2).
 //!
-//! In: how often it has failed, what the handler asked for, and a salt. Out: how long its lane waits, and whether its
-//! retries are spent. Waits double from `base_ms` to `max_ms`, spread by the salt so that what failed together does not
-//! come back together; no wait is below `base_ms` or, unless the handler asks for it, above `max_ms`.
+//! In come how often the message has failed, the delay that the handler asked for, and a salt; out come how long its
+//! lane waits and whether its retries are spent. Waits double from `base_ms` to `max_ms`. The salt spreads them, so
+//! that messages that failed together do not come back together. No wait is below `base_ms`, and none is above `max_ms`
+//! unless the handler asks for that.
 
 use crate::random;
 
-/// The longest wait a handler can ask for. A day is longer than any honest `Retry-After`; without a bound one bad
-/// answer would hold a key for ever.
+/// The longest wait that a handler can ask for: a day, which is longer than any honest `Retry-After`. Without a bound,
+/// one bad answer would hold a key for ever.
 pub const RETRY_AFTER_MS_MAX: u64 = 24 * 3600 * 1000;
 
-/// How often and how fast a failed message is tried again.
+/// How often and how soon a failed message is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
-    /// Retries after the first attempt. When they are spent the message is stuck: it stays at the head of its lane
-    /// and is tried every `max_ms`.
+    /// Retries after the first attempt. Once they are spent the message is stuck: it stays at the head of its lane and
+    /// is tried every `max_ms`.
     pub retries: u32,
     /// The shortest wait.
     pub base_ms: u64,
-    /// The longest wait of our own making.
+    /// The longest wait, unless the handler asks for a longer one.
     pub max_ms: u64,
 }
 
@@ -28,19 +29,19 @@ impl Default for RetryPolicy {
     }
 }
 
-/// What happens to a failed message.
+/// When and how a failed message is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
     /// The number of the next attempt; the first was 1.
     pub attempt: u32,
-    /// When it may begin.
+    /// The time from which on the next attempt may begin.
     pub at_ms: u64,
-    /// Its retries are spent.
+    /// True if the message's retries are spent.
     pub stuck: bool,
 }
 
 impl RetryPolicy {
-    /// What follows the `failures`th failure in a row. `salt` spreads the waits: same salt, same wait.
+    /// The retry after `failures` failures in a row. `salt` spreads the waits: the same salt gives the same wait.
     pub fn after(&self, failures: u32, retry_after_ms: Option<u64>, salt: u64, now: u64) -> Retry {
         let stuck = failures > self.retries;
         let own_ms = if stuck { self.max_ms.max(self.base_ms) } else { self.backoff_ms(failures, salt) };
@@ -78,7 +79,7 @@ mod tests {
             prop_assert!(later >= waits.min(max_ms / 2));
         }
 
-        /// RTY-1: the handler's word is the earliest time.
+        /// RTY-1: the wait that the handler asks for is the shortest wait.
         #[test]
         fn retry_after_is_obeyed(asked in any::<u64>(), failures in 1u32..9, salt in any::<u64>()) {
             let retry = RetryPolicy::default().after(failures, Some(asked), salt, 5);
@@ -87,7 +88,7 @@ mod tests {
         }
     }
 
-    /// RTY-2: three retries are four calls; then it is stuck, and tried at the longest wait.
+    /// RTY-2: three retries make four calls; then the message is stuck, and tried at the longest wait.
     #[test]
     fn retries_are_spent_after_four_calls() {
         let policy = RetryPolicy::default();
@@ -96,7 +97,7 @@ mod tests {
         assert_eq!(policy.after(4, None, 1, 1000).at_ms, 31_000);
     }
 
-    /// RTY-2: what failed together does not come back together.
+    /// RTY-2: messages that failed together do not come back together.
     #[test]
     fn waits_are_spread_by_the_salt() {
         let policy = RetryPolicy::default();

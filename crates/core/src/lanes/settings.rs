@@ -1,8 +1,8 @@
-//! What an engine is told once.
+//! The settings of an [`Engine`](super::Engine): the order it keeps, its bounds, and its retry policy.
 
 use super::retry::RetryPolicy;
 
-/// In what order messages run (ORD-3).
+/// Which messages run one after another (ORD-3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Order {
     /// Messages of one key, one after another.
@@ -10,13 +10,13 @@ pub enum Order {
     Key,
     /// All messages of a partition, one after another.
     Partition,
-    /// As they come, all at once.
+    /// No order: messages run as they come, all at once.
     None,
 }
 
 impl Order {
-    /// What messages with that key share with those that they keep an order with: the key, or, where a partition has one
-    /// order, the same for all. `None`: nothing orders them.
+    /// The bytes that tell which messages keep an order with each other: the key; in order `partition` the same bytes
+    /// for all messages; `None` for messages that nothing orders.
     #[inline]
     pub fn ordered_by(self, key: Option<&[u8]>) -> Option<&[u8]> {
         match self {
@@ -27,22 +27,23 @@ impl Order {
     }
 }
 
-/// What an engine is told once.
+/// The settings of an engine, fixed when it is made.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
-    /// The order kept.
+    /// Which messages run one after another.
     pub order: Order,
-    /// Messages that a lane queues before it is full (ORD-6).
+    /// How many messages a lane queues before it is full (ORD-6).
     pub lane_capacity: u32,
-    /// How long a lane stays when nothing happens to it (ORD-5).
+    /// How long a lane stays after its last message (ORD-5).
     pub lane_idle_ms: u64,
-    /// Lanes of this shard; at most 2^25.
+    /// The most lanes of this shard; at most 2^25.
     pub lanes_max: usize,
-    /// Keyless messages in flight (MSG-2). In order `none` there are no keys to protect, and no such bound.
+    /// The most messages without a key in flight (MSG-2). In order `none` there are no keys to protect, and no such
+    /// bound.
     pub keyless_max: usize,
     /// How failed messages are tried again.
     pub retry: RetryPolicy,
-    /// Spreads hashes and waits.
+    /// Spreads the hashes of keys and the waits of retries.
     pub seed: u64,
 }
 
@@ -60,12 +61,12 @@ impl Default for Settings {
     }
 }
 
-/// Known flaws that a test can put back.
+/// Known flaws, which a test can put back to see that it finds them.
 #[cfg(feature = "flaws")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flaws {
-    /// What failed goes behind what waits.
+    /// A failed message goes behind the queued ones instead of before them.
     pub retry_at_tail: bool,
-    /// A lane that has rested long enough goes, whatever it still queues.
+    /// A lane that has rested for long enough is removed even if something is queued in it.
     pub idle_drops_queue: bool,
 }

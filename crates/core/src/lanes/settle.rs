@@ -1,8 +1,7 @@
-//! From how an attempt ended to what becomes of its message.
+//! Decides what becomes of a message after an attempt.
 //!
-//! In: what the handler said, or that it did not get to say anything. Out: a [`Settlement`]. A time-out is a failure,
-//! as a panic is (ORD-7): undecided, so the message keeps its place in its lane. Only a handler's own word makes a
-//! message void.
+//! In comes how the attempt ended; out comes a [`Settlement`]. A time-out is a failure, like a panic (ORD-7): the
+//! message is undecided and keeps its place in its lane. Only the handler's own word makes a message void.
 
 use std::borrow::Cow;
 
@@ -11,36 +10,36 @@ use crate::message::Outcome;
 /// How an attempt ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    /// The handler said so, or panicked, which is a failure whose error is the panic's text.
+    /// The handler answered, or panicked; a panic is a failure whose error is the panic's text.
     Said(Outcome),
-    /// The handler had not answered after so long, and was dropped.
+    /// The handler did not answer within its time-out, and its attempt was dropped.
     TimedOut {
-        /// How long it was given.
+        /// The time-out.
         after_ms: u64,
     },
 }
 
-/// What becomes of a message.
+/// What becomes of a message after an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settlement {
-    /// Finished: the ledger's, and its lane goes on.
+    /// The message is finished: the ledger notes it, and its lane goes on.
     Done,
-    /// Undecided: the lane waits, and the message is its head again.
+    /// The message is undecided: it is the head of its lane again, and the lane waits.
     Again {
         /// What went wrong, for people.
         error: Cow<'static, str>,
-        /// What the handler asked for.
+        /// The delay that the handler asked for.
         retry_after_ms: Option<u64>,
     },
-    /// Void: its body is stored and named as dead, passed. Its lane waits until that counts: after a take-over it would
-    /// otherwise run again, behind its successor.
+    /// The message is void: its body is stored, and then a record names it as dead and passed. Its lane waits until
+    /// that record counts. Otherwise, after a take-over, the message would run again, behind a successor.
     Dead {
         /// Why, for people.
         error: Cow<'static, str>,
     },
 }
 
-/// What becomes of a message whose attempt ended like this.
+/// What becomes of a message whose attempt ended as `end` says.
 #[inline]
 pub fn settle(end: End) -> Settlement {
     match end {

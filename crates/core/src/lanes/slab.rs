@@ -1,17 +1,17 @@
-//! Values at fixed numbers, in chunks that come and go.
+//! A store of values, each under a fixed number; lanes and queued deliveries are linked by these numbers.
 //!
-//! A value keeps its number for life, so lanes and queued deliveries can be linked by `u32`. A chunk without values is
-//! given back (one is kept, so that a value more or less at a chunk's edge allocates nothing): memory follows what is
-//! live, which a plain `Vec` with a free list would not do (PRF-5).
+//! A value keeps its `u32` number until it is removed. Values lie in chunks of 512, and a chunk without values is
+//! freed, so memory follows what is live; a plain `Vec` with a free list would only grow (PRF-5). One empty chunk is
+//! kept, so that inserting and removing at a chunk's edge allocates nothing.
 
 use std::mem;
 
-/// No number: the end of a list.
+/// No number: marks the end of a list.
 pub(super) const NONE: u32 = u32::MAX;
 
 const CHUNK_BITS: u32 = 9;
-/// Large enough that the table of chunks stays in the first cache levels at a million values, small enough that a few
-/// values cost little.
+/// Large enough that the table of chunks stays in the first cache levels at a million values, and small enough that a
+/// few values cost little memory.
 const CHUNK: usize = 1 << CHUNK_BITS;
 
 enum Slot<T> {
@@ -21,17 +21,17 @@ enum Slot<T> {
 
 struct Tally {
     live: u32,
-    /// First vacant slot; `NONE` when the chunk is full.
+    /// The chunk's first vacant slot; `NONE` if the chunk is full.
     free: u32,
 }
 
-/// See the head of this file.
+/// The store; see the head of this file.
 pub(super) struct Slab<T> {
     chunks: Vec<Option<Box<[Slot<T>; CHUNK]>>>,
     tallies: Vec<Tally>,
-    /// Chunks that are there and have a vacant slot.
+    /// Numbers of the chunks that are allocated and have a vacant slot.
     roomy: Vec<u32>,
-    /// Numbers of chunks that were given back.
+    /// Numbers of the chunks that were freed.
     missing: Vec<u32>,
     empty: u32,
     len: usize,
@@ -71,7 +71,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// The number that the next `insert` will give.
+    /// The number that the next `insert` will use.
     #[inline]
     pub(super) fn next_index(&mut self) -> u32 {
         let number = match self.roomy.last() {
@@ -124,7 +124,7 @@ impl<T> Slab<T> {
         value
     }
 
-    /// Bytes that it takes.
+    /// Bytes of memory that the store takes.
     pub(super) fn memory_bytes(&self) -> usize {
         let chunks = self.chunks.iter().flatten().count();
         let lists = (self.roomy.capacity() + self.missing.capacity()) * size_of::<u32>();
@@ -133,7 +133,7 @@ impl<T> Slab<T> {
             + lists
     }
 
-    /// All values with their numbers, in no order that means anything.
+    /// All values with their numbers, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         let chunks = (0u32..).zip(&self.chunks);
         chunks.filter_map(|(number, chunk)| Some((number, chunk.as_ref()?))).flat_map(|(number, chunk)| {
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// PRF-5: a vacant slot costs a lane no byte more.
+    /// PRF-5: a slot takes no byte more than the lane in it.
     #[test]
     fn a_slot_is_as_large_as_its_value() {
         assert_eq!(size_of::<Slot<super::super::lane::Lane>>(), size_of::<super::super::lane::Lane>());

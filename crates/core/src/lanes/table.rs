@@ -1,14 +1,15 @@
-//! Which lane has a hash: open addressing over words of tag and number.
+//! The hash table that finds a key's lane: open addressing over words of a tag and a lane number.
 //!
-//! A word is half of the hash (the tag, which also says where the word wants to be) and the lane's number, so that a
-//! miss, growing and taking out touch no lane. What is equal is for the caller to say: it compares whole hashes.
+//! A word is the upper half of the lane's hash (the tag, which also decides where the word belongs) and the lane's
+//! number. So a miss, growing and removing touch no lane. Tags may be equal for different hashes: the caller's `same`
+//! compares whole hashes.
 
-/// Small enough for 1,024 shards, large enough that a quiet shard never grows.
+/// Small enough for 1,024 shards to have one table each, large enough that a quiet shard's table never grows.
 const WORDS_MIN: usize = 64;
 
-/// See the head of this file.
+/// The hash table; see the head of this file.
 pub(super) struct Table {
-    /// Tag in the upper half, number + 1 in the lower; 0 is empty. A power of two long.
+    /// Tag in the upper half, number + 1 in the lower half; 0 is empty. The length is a power of two.
     words: Vec<u64>,
     len: usize,
 }
@@ -22,12 +23,12 @@ impl Table {
         self.len
     }
 
-    /// Bytes that it takes.
+    /// Bytes of memory that the table takes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.words.capacity() * size_of::<u64>()
     }
 
-    /// The number under `hash` that `same` accepts.
+    /// The lane number under `hash` for which `same` is true.
     #[inline]
     pub(super) fn find(&self, hash: u64, same: impl Fn(u32) -> bool) -> Option<u32> {
         let mask = self.words.len() - 1;
@@ -53,7 +54,7 @@ impl Table {
         self.len += 1;
     }
 
-    /// Takes `number` out, which stands under `hash`.
+    /// Removes `number`, which must stand under `hash`.
     pub(super) fn remove(&mut self, hash: u64, number: u32) {
         let mask = self.words.len() - 1;
         let gone = (hash >> 32) << 32 | u64::from(number + 1);
@@ -62,7 +63,8 @@ impl Table {
             assert_ne!(self.words[hole], 0, "a lane that is taken out is in the table");
             hole = (hole + 1) & mask;
         }
-        // Later words of the chain move up, so that no tombstone is ever needed.
+        // Later words of the chain move up into the hole. A tombstone in their place would make every later search
+        // longer.
         let mut at = hole;
         loop {
             at = (at + 1) & mask;
@@ -80,7 +82,7 @@ impl Table {
         self.len -= 1;
     }
 
-    /// Gives memory back when mostly empty (PRF-5).
+    /// Shrinks the table if it is mostly empty (PRF-5).
     pub(super) fn shrink(&mut self) {
         if self.words.len() > WORDS_MIN && self.len * 8 < self.words.len() {
             self.resize((self.len * 2).next_power_of_two().max(WORDS_MIN));
@@ -121,7 +123,7 @@ mod tests {
     use std::collections::HashMap;
 
     proptest! {
-        /// Few tags, so that chains are long, wrap around and are cut in the middle.
+        /// With few tags, so that chains are long, wrap around and are cut in the middle.
         #[test]
         fn it_is_a_map_from_hash_to_number(
             steps in proptest::collection::vec((0u64..4, 0u64..40, 0u64..3), 0..600),

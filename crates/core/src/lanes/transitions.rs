@@ -1,6 +1,7 @@
-//! Finding a lane, and moving it from state to state.
+//! Finds lanes, and moves them from state to state.
 //!
-//! Every change of a lane's state goes through `enter`, so that counts and the list of the idle are always true.
+//! Every change of a lane's state goes through `enter`, which keeps the counts by state and the heap of idle lanes
+//! right.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -11,8 +12,8 @@ use super::lane::{Failure, Lane, LaneHash, LaneId, LaneState};
 use super::retry::Retry;
 use super::slab::NONE;
 
-/// A lane that is hot runs so many messages in a row, then the others have their turn. Going on costs half of a new
-/// lane's turn; past a hundred there is nothing more to gain.
+/// How many messages in a row the hot lane runs before other lanes have their turn. Going on in the hot lane costs half
+/// of a turn of another lane; beyond a hundred in a row nothing more is gained.
 const BURST_MAX: u32 = 128;
 
 impl Engine {
@@ -39,13 +40,13 @@ impl Engine {
         self.table.len() < self.settings.lanes_max || self.tally[LaneState::Idle as usize] > 0
     }
 
-    /// Lanes of messages without a key.
+    /// How many lanes belong to messages without a key.
     #[inline]
     pub(super) fn anonymous(&self) -> usize {
         self.lanes.len() - self.table.len()
     }
 
-    /// Moves a lane to a state and keeps all counts.
+    /// Moves a lane to a state and updates every count that depends on it.
     #[inline]
     pub(super) fn enter(&mut self, number: u32, state: LaneState, now: u64) -> LaneId {
         let lane = self.lanes.get_mut(number).expect("only live lanes move");
@@ -65,7 +66,7 @@ impl Engine {
         id
     }
 
-    /// The head of a lane is decided: the next one's turn, or rest.
+    /// The head of a lane is decided: the lane becomes ready if something is queued, and idle if not.
     #[inline]
     pub(super) fn go_on(&mut self, id: LaneId, now: u64) {
         let number = id.number();

@@ -1,7 +1,8 @@
-//! Whose turn it is.
+//! Decides whose turn it is: hands out the heads of free lanes.
 //!
-//! Lanes take turns in the order in which they became free, but for the one that ended last, which goes on for a burst.
-//! Keyless messages have every other turn while they have a place in flight, so that neither side waits for the other.
+//! Lanes take turns in the order in which they became free, except the one that ended last, which goes on for a burst.
+//! Messages without a key have every other turn while they have a place in flight, so that neither kind waits for the
+//! other.
 
 use std::cmp::Reverse;
 
@@ -9,7 +10,7 @@ use super::lane::{LANES_CAP, LaneId, LaneKey, LaneState};
 use super::{Candidate, Engine, Ready, Verdict};
 
 impl Engine {
-    /// Takes the head of a free lane, if there is any; the lane is then busy with it.
+    /// Takes the head of a free lane, if there is one; its lane is busy from here on.
     #[inline]
     pub fn next_ready(&mut self, now: u64) -> Option<Ready> {
         let keyless_wait = !self.keyless_turns.is_empty() || !self.keyless_ready.is_empty();
@@ -36,7 +37,7 @@ impl Engine {
         }
     }
 
-    /// The lane that ended last goes on only when it is its turn again: what it computes takes long.
+    /// Ends the hot lane's burst: its messages take long to compute, so other lanes go first.
     pub fn end_burst(&mut self) {
         if let Some(hot) = self.hot.take() {
             self.ready.push_back(hot);
@@ -60,8 +61,8 @@ impl Engine {
         Some(Ready { lane, delivery, attempt: 1 })
     }
 
-    /// True if the head of that lane, taken from a list, may start now. A lane whose head must wait is set aside; one that
-    /// is gone is forgotten.
+    /// True if the head of a lane that was taken from a list may start now. A lane whose head must wait is set aside
+    /// instead; an entry whose lane is gone is dropped.
     #[inline]
     fn may_start(&mut self, id: LaneId) -> bool {
         let Some(lane) = self.lanes.get(id.number()).filter(|lane| lane.is(id)) else {
@@ -84,7 +85,7 @@ impl Engine {
         Ready { lane: id, delivery, attempt }
     }
 
-    /// Frees the lanes whose retry is due. Returns how many.
+    /// Makes the lanes ready whose retry is due. Returns how many.
     pub fn wake_due(&mut self, now: u64) -> usize {
         let mut woken = 0;
         while self.next_due().is_some_and(|at_ms| at_ms <= now) {
@@ -99,7 +100,7 @@ impl Engine {
         woken
     }
 
-    /// A lane that just became ready has its turn behind the others.
+    /// Puts a lane that just became ready behind the other ready lanes.
     pub(super) fn list_ready(&mut self, id: LaneId) {
         if self.lanes.get(id.number()).expect("only live lanes become ready").keyed() {
             self.ready.push_back(id);
@@ -108,7 +109,7 @@ impl Engine {
         }
     }
 
-    /// When the next retry is due.
+    /// The time at which the next retry is due.
     pub fn next_due(&self) -> Option<u64> {
         self.due.peek().map(|Reverse((at_ms, _))| *at_ms)
     }

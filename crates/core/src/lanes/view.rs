@@ -1,66 +1,66 @@
-//! What an operator can see of a shard's lanes.
+//! What an operator can see of a shard's lanes: counts, and a view of each lane that is not idle.
 
 use super::Engine;
 use super::lane::{Lane, LaneId, LaneState};
 
-/// How many there are of what.
+/// How many lanes and messages of each kind a shard has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Lanes of keys, the idle included.
+    /// Lanes of keys, idle ones included.
     pub lanes: usize,
-    /// Of these, idle.
+    /// Idle lanes of keys.
     pub idle: usize,
-    /// Free, with something queued; keyless messages whose retry is due included.
+    /// Free lanes with something queued, those of messages without a key whose retry is due included.
     pub ready: usize,
-    /// Attempts under way, keyless ones included.
+    /// Attempts under way, those of messages without a key included.
     pub busy: usize,
-    /// Messages queued, waiting for a retry included.
+    /// Queued messages, those that wait for a retry included.
     pub queued: usize,
-    /// Their bytes.
+    /// Bytes of the queued messages.
     pub queued_bytes: usize,
     /// Messages that wait for a retry.
     pub waiting_retry: usize,
-    /// Messages whose retries are spent, waiting or under way.
+    /// Messages whose retries are spent, whether they wait or run.
     pub stuck: usize,
-    /// Rejected messages not yet on record as dead.
+    /// Rejected messages that are not on record as dead yet.
     pub burying: usize,
-    /// Attempts of keyless messages under way.
+    /// Attempts under way at messages without a key.
     pub keyless: usize,
-    /// Keyless messages queued.
+    /// Queued messages without a key.
     pub keyless_queued: usize,
 }
 
-/// One lane, as it is now. Borrows from the engine.
+/// One lane as it is now. Borrows from the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaneView<'a> {
-    /// Its id: whoever runs its attempt knows the message under way by it.
+    /// The lane's id, by which the shard finds the message of an attempt under way.
     pub lane: LaneId,
-    /// Its partition.
+    /// The lane's partition.
     pub partition: u32,
-    /// What it is doing.
+    /// What the lane is doing.
     pub state: LaneState,
-    /// Since when, ms.
+    /// When the lane entered that state, ms.
     pub since_ms: u64,
-    /// Messages queued, the one that waits for a retry included.
+    /// Queued messages, one that waits for a retry included.
     pub depth: u32,
-    /// The key of the first queued message; `None` if it has none, or nothing is queued.
+    /// The key of the first queued message; `None` if that message has no key, or nothing is queued.
     pub key: Option<&'a [u8]>,
     /// The position of the first queued message.
     pub position: Option<u64>,
     /// When the first queued message was appended, ms since 1970.
     pub appended_ms: Option<u64>,
-    /// The number of the attempt that runs or comes next.
+    /// The number of the attempt that runs now or comes next.
     pub attempt: u32,
-    /// When the next attempt is due, if its head failed.
+    /// When the next attempt is due, if the lane's head failed.
     pub due_ms: Option<u64>,
-    /// Its head's retries are spent.
+    /// True if the head's retries are spent.
     pub stuck: bool,
-    /// Why its head failed last.
+    /// The error of the head's last failure.
     pub why: Option<&'a str>,
 }
 
 impl Engine {
-    /// Counts, kept up to date with every call.
+    /// The counts as of now; keeping them costs a little in every call, reading them nothing.
     pub fn counts(&self) -> Counts {
         let in_state = |state: LaneState| self.tally[state as usize];
         Counts {
@@ -78,7 +78,7 @@ impl Engine {
         }
     }
 
-    /// Bytes that lanes, lists and queues take, frames not counted (PRF-5).
+    /// Bytes of memory that lanes, lists and queues take, frames not counted (PRF-5).
     pub fn memory_bytes(&self) -> usize {
         let lists = (self.ready.capacity() + self.keyless_ready.capacity()) * size_of::<LaneId>();
         let heaps = (self.due.capacity() + self.idle.capacity()) * size_of::<(u64, LaneId)>();
@@ -91,13 +91,14 @@ impl Engine {
             + heaps
     }
 
-    /// Lanes that are not idle, in no order. Walks all lanes: for people, not for the message's way.
+    /// Views of all lanes that are not idle, in no particular order. Walks every lane: meant for operators' queries,
+    /// not for the message's way.
     pub fn views(&self) -> impl Iterator<Item = LaneView<'_>> {
         let busy = self.lanes.iter().filter(|(_, lane)| lane.state() != LaneState::Idle);
         busy.map(|(number, lane)| self.view_of(number, lane))
     }
 
-    /// One lane, if it is still there.
+    /// A view of one lane, if it still exists.
     pub fn view(&self, id: LaneId) -> Option<LaneView<'_>> {
         let lane = self.lanes.get(id.number()).filter(|lane| lane.is(id))?;
         Some(self.view_of(id.number(), lane))

@@ -1,12 +1,13 @@
-//! 64 neighbouring positions of a ledger, and the collecting of what can be named.
+//! A [`Block`]: the state of 64 neighbouring positions of a ledger. And [`Naming`], which collects what can be put on
+//! record.
 //!
-//! A position has two bits:
+//! Each position has two bits:
 //!
 //! ```text
 //! finished named
 //!    0       0    unfinished, or not yet read
-//!    1       0    finished here, to be named
-//!    0       1    a gap that the reader has passed, to be named
+//!    1       0    finished here, not named yet
+//!    0       1    a gap that the reader has passed, not named yet
 //!    1       1    named, or on record from before
 //! ```
 
@@ -15,7 +16,7 @@ use std::ops::Range;
 
 use super::ranges::Ranges;
 
-/// Positions of a block: a word, so that positions far apart cost 24 bytes each, and dense ones 3 bits.
+/// How many positions a block has: one word of each bit. Positions far apart cost 24 bytes each, dense ones 3 bits.
 pub(super) const BLOCK: u64 = 64;
 
 #[derive(Debug, Clone)]
@@ -26,14 +27,15 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// A block whose first message is at `position`: what is below it there was passed before, and is among the gaps.
+    /// A block whose first message is at `position`. Positions of the block below it were passed before, and stand
+    /// among the gaps.
     #[inline]
     pub(super) fn new(position: u64) -> Block {
         let below = (1 << (position % BLOCK)) - 1;
         Block { number: position / BLOCK, finished: below, named: below }
     }
 
-    /// Closes a range of positions of this block, which is not empty.
+    /// Marks a range of positions of this block as gaps, or as on record from before. The range must not be empty.
     pub(super) fn close(&mut self, range: Range<u64>, on_record: bool) {
         let bits = (u64::MAX >> (BLOCK - (range.end - range.start))) << (range.start % BLOCK);
         self.named |= bits;
@@ -42,7 +44,7 @@ impl Block {
         }
     }
 
-    /// Finishes a position; on record already, or to be named. False if it was not unfinished.
+    /// Marks a position as finished; with `on_record`, also as named. False if the position was not unfinished.
     #[inline]
     pub(super) fn finish(&mut self, position: u64, on_record: bool) -> bool {
         let bit = 1 << (position % BLOCK);
@@ -56,7 +58,7 @@ impl Block {
         true
     }
 
-    /// Names what can be named. False if there was no room for more ranges.
+    /// Names every finished position and gap that is not named yet. False if there was no room for more ranges.
     pub(super) fn name(&mut self, naming: &mut Naming, gaps: &mut VecDeque<Range<u64>>) -> bool {
         let mut bits = self.finished ^ self.named;
         while bits != 0 {
@@ -79,7 +81,7 @@ impl Block {
         self.first_zero(self.finished & self.named)
     }
 
-    /// The first position that is unfinished or not yet read.
+    /// The first position of the block that is unfinished or not read yet.
     pub(super) fn first_unfinished(&self) -> Option<u64> {
         self.first_zero(self.finished | self.named)
     }
@@ -95,7 +97,7 @@ impl Block {
     }
 }
 
-/// Where positions have gaps, the gaps are mostly alike: guess, and look around the guess.
+/// The index of the block with that number. Blocks are mostly spread evenly, so the search begins at a guess.
 pub(super) fn search(blocks: &[Block], number: u64) -> Option<usize> {
     let (first, last) = (blocks.first()?.number, blocks.last()?.number);
     if number < first || number > last {
@@ -103,7 +105,8 @@ pub(super) fn search(blocks: &[Block], number: u64) -> Option<usize> {
     }
     let share = (number - first) as f64 / (last - first).max(1) as f64;
     let guess = (share * (blocks.len() - 1) as f64) as usize;
-    // Mostly it is here or beside, and which of them no branch could foresee.
+    // The block is mostly at the guess or beside it. Comparing both without a branch is cheapest, since no branch could
+    // be predicted.
     let low = guess.saturating_sub(1);
     let below = |at: usize| usize::from(blocks.get(at).is_some_and(|block| block.number < number));
     let near = low + below(low) + below(low + 1);
@@ -122,13 +125,13 @@ pub(super) fn search(blocks: &[Block], number: u64) -> Option<usize> {
     }
 }
 
-/// Ranges being collected, ascending.
+/// Collects ranges, ascending, for the next record.
 pub(super) struct Naming {
     pub(super) ranges: Ranges,
     ranges_max: usize,
-    /// Messages in them; the rest are gaps.
+    /// How many messages the ranges have; the other positions are gaps.
     pub(super) messages: usize,
-    /// Where the last range ends.
+    /// The end of the last range.
     pub(super) end: u64,
 }
 
@@ -137,7 +140,7 @@ impl Naming {
         Naming { ranges: Ranges::new(), ranges_max: ranges_max.max(1), messages: 0, end: 0 }
     }
 
-    /// Adds a range, unless there is no room for one more.
+    /// Adds a range; false if there is no room for one more.
     fn add(&mut self, range: Range<u64>) -> bool {
         let joins = range.start == self.end && !self.ranges.is_empty();
         if !joins && self.ranges.len() == self.ranges_max {
@@ -148,7 +151,7 @@ impl Naming {
         true
     }
 
-    /// Moves gaps below `position` over. False if there was no room.
+    /// Adds the gaps below `position`, and takes them out of `gaps`. False if there was no room.
     pub(super) fn gaps_below(&mut self, position: u64, gaps: &mut VecDeque<Range<u64>>) -> bool {
         while gaps.front().is_some_and(|gap| gap.start < position) {
             let gap = gaps.front().cloned().expect("just seen");

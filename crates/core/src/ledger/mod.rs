@@ -1,11 +1,12 @@
-//! What of a partition has been read here, and what of that is finished (COM-1).
+//! The ledger of one partition: which positions were read here, and which of them are finished (COM-1).
 //!
-//! In: positions as they are read, as they are finished, and what the reader has passed. Out: ranges to be put on
-//! record, each position once. Positions come in any distance from each other, so the ledger is a row of words of
-//! bits, only where messages are. One whose positions are all named goes: memory follows what is unfinished.
+//! In come positions as they are read, as they are finished, and as the reader passes them; out come ranges to be put
+//! on record, each position once. Positions may lie at any distance from each other, so the ledger is a row of 64-bit
+//! blocks that exist only where messages are. Blocks whose positions are all named are removed, so memory follows what
+//! is unfinished.
 //!
-//! Kept whatever the order of calls: a position that arrived and is not finished is never named; every other one that
-//! the reader has passed is named once, unless it was on record before.
+//! Invariants, in whatever order the calls come: a position that arrived and is not finished is never named; every
+//! other position that the reader has passed is named once, unless it was on record before.
 
 mod block;
 mod ranges;
@@ -20,44 +21,44 @@ pub use ranges::{Ranges, Settled};
 pub(crate) use rice::RANGE_BYTES_MAX;
 pub use rice::{put_ranges, read_ranges};
 
-/// Blocks whose memory is not worth giving back.
+/// Room for this many blocks is kept, even if it is empty.
 const BLOCKS_KEPT: usize = 256;
 
-/// Known flaws that a test can put back.
+/// Known flaws, which a test can put back to see that it finds them.
 #[cfg(feature = "flaws")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flaws {
-    /// Names all up to the highest that is finished.
+    /// Names every position up to the highest finished one, which loses the unfinished ones below it.
     pub commit_highest: bool,
 }
 
-/// One partition's ledger. See the head of this file.
+/// One partition's ledger; see the head of `ledger/mod.rs`.
 #[derive(Debug, Clone)]
 pub struct Ledger {
-    /// Ascending. The first `open` are named through and through.
+    /// Ascending. All positions of the first `open` blocks are named.
     blocks: Vec<Block>,
     open: usize,
-    /// Gaps to be named that lie in no block, ascending.
+    /// Gaps that are not named yet and lie in no block, ascending.
     gaps: VecDeque<Range<u64>>,
     gap_waits: bool,
-    /// On record from before, and not yet passed.
+    /// Ranges that were on record from before and that the reader has not passed yet.
     settled: VecDeque<Range<u64>>,
-    /// The reader has passed everything below.
+    /// The reader has passed every position below this one.
     front: u64,
-    /// Messages that came in, were finished here, were named, and went on record by another way: each counts up only,
-    /// so that a completion touches one of them.
+    /// How many messages arrived, were finished here, were named, and went on record by another way. Each only counts
+    /// up, so that finishing a message touches one of them.
     arrived: usize,
     finished: usize,
     named: usize,
     recorded: usize,
-    /// The lowest position that is named and does not count yet.
+    /// The lowest position that is named in a record which does not count yet.
     under_way: Option<u64>,
     #[cfg(feature = "flaws")]
     flaws: Flaws,
 }
 
 impl Ledger {
-    /// Goes on where the record says: from its lowest unsettled position.
+    /// A ledger that continues where the record says: at the lowest unsettled position.
     pub fn resume(settled: &Settled) -> Ledger {
         Ledger {
             blocks: Vec::new(),
@@ -76,14 +77,14 @@ impl Ledger {
         }
     }
 
-    /// A ledger that does some things wrong, for tests of tests.
+    /// A ledger with flaws put back, to test that tests find them.
     #[cfg(feature = "flaws")]
     pub fn resume_with_flaws(settled: &Settled, flaws: Flaws) -> Ledger {
         Ledger { flaws, ..Ledger::resume(settled) }
     }
 
-    /// `position` was read, and everything below it. False if it is not to run: it is on record as settled, or was read
-    /// before.
+    /// The reader read `position` and has passed everything below it. False if the message must not run: its position
+    /// is on record as settled, or was read before.
     #[inline]
     pub fn arrived(&mut self, position: u64) -> bool {
         if position < self.front {
@@ -104,7 +105,8 @@ impl Ledger {
         true
     }
 
-    /// The reader has passed everything below `position`: what did not arrive is a gap, and closed.
+    /// The reader has passed everything below `position`. Positions in between that did not arrive are gaps, and
+    /// settled as such.
     pub fn passed(&mut self, position: u64) {
         while self.front < position {
             let (end, on_record) = match self.settled.front() {
@@ -138,7 +140,7 @@ impl Ledger {
         }
     }
 
-    /// `position` was handled here. False if it is not unfinished here: nothing changes.
+    /// The message at `position` was handled here. False, and nothing changes, if the position is not unfinished here.
     #[inline]
     pub fn finish(&mut self, position: u64) -> bool {
         let left = self.leaves_unfinished(position, false);
@@ -146,7 +148,7 @@ impl Ledger {
         left
     }
 
-    /// `position` went on record by another way than `take`: as dead. False if it is not unfinished here.
+    /// `position` went on record by another way than `take`: as dead. False if the position is not unfinished here.
     pub fn recorded(&mut self, position: u64) -> bool {
         let left = self.leaves_unfinished(position, true);
         self.recorded += usize::from(left);
@@ -155,7 +157,7 @@ impl Ledger {
 
     #[inline]
     fn leaves_unfinished(&mut self, position: u64, on_record: bool) -> bool {
-        // What was not read yet has the same bits as what is unfinished.
+        // A position that was not read yet has the same bits as an unfinished one, and must not be finished.
         if position >= self.front {
             return false;
         }
@@ -169,7 +171,8 @@ impl Ledger {
     fn block_of(&self, position: u64) -> Option<usize> {
         let number = position / BLOCK;
         let back = self.blocks.last()?.number.wrapping_sub(number) as usize;
-        // Dense from the end back, which is where most positions are finished.
+        // From the last block back, blocks are mostly dense, and most positions are finished near the end: try that
+        // block first.
         let at = (self.blocks.len() - 1).wrapping_sub(back);
         match self.blocks.get(at) {
             Some(block) if block.number == number => Some(at),
@@ -177,8 +180,9 @@ impl Ledger {
         }
     }
 
-    /// What is finished and not named yet, from the lowest on, in at most `ranges_max` ranges; gaps that the reader has
-    /// passed included, so that ranges join. It is under way until `counted`; until then there is nothing more.
+    /// The positions that are finished and not named yet, from the lowest on, in at most `ranges_max` ranges. Gaps that
+    /// the reader has passed are included, so that ranges join. They are under way until `counted`; until then `take`
+    /// gives nothing.
     pub fn take(&mut self, ranges_max: usize) -> Ranges {
         if self.under_way.is_some() {
             return Ranges::new();
@@ -206,12 +210,12 @@ impl Ledger {
         naming.ranges
     }
 
-    /// What was under way is on record, and counts.
+    /// The record with the ranges of the last `take` counts.
     pub fn counted(&mut self) {
         self.under_way = None;
     }
 
-    /// The lowest position that is not on record as settled, as far as is known here.
+    /// The lowest position that is not on record as settled, as far as this ledger knows.
     pub fn low(&self) -> u64 {
         let open = self.blocks[self.open..].iter().find_map(Block::first_unnamed);
         let gap = self.gaps.front().map(|gap| gap.start);
@@ -225,17 +229,17 @@ impl Ledger {
         }
     }
 
-    /// The reader has passed everything below this position.
+    /// The reader has passed every position below this one.
     pub fn front(&self) -> u64 {
         self.front
     }
 
-    /// How many positions arrived and are not finished.
+    /// How many messages arrived and are not finished.
     pub fn unfinished(&self) -> usize {
         self.arrived - self.finished - self.recorded
     }
 
-    /// The lowest of these.
+    /// The lowest position that arrived and is not finished.
     pub fn oldest_unfinished(&self) -> Option<u64> {
         self.blocks[self.open..]
             .iter()
@@ -243,23 +247,25 @@ impl Ledger {
             .filter(|position| *position < self.front)
     }
 
-    /// How many positions are finished here and not named yet.
+    /// How many messages are finished here and not named yet.
     pub fn fresh(&self) -> usize {
         self.finished - self.named
     }
 
-    /// True if the reader has passed a gap that is not named yet: it is to be, even if nothing ever comes behind it.
+    /// True if the reader has passed a gap that is not named yet. The gap must go on record even if no message ever
+    /// comes behind it.
     pub fn gap_waits(&self) -> bool {
         self.gap_waits
     }
 
-    /// Bytes that it takes.
+    /// Bytes of memory that the ledger takes.
     pub fn memory_bytes(&self) -> usize {
         let ranges = self.gaps.capacity() + self.settled.capacity();
         self.blocks.capacity() * size_of::<Block>() + ranges * size_of::<Range<u64>>()
     }
 
-    /// Takes out blocks that are named through and through once they are most of all, so that each is moved about once.
+    /// Removes blocks whose positions are all named, once they are the majority, so that each remaining block is moved
+    /// only once.
     fn prune(&mut self) {
         while self.blocks.get(self.open).is_some_and(Block::is_named) {
             self.open += 1;

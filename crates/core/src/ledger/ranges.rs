@@ -1,11 +1,11 @@
-//! Sets of positions: what was finished, what is settled.
+//! Sets of positions: [`Ranges`] for any set, [`Settled`] for the settled positions of a partition.
 //!
-//! [`Ranges`] is any set, as disjoint ranges in ascending order that never touch. [`Settled`] is a partition's: all
-//! below `low`, and some above it. Both have one form for one set, so that equal states are equal bytes.
+//! [`Ranges`] keeps disjoint ranges in ascending order that never touch each other. [`Settled`] is everything below
+//! `low` and some positions above. Each set has exactly one form in either type, so equal states give equal bytes.
 
 use std::ops::Range;
 
-/// A set of positions.
+/// A set of positions, kept as ranges.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Ranges(Vec<Range<u64>>);
 
@@ -15,7 +15,7 @@ impl Ranges {
         Ranges::default()
     }
 
-    /// Adds all of `range`. Cheap at the end of the set, which is where positions are finished.
+    /// Adds every position of `range`. Cheapest at the end of the set, where most positions are finished.
     pub fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -38,7 +38,7 @@ impl Ranges {
         self.0.splice(first..behind, [range]);
     }
 
-    /// Takes all of `range` out.
+    /// Removes every position of `range`.
     pub fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -74,12 +74,12 @@ impl Ranges {
         self.0.is_empty()
     }
 
-    /// How many positions there are.
+    /// How many positions are in the set.
     pub fn positions(&self) -> u64 {
         self.0.iter().map(|r| r.end - r.start).sum()
     }
 
-    /// Takes out and returns the first range.
+    /// Removes the first range and returns it.
     pub fn pop_first(&mut self) -> Option<Range<u64>> {
         (!self.0.is_empty()).then(|| self.0.remove(0))
     }
@@ -93,9 +93,9 @@ impl FromIterator<Range<u64>> for Ranges {
     }
 }
 
-/// What of a partition is settled: everything below `low`, and `above` of the rest.
+/// The settled positions of a partition: everything below `low`, and the set `above`.
 ///
-/// `low` is the position to commit and to read from (COM-1): the lowest that no counting record settles.
+/// `low` is the position to commit and to read from (COM-1): the lowest position that no counting record settles.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Settled {
     low: u64,
@@ -103,12 +103,12 @@ pub struct Settled {
 }
 
 impl Settled {
-    /// Everything below `low`, nothing above.
+    /// Everything below `low`, and nothing above.
     pub fn below(low: u64) -> Settled {
         Settled { low, above: Ranges::new() }
     }
 
-    /// Settles all of `range`; `low` moves up over what is settled without a break.
+    /// Settles every position of `range`; `low` moves up over all positions that are settled without a gap.
     pub fn settle(&mut self, range: Range<u64>) {
         self.above.insert(range.start.max(self.low)..range.end);
         if self.above.0.first().is_some_and(|first| first.start <= self.low) {
@@ -117,7 +117,7 @@ impl Settled {
         }
     }
 
-    /// What an operator's reset to `position` leaves (COM-3): all below is settled, nothing from there on.
+    /// Applies an operator's reset to `position` (COM-3): everything below is settled, nothing from there on.
     pub fn reset(&mut self, position: u64) {
         *self = Settled::below(position);
     }
@@ -127,7 +127,7 @@ impl Settled {
         self.low
     }
 
-    /// What is settled above the lowest that is not.
+    /// The settled positions above `low`.
     pub fn above(&self) -> &Ranges {
         &self.above
     }
@@ -145,7 +145,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// COM-1: the set is what a naive set is, and has one form.
+        /// COM-1: the set has the positions that a naive set has, always in the same form.
         #[test]
         fn ranges_are_a_set_in_one_form(steps in proptest::collection::vec((any::<bool>(), 0u64..40, 0u64..8), 0..60)) {
             let (mut ranges, mut naive) = (Ranges::new(), BTreeSet::new());

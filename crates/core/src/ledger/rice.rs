@@ -1,22 +1,25 @@
-//! Sets of positions as few bytes: the form of `done` in records and snapshots (COM-3, PRF-6).
+//! Writes a set of positions in few bytes: the form of `done` in records and snapshots (COM-3, PRF-6).
 //!
-//! In comes a [`Ranges`], out come its bytes, and back. A set is its first position, its span, and then, unless it is
-//! one range, Rice-coded numbers in the cheapest of three readings: the missing positions, the present ones, or the
-//! lengths of the runs. One of them is close to entropy for what is scattered, another for what comes in runs.
+//! A [`Ranges`] comes in and its bytes go out, or the other way round. The bytes are the set's first position, its
+//! span, and, unless the set is one range, Rice-coded numbers in the cheapest of three readings: the missing positions,
+//! the present positions, or the lengths of the runs. For scattered positions one of the first two is close to entropy;
+//! for positions in runs the third is far smaller.
 //!
-//! Kept: one set has one form; bytes that do not describe a set exactly are refused; a set takes memory in proportion
-//! to its bytes, whatever they say.
+//! Invariants: each set has one form; bytes that do not describe a set exactly are refused; reading takes memory in
+//! proportion to the number of bytes, whatever the bytes say.
 
 use std::ops::Range;
 
 use super::ranges::Ranges;
 use crate::journal::{Malformed, put_varint, take_varint};
 
-/// A quotient this long is written as the number itself: an outlier must not cost its size in bits.
+/// A quotient of this length or more is replaced by the number in full: coded in unary, an outlier would cost its size
+/// in bits.
 const QUOTIENT_MAX: u64 = 24;
-/// Scattered readings are tried only if they have about as many numbers as the set has ranges.
+/// The scattered readings are tried only if they need at most this many numbers for each range of the set.
 const NUMBERS_PER_RANGE: u64 = 8;
-/// What a range costs at most: two numbers of an escaped quotient and 64 bits each, and the fixed part shared.
+/// The most bytes that a range takes: two numbers with an escaped quotient and 64 bits each, and a share of the fixed
+/// part.
 pub(crate) const RANGE_BYTES_MAX: usize = 22;
 
 const MISSING: u8 = 0;
@@ -98,7 +101,8 @@ fn holes(set: &Ranges) -> impl Iterator<Item = Range<u64>> + '_ {
     set.iter().zip(set.iter().skip(1)).map(|(left, right)| left.end..right.start)
 }
 
-/// How far each missing position lies behind the one before; the end counts as missing, and ends the list.
+/// For each missing position, how far it lies behind the one before. The set's end is coded as a missing position, too,
+/// which ends the list.
 fn missing_gaps(set: &Ranges) -> Vec<u64> {
     let mut gaps = Vec::new();
     let mut next = set.iter().next().map_or(0, |range| range.start);
@@ -111,7 +115,7 @@ fn missing_gaps(set: &Ranges) -> Vec<u64> {
     gaps
 }
 
-/// How far each present position but the first, which is known, lies behind the one before.
+/// For each present position except the first, which is known, how far it lies behind the one before.
 fn present_gaps(set: &Ranges) -> Vec<u64> {
     let mut gaps = Vec::new();
     let mut next = set.iter().next().map_or(0, |range| range.start + 1);
@@ -122,7 +126,7 @@ fn present_gaps(set: &Ranges) -> Vec<u64> {
     gaps
 }
 
-/// The parameter that takes the fewest bits for `numbers`, and how many.
+/// The Rice parameter with which `numbers` take the fewest bits, and that number of bits.
 fn parameter(numbers: &[u64]) -> (u8, u64) {
     let widest = numbers.iter().max().map_or(0, |max| 64 - max.leading_zeros()) as u8;
     let cost = |k: u8| -> u64 {
@@ -192,7 +196,7 @@ fn one(range: Range<u64>) -> Ranges {
 
 struct BitWriter<'a> {
     out: &'a mut Vec<u8>,
-    /// Bits of the last byte that are taken; 0: there is none yet.
+    /// How many bits of the last byte are used; 0 if a new byte must be begun.
     used: u32,
 }
 
@@ -262,7 +266,7 @@ impl Numbers<'_> {
         u64::try_from(number).map_err(|_| Malformed("a number over 64 bits"))
     }
 
-    /// The position `number` behind `from`, at most `last`.
+    /// Reads a number and adds it to `from`; an error if the resulting position is above `last`.
     fn behind(&mut self, from: u64, last: u64) -> Result<u64, Malformed> {
         match from.checked_add(self.number()?) {
             Some(position) if position <= last => Ok(position),
@@ -270,7 +274,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// Nothing may follow but the zeros that fill the last byte.
+    /// Ends reading: only the zero bits that fill the last byte may be left.
     fn finish(mut self) -> Result<(), Malformed> {
         if self.at.div_ceil(8) != self.bytes.len() {
             return Err(Malformed("bytes behind a set"));
@@ -295,13 +299,13 @@ mod tests {
         out
     }
 
-    /// A fixed sequence of well mixed numbers.
+    /// Well mixed numbers in a fixed sequence.
     fn mixed(seed: u64) -> impl FnMut() -> u64 {
         let mut at = seed;
         move || crate::random::next(&mut at)
     }
 
-    /// PRF-6: from 1 % incomplete up, and as far down from complete, at most 1.05 × entropy.
+    /// PRF-6: from 1 % incomplete upwards, and as close to all incomplete, a set takes at most 1.05 times its entropy.
     #[test]
     fn a_scattered_set_takes_at_most_1_05_of_its_entropy() {
         const WINDOW: u64 = 100_000;
@@ -321,7 +325,7 @@ mod tests {
         }
     }
 
-    /// PRF-6: what comes in runs takes far less than a bit a position.
+    /// PRF-6: positions in runs take far less than a bit each.
     #[test]
     fn runs_are_coded_as_runs() {
         let done: Ranges = (0..100u64).map(|i| i * 10_000..i * 10_000 + 9_000 + i).collect();
@@ -344,7 +348,7 @@ mod tests {
             prop_assert_eq!(read_ranges(&bytes), Ok(set));
         }
 
-        /// Whatever the bytes are, reading them ends in an answer, and an answer has a form of its own.
+        /// Reading any bytes ends with an answer, and a set that was read has one form.
         #[test]
         fn bytes_from_anywhere_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Ok(set) = read_ranges(&bytes) {

@@ -1,8 +1,8 @@
-//! A message at a position.
+//! A message as it is read from a broker: a batch of frames, and each frame as a [`Delivery`] at its position.
 //!
-//! A [`Batch`] is what a broker hands out: frames of one partition in one buffer. A [`Delivery`] is one of them, at its
-//! position and under an epoch; it shares the batch's buffer, so making one allocates nothing. A frame is checked when
-//! it is read, once, so that nothing behind this file can meet a damaged one.
+//! A [`Batch`] is what a broker hands out: frames of one partition in one buffer. A [`Delivery`] is one of these
+//! messages at its position, read under an epoch; it shares the batch's buffer, so making one allocates nothing. Every
+//! frame is checked once, when it is read, so that no code behind this file can meet a damaged frame.
 
 use bytes::Bytes;
 
@@ -14,22 +14,24 @@ use super::frame::{
 /// Messages of one partition, as a broker hands them out.
 #[derive(Debug, Clone)]
 pub struct Batch {
-    /// The partition they lie in.
+    /// The partition that the messages lie in.
     pub partition: u32,
     /// The position that the frames' deltas count from.
     pub base: u64,
-    /// The reader has passed everything below this position; what is missing in between is a gap, and closed.
+    /// The reader has passed every position below this one. Positions in between that are missing from the frames are
+    /// gaps.
     pub next: u64,
-    /// When the broker appended them, ms since 1970.
+    /// When the broker appended the batch, ms since 1970.
     pub appended_ms: u64,
-    /// How many frames there are, for sizing.
+    /// How many frames there are; used to reserve memory, so it need not be exact.
     pub count: u32,
     /// The frames, back to back.
     pub frames: Bytes,
 }
 
 impl Batch {
-    /// The part below a position, and the rest. A frame that cannot be read ends in the part below.
+    /// Splits the batch into the part below `position` and the rest. A frame that cannot be read stays in the part
+    /// below.
     pub fn split(self, position: u64) -> (Batch, Option<Batch>) {
         if self.next <= position {
             return (self, None);
@@ -50,7 +52,7 @@ impl Batch {
         (below, Some(rest))
     }
 
-    /// Walks the deliveries of this batch in order, each carrying `epoch`.
+    /// Walks the deliveries of this batch in order; each carries `epoch`.
     pub fn cursor(&self, epoch: u64) -> BatchCursor {
         BatchCursor {
             frames: self.frames.clone(),
@@ -63,7 +65,7 @@ impl Batch {
     }
 }
 
-/// Where a shard is in a batch. Owns a reference to the buffer, so that it can be kept while a lane is full.
+/// A place within a batch. Owns a reference to the buffer, so the shard can keep a cursor while a lane is full.
 #[derive(Debug, Clone)]
 pub struct BatchCursor {
     frames: Bytes,
@@ -74,8 +76,8 @@ pub struct BatchCursor {
     partition: u32,
 }
 
-/// Where a frame lies in its batch, and what was found when it was checked. From it a delivery is made only once it is
-/// known where it goes: moving one about costs as much as reading it.
+/// Where a checked frame lies in its batch, and what the check found. The delivery is made later, once its way is
+/// known: moving a delivery about costs as much as reading its frame.
 #[derive(Debug, Clone, Copy)]
 pub struct Found {
     at: usize,
@@ -86,13 +88,13 @@ pub struct Found {
 }
 
 impl Found {
-    /// Its position in the partition.
+    /// The message's position in the partition.
     #[inline]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Bytes that its delivery keeps alive.
+    /// Bytes that the message's delivery keeps in memory.
     #[inline]
     pub fn size(&self) -> usize {
         self.length
@@ -100,7 +102,7 @@ impl Found {
 }
 
 impl BatchCursor {
-    /// Checks the next frame.
+    /// Checks the next frame and moves on.
     #[inline(always)]
     pub fn find_next(&mut self) -> Option<Result<Found, FrameError>> {
         let rest = &self.frames[self.at..];
@@ -130,7 +132,7 @@ impl BatchCursor {
         key(&self.frames[found.at..found.at + found.length], found.key_at)
     }
 
-    /// The delivery of a frame of this batch. Shares the batch's buffer.
+    /// The delivery of a frame of this batch. It shares the batch's buffer.
     #[inline(always)]
     pub fn delivery(&self, found: &Found) -> Delivery {
         Delivery {
@@ -159,7 +161,7 @@ fn key(frame: &[u8], key_at: u32) -> Option<&[u8]> {
     (frame[8] & HAS_KEY != 0).then(|| &frame[key_at..key_at + half(frame, 12) as usize])
 }
 
-/// A message at its position, read under an epoch. Shares its batch's buffer.
+/// A message at its position, read under an epoch. Shares the buffer of its batch.
 #[derive(Debug, Clone)]
 pub struct Delivery {
     frame: Bytes,
@@ -170,7 +172,7 @@ pub struct Delivery {
     key_at: u32,
 }
 
-/// What was found when a frame was checked.
+/// What the check of a frame found.
 struct Checked {
     delta: u32,
     key_at: u32,
@@ -178,7 +180,7 @@ struct Checked {
 }
 
 impl Checked {
-    /// Reads one frame. Everything is checked here, so that a delivery's accessors cannot fail.
+    /// Checks one frame. Everything is checked here, so that the accessors of [`Delivery`] cannot fail.
     #[inline(always)]
     fn read(frame: &[u8], batch_appended_ms: u64) -> Result<Checked, FrameError> {
         let damaged = |what| FrameError::Damaged(frame.len(), what);
@@ -215,7 +217,7 @@ impl Checked {
     }
 }
 
-/// Headers fill their part exactly, and their names are text.
+/// Checks that the headers fill their part exactly, and that their names are UTF-8.
 fn check_headers(mut rest: &[u8], count: u32) -> Result<(), &'static str> {
     for _ in 0..count {
         let (name, value) = header_lengths(rest).ok_or("a header is cut off")?;
@@ -243,7 +245,7 @@ fn long(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Delivery {
-    /// Reads one frame by itself.
+    /// Checks and reads a single frame.
     pub fn parse(
         frame: Bytes,
         base: u64,
@@ -293,17 +295,17 @@ impl Delivery {
         key(&self.frame, self.key_at)
     }
 
-    /// The payload; `None` is a null, which is not the same as an empty one.
+    /// The payload; `None` is a null payload, which differs from an empty one.
     pub fn payload(&self) -> Option<&[u8]> {
         (self.flags() & NO_PAYLOAD == 0).then(|| &self.frame[self.payload_at()..])
     }
 
-    /// The payload without a copy; empty for a null.
+    /// The payload, sharing the frame's buffer; empty for a null payload.
     pub fn payload_bytes(&self) -> Bytes {
         self.frame.slice(self.payload_at()..)
     }
 
-    /// Headers in the order they were given.
+    /// The headers in the order in which the producer gave them.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &[u8])> {
         let mut rest = &self.frame[self.headers_at()..self.payload_at()];
         std::iter::from_fn(move || {
@@ -315,72 +317,73 @@ impl Delivery {
         })
     }
 
-    /// The caller's version of the key.
+    /// The producer's version of the key, if it numbers them.
     pub fn version(&self) -> Option<u64> {
         self.number(HAS_VERSION, 0)
     }
 
-    /// When it is due, ms since 1970, if it was not to run at once.
+    /// When the message is due, ms since 1970; `None` if it may run at once.
     pub fn deliver_at_ms(&self) -> Option<u64> {
         self.number(HAS_DELIVER_AT, HAS_VERSION)
     }
 
-    /// How long after its append time it is of use, in ms, if that has an end.
+    /// How long after its append time the message is of use, in ms; `None` if there is no limit.
     pub fn ttl_ms(&self) -> Option<u64> {
         self.number(HAS_TTL, HAS_VERSION | HAS_DELIVER_AT)
     }
 
-    /// Its priority among keys, 1 to 10, if it has one of its own.
+    /// The message's own priority among keys, 1 to 10, if it has one.
     pub fn priority(&self) -> Option<u8> {
         Some(self.frame[PRIORITY_AT]).filter(|priority| *priority != 0)
     }
 
-    /// The number of a flag, which stands behind those of the flags `before` it.
+    /// The number that belongs to `flag`. It stands behind the numbers of the flags in `before`.
     fn number(&self, flag: u8, before: u8) -> Option<u64> {
         let at = FIXED + 8 * (self.flags() & before).count_ones() as usize;
         (self.flags() & flag != 0).then(|| long(&self.frame, at))
     }
 
-    /// When it was made, ms since 1970.
+    /// When the producer made the message, ms since 1970.
     pub fn produced_ms(&self) -> u64 {
         long(&self.frame, 20)
     }
 
-    /// When the broker appended it, ms since 1970.
+    /// When the broker appended the message, ms since 1970.
     pub fn appended_ms(&self) -> u64 {
         self.appended_ms
     }
 
-    /// The partition it lies in.
+    /// The partition that the message lies in.
     #[inline]
     pub fn partition(&self) -> u32 {
         self.partition
     }
 
-    /// Its position in the partition.
+    /// The message's position in the partition.
     #[inline]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// The epoch it was read under.
+    /// The epoch under which the message was read.
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The whole frame: what is stored when its body must be kept.
+    /// The whole frame, which is what `hold.p` stores of a message.
     pub fn frame(&self) -> &Bytes {
         &self.frame
     }
 
-    /// Bytes it keeps alive, for bounds.
+    /// Bytes that the delivery keeps in memory, for bounds.
     #[inline]
     pub fn size(&self) -> usize {
         self.frame.len()
     }
 
-    /// Cuts the delivery loose from its batch, which it would otherwise keep in memory while it waits.
+    /// Copies the frame out of its batch's buffer. A delivery that waits for long would otherwise keep its whole batch
+    /// in memory.
     pub fn detach(&mut self) {
         self.frame = Bytes::copy_from_slice(&self.frame);
     }
@@ -409,7 +412,7 @@ mod tests {
     }
 
     proptest! {
-        /// MSG-1, MSG-3: every field survives, byte for byte.
+        /// MSG-1, MSG-3: every field is read back as it was, byte for byte.
         #[test]
         fn what_is_encoded_is_read_back(
             id in "[a-zA-Z0-9/é-]{1,40}",
@@ -443,7 +446,7 @@ mod tests {
             prop_assert_eq!(last.headers().collect::<Vec<_>>(), borrowed);
         }
 
-        /// Whatever the bytes are, reading them ends in an answer.
+        /// Reading any bytes ends with an answer.
         #[test]
         fn damaged_bytes_are_refused_and_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let batch = Batch { partition: 0, base: 0, next: 0, appended_ms: 0, count: 0, frames: bytes.into() };
@@ -464,7 +467,7 @@ mod tests {
         (0..text.len()).step_by(2).map(digits).collect()
     }
 
-    /// MSG-1: frames that were written before they could have a deliver-at, a priority or a time to live.
+    /// MSG-1: frames from before deliver-at, priority and time to live existed are still read.
     #[test]
     fn frames_of_the_first_layout_are_read_as_ever() {
         let headers: [(&str, &[u8]); 2] = [("trace", b"x"), ("empty", b"")];
@@ -514,7 +517,7 @@ mod tests {
         }
     }
 
-    /// MSG-1: what a newer version wrote is refused as a whole.
+    /// MSG-1: a frame that a newer version wrote is refused as a whole.
     #[test]
     fn an_unknown_flag_or_a_priority_above_ten_is_refused() {
         let mut frame = bytes::BytesMut::new();

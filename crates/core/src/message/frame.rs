@@ -1,7 +1,7 @@
-//! A message as bytes.
+//! Encodes a message as a frame, the bytes in which every broker stores it.
 //!
-//! A [`Draft`] borrows what a producer gives; [`Frames`] is an arena of encoded drafts, each with its partition: what
-//! a broker is asked to append. Reading frames back is `delivery.rs`'s part.
+//! A [`Draft`] borrows what a producer gives; [`Frames`] is an arena of encoded drafts, each with its partition, and is
+//! what a broker is asked to append. `delivery.rs` reads frames back.
 //!
 //! Layout of a frame, little endian:
 //!
@@ -23,42 +23,42 @@
 //!     id, key, headers (u16 name bytes, u32 value bytes, name, value)*, payload
 //! ```
 //!
-//! A flag that is not known here was written by a newer version: the frame is refused, never half read.
+//! A frame with an unknown flag was written by a newer version, and is refused as a whole rather than read in part.
 //!
-//! A broker whose messages are not frames keeps what it has no place for in headers; their names and texts stand here,
-//! so that all of them agree.
+//! A broker with its own message format puts what that format has no place for into headers. The names and texts of
+//! those headers stand here, so that all such brokers use the same.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::delivery::Delivery;
 
-/// A key is at most this long (MSG-3).
+/// The longest key (MSG-3).
 pub const KEY_BYTES_MAX: usize = 4096;
-/// An id is at most this long: long enough for any URL-shaped id, short enough for a header.
+/// The longest id: long enough for any id in the shape of a URL, short enough for a header.
 pub const ID_BYTES_MAX: usize = 1024;
-/// Headers of one message; more is a mistake, and each costs a parse at delivery.
+/// The most headers of one message. More are a mistake, and each one costs a parse at delivery.
 pub const HEADERS_MAX: usize = 256;
-/// Bytes of all headers of one message.
+/// The most bytes of all headers of one message.
 pub const HEADER_BYTES_MAX: usize = 64 * 1024;
 /// Positions stay below 2^53, so that every JSON reader can hold one (MSG-3).
 pub const POSITION_MAX: u64 = 1 << 53;
 
-/// The lowest priority, and the highest (MSG-7).
+/// The priorities that a message can have, from lowest to highest (MSG-7).
 pub const PRIORITIES: std::ops::RangeInclusive<u8> = 1..=10;
-/// The priority of a message that has none of its own (MSG-7).
+/// The priority of a message that names none (MSG-7).
 pub const PRIORITY: u8 = 5;
 
-/// The header for [`Draft::deliver_at_ms`]: ms since 1970, in digits.
+/// The header that carries [`Draft::deliver_at_ms`]: ms since 1970, in digits.
 pub const DELIVER_AT_HEADER: &str = "keylane-deliver-at";
-/// The header for [`Draft::priority`]: 1 to 10, in digits.
+/// The header that carries [`Draft::priority`]: 1 to 10, in digits.
 pub const PRIORITY_HEADER: &str = "keylane-priority";
-/// The header for [`Draft::ttl_ms`]: ms, in digits, and not zero.
+/// The header that carries [`Draft::ttl_ms`]: ms, in digits, not zero.
 pub const TTL_HEADER: &str = "keylane-ttl";
 
 pub(super) const FIXED: usize = 28;
-/// Where the priority stands.
+/// The offset of the priority byte.
 pub(super) const PRIORITY_AT: usize = 9;
-/// The smallest frame: fixed part and an id of one byte.
+/// The smallest frame: the fixed part and an id of one byte.
 pub(crate) const FRAME_BYTES_MIN: usize = FIXED + 1;
 pub(super) const HAS_KEY: u8 = 1;
 pub(super) const HAS_VERSION: u8 = 2;
@@ -66,31 +66,31 @@ pub(super) const NO_PAYLOAD: u8 = 4;
 pub(super) const HAS_APPENDED: u8 = 8;
 pub(super) const HAS_DELIVER_AT: u8 = 16;
 pub(super) const HAS_TTL: u8 = 32;
-/// Flags with a number of eight bytes each.
+/// The flags that add a number of eight bytes each.
 pub(super) const NUMBERS: u8 = HAS_VERSION | HAS_APPENDED | HAS_DELIVER_AT | HAS_TTL;
 
-/// A message about to be encoded. Borrows everything.
+/// A message that is about to be encoded. Borrows all of its parts.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Draft<'a> {
-    /// The caller's id, or one made for it. Never empty.
+    /// The producer's id, or one that was made for the message. Never empty.
     pub id: &'a str,
-    /// The key, if it has one; an empty key is a key.
+    /// The key, if the message has one; an empty key is a key.
     pub key: Option<&'a [u8]>,
-    /// The payload; `None` is a null, which is not the same as an empty one.
+    /// The payload; `None` is a null payload, which differs from an empty one.
     pub payload: Option<&'a [u8]>,
-    /// Headers in order.
+    /// The headers, in order.
     pub headers: &'a [(&'a str, &'a [u8])],
-    /// The caller's version of the key, if it numbers them.
+    /// The producer's version of the key, if it numbers them.
     pub version: Option<u64>,
-    /// When it was made, ms since 1970.
+    /// When the producer made the message, ms since 1970.
     pub produced_ms: u64,
-    /// Append time, where it differs from its batch's (foreign Kafka records).
+    /// The append time, if it differs from that of the batch (Kafka records of other producers).
     pub appended_ms: Option<u64>,
-    /// When it is due, ms since 1970, if it is not to run at once.
+    /// When the message is due, ms since 1970, if it must not run at once.
     pub deliver_at_ms: Option<u64>,
-    /// Its priority among keys, of [`PRIORITIES`]; without one it has [`PRIORITY`].
+    /// The priority among keys, within [`PRIORITIES`]; a message without one has [`PRIORITY`].
     pub priority: Option<u8>,
-    /// How long after its append time it is of use, in ms; not zero.
+    /// How long after its append time the message is of use, in ms; not zero.
     pub ttl_ms: Option<u64>,
 }
 
@@ -104,19 +104,19 @@ pub enum FrameError {
     /// The key is too long.
     #[error("the key has {0} bytes; at most {KEY_BYTES_MAX} are taken")]
     Key(usize),
-    /// Too many headers, or too large.
+    /// There are too many headers, or they are too large.
     #[error("{0} headers with {1} bytes; at most {HEADERS_MAX} with {HEADER_BYTES_MAX} bytes are taken")]
     Headers(usize, usize),
-    /// The priority is none.
+    /// The priority is outside of [`PRIORITIES`].
     #[error("the priority is {0}; it must be 1 to 10")]
     Priority(u8),
-    /// The time to live is over before it begins.
+    /// The time to live is zero.
     #[error("the time to live is 0; it must be at least 1 ms")]
     Ttl,
-    /// A frame ends early or contradicts itself.
+    /// The frame is cut off or its parts contradict each other.
     #[error("a frame of {0} bytes is damaged: {1}")]
     Damaged(usize, &'static str),
-    /// A newer version wrote it.
+    /// A newer version wrote the frame.
     #[error("a frame has flags {0:#04x}, which this version does not know")]
     Newer(u8),
 }
@@ -188,7 +188,7 @@ impl Draft<'_> {
     }
 }
 
-/// Encoded messages on their way to a broker, in one arena, each with the partition it goes to.
+/// Encoded messages on their way to a broker, in one buffer, each with the partition that it goes to.
 #[derive(Debug, Clone, Default)]
 pub struct Frames {
     arena: Arena,
@@ -196,7 +196,7 @@ pub struct Frames {
     stops_at_refused: bool,
 }
 
-/// Where the frames lie: alone while they are written, shared once nothing more comes.
+/// The buffer of the frames: owned while frames are added, shared once it should be cheap to clone.
 #[derive(Debug, Clone)]
 enum Arena {
     Own(BytesMut),
@@ -237,13 +237,14 @@ struct FrameAt {
 }
 
 impl Frames {
-    /// An empty arena with room for `bytes`.
+    /// Empty frames with room for `messages` messages and `bytes` bytes.
     pub fn with_capacity(messages: usize, bytes: usize) -> Frames {
         let (arena, entries) = (Arena::Own(BytesMut::with_capacity(bytes)), Vec::with_capacity(messages));
         Frames { arena, entries, stops_at_refused: false }
     }
 
-    /// Asks that nothing of a key is sent behind a message of it that is refused: for who keeps it and tries it again.
+    /// Asks the broker to send no message of a key behind one of that key that it refused. For callers that keep the
+    /// refused message and try it again: a later message sent first would be reordered.
     pub fn stop_at_refused(&mut self) {
         self.stops_at_refused = true;
     }
@@ -253,7 +254,7 @@ impl Frames {
         self.stops_at_refused
     }
 
-    /// Encodes one more message, bound for `partition`. On an error nothing was added.
+    /// Encodes one more message for `partition`. On an error nothing is added.
     pub fn push(&mut self, partition: u32, draft: &Draft<'_>) -> Result<(), FrameError> {
         let arena = self.arena.own();
         let start = arena.len();
@@ -262,8 +263,8 @@ impl Frames {
         Ok(())
     }
 
-    /// As [`Frames::push`], of a message whose id nobody chose: a broker that can name it by its place need not keep
-    /// the id.
+    /// Like [`Frames::push`], for a message whose id no producer chose. A broker that can name the message by its
+    /// position need not store the id.
     pub fn push_without_id(&mut self, partition: u32, draft: &Draft<'_>) -> Result<(), FrameError> {
         self.push(partition, draft)?;
         if let Some(last) = self.entries.last_mut() {
@@ -277,7 +278,7 @@ impl Frames {
         self.entries.get(index).is_none_or(|at| at.has_id)
     }
 
-    /// Takes over a frame that was read back, bound for `partition`.
+    /// Adds a frame that was read back from a log, for `partition`.
     pub fn push_frame(&mut self, partition: u32, frame: &[u8]) {
         let arena = self.arena.own();
         let start = arena.len();
@@ -286,19 +287,20 @@ impl Frames {
         self.entries.push(FrameAt { partition, start, end: arena.len(), has_id: true });
     }
 
-    /// Makes clones cheap. What is pushed afterwards copies all that is there.
+    /// Makes clones cheap. A later push copies the whole buffer first.
     pub fn share(&mut self) {
         if let Arena::Own(bytes) = &mut self.arena {
             self.arena = Arena::Shared(std::mem::take(bytes).freeze());
         }
     }
 
-    /// The frames in the order they were pushed, as messages that are not in a log yet. Copied, unless it is shared.
+    /// The messages in the order in which they were pushed, at no position yet. Copies each frame, unless the buffer is
+    /// shared.
     pub fn messages(&self) -> impl Iterator<Item = Result<Delivery, FrameError>> {
         self.entries.iter().map(|at| self.parse(at))
     }
 
-    /// One of [`Frames::messages`].
+    /// The message at `index` of [`Frames::messages`].
     pub fn message(&self, index: usize) -> Option<Result<Delivery, FrameError>> {
         self.entries.get(index).map(|at| self.parse(at))
     }
@@ -311,29 +313,29 @@ impl Frames {
         Delivery::parse(frame, 0, at.partition, 0, 0)
     }
 
-    /// How many messages are in it.
+    /// How many messages were pushed.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// True if nothing was pushed.
+    /// True if no message was pushed.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Bytes of all frames.
+    /// Bytes of all frames together.
     pub fn bytes(&self) -> usize {
         self.arena.bytes().len()
     }
 
-    /// The frames in the order they were pushed: partition and bytes, the delta still zero.
+    /// The frames in the order in which they were pushed: partition and bytes, the delta still zero.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, &[u8])> {
         let arena = self.arena.bytes();
         self.entries.iter().map(move |at| (at.partition, &arena[at.start..at.end]))
     }
 }
 
-/// Copies a frame to the end of `out` with its delta filled in, as a broker does when it lays out a batch.
+/// Appends a frame to `out` with its delta filled in, as a broker does when it lays out a batch.
 pub fn put_frame(out: &mut Vec<u8>, frame: &[u8], delta: u32) {
     let at = out.len();
     out.extend_from_slice(frame);

@@ -1,7 +1,8 @@
-//! What a message is: its bytes, what a broker hands out, and what a handler says about it.
+//! Messages: their bytes, what a broker hands out, and what a handler says about them.
 //!
-//! A producer's message becomes a frame here ([`Draft`], [`Frames`]), and a frame that was read becomes a [`Delivery`].
-//! [`partition_of`] says which partition its key belongs to. Nothing else knows how a frame is laid out.
+//! A producer's message becomes a frame ([`Draft`], [`Frames`]); a frame that was read becomes a [`Delivery`]; a
+//! handler answers it with an [`Outcome`]. [`partition_of`] says which partition a key belongs to. Only this folder
+//! knows how a frame is laid out.
 
 mod delivery;
 mod frame;

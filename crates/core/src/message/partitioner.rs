@@ -1,4 +1,4 @@
-//! Which partition a key belongs to: murmur2 as the Java Kafka client computes it, on every broker (MSG-3).
+//! Decides which partition a key belongs to: murmur2, computed like the Java Kafka client, on every broker (MSG-3).
 
 const SEED: u32 = 0x9747_b28c;
 const MIX: u32 = 0x5bd1_e995;
@@ -7,7 +7,7 @@ const SHIFT: u32 = 24;
 /// The partition of `key` in a topic of `partitions` partitions.
 pub fn partition_of(key: &[u8], partitions: u32) -> u32 {
     assert!(partitions > 0, "a topic has at least one partition");
-    // The Java client clears the sign bit instead of taking the absolute value.
+    // Like the Java client, this clears the sign bit; taking the absolute value would give other partitions.
     (murmur2(key) & 0x7fff_ffff) % partitions
 }
 
@@ -40,7 +40,7 @@ fn murmur2(key: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// MSG-3. The first six pairs are from the Java client's own tests of its murmur2.
+    /// MSG-3. The six pairs come from the Java client's own tests of its murmur2.
     #[test]
     fn hashes_agree_with_the_java_client() {
         for (key, want) in [

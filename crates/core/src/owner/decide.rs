@@ -1,7 +1,7 @@
-//! What an owner does next: the second half of [`Owner::step`].
+//! The second half of [`Owner::step`]: what an owner does next.
 //!
-//! In comes the owner as [`super`] left it; out comes one action. Reading comes before writing: what is decided is
-//! decided on all that was asked to be read.
+//! The owner comes in as the first half (`input.rs`) left it; out comes one [`Action`]. Reading comes before writing,
+//! so that every decision rests on all records that were asked for.
 
 use super::holds::Holds;
 use super::setup::Committed;
@@ -11,7 +11,7 @@ use crate::journal::{FORMAT_NEW, Facts, Fence, Record};
 
 impl Owner {
     pub(super) fn decide(&mut self) -> Action {
-        // Before reading and writing, which may be what does not end.
+        // First of all: the read or append that would otherwise be waited for may never end.
         if self.now_ms >= self.drained_by_ms() {
             self.step_back(StepBack::DrainTimedOut);
         }
@@ -45,7 +45,7 @@ impl Owner {
             && (self.read_end || self.read_past.is_some_and(|past| self.next() <= past))
     }
 
-    /// Goes on as far as it can without anything happening, and says when time alone would change something.
+    /// Moves on as far as possible without new input, and returns the time at which time alone would change something.
     fn advance(&mut self) -> u64 {
         match self.phase {
             Phase::Claiming | Phase::Fencing | Phase::Stopped => u64::MAX,
@@ -62,7 +62,7 @@ impl Owner {
         }
     }
 
-    /// The claim stands, and is the newest.
+    /// The claim was read, and is the newest: waits for the running epoch's `released`.
     pub(super) fn wait_for_release(&mut self) {
         let Some(position) = self.state().and_then(|state| state.claim.as_ref()).map(|claim| claim.position)
         else {
@@ -115,7 +115,8 @@ impl Owner {
                 self.stop(Stop::OtherSource { recorded: recorded.incarnation, found: found.incarnation });
                 return u64::MAX;
             }
-            // Accepted, as the journal of partition 0 says, or this one.
+            // An accepted number of partitions is known from the journal of partition 0 (`former`) or from this
+            // journal.
             let accepted = self.setup.former.contains(&recorded.partitions)
                 || state.accepted.iter().any(|one| one.from == recorded.partitions);
             if recorded.partitions != found.partitions && !accepted {
@@ -159,10 +160,11 @@ impl Owner {
         u64::MAX
     }
 
-    /// The fence counts.
+    /// The fence was read and counts: the epoch begins.
     pub(super) fn open(&mut self, epoch: u64) {
         self.flight = None;
-        // An operator's reset may have been carried out by an owner in between: only what is committed now is obeyed.
+        // The commit is read again behind the fence: an owner in between may have carried out an operator's reset,
+        // which must not be carried out twice.
         self.committed = None;
         self.holds = Holds::new(self.state().map_or(0, |state| state.low));
         self.phase = Phase::Opening { epoch, recorded: false };
@@ -191,7 +193,7 @@ impl Owner {
             }
             self.fly(Record::Facts(facts));
         } else if self.revoked || !self.newest_is_mine() || self.outgrown() {
-            // Nothing has started, so there is nothing to end.
+            // No handler was started, so the drain is over as soon as it begins.
             self.phase = Phase::Draining { epoch, since_ms: self.now_ms, quiet: true, parted: false };
             return self.advance();
         } else {
@@ -223,16 +225,16 @@ impl Owner {
         due_ms.min(look_ms)
     }
 
-    /// Starts nothing more.
+    /// Begins a drain: nothing more is started.
     pub(super) fn drain(&mut self, epoch: u64) {
         self.note_calm();
         self.phase = Phase::Draining { epoch, since_ms: self.now_ms, quiet: false, parted: false };
         self.said.push_back(Action::Drain);
     }
 
-    /// When a drain is given up: `released` must not say that nothing runs while a handler does, and a journal that
-    /// takes no more records must not keep the partition. Handlers have ended by their time-out; that this is heard
-    /// and recorded takes a while too, and the next owner waits as long.
+    /// When a drain is given up. `released` must not claim that nothing runs while a handler does, and a journal that
+    /// takes no more records must not keep the partition for ever. Handlers have ended by their time-out; hearing of
+    /// that and recording it takes a while too. The next owner waits for as long.
     pub(super) fn drained_by_ms(&self) -> u64 {
         match self.phase {
             Phase::Draining { since_ms, quiet, .. } => {
@@ -254,11 +256,11 @@ impl Owner {
             facts.released = quiet && self.ready.is_empty() && !parts;
             self.fly(Record::Facts(facts));
         } else if quiet && parts {
-            // The next owner reads one snapshot, and nothing of what led to it.
+            // With a snapshot here, the next owner reads that, and none of the records that led to it.
             if let Phase::Draining { parted, .. } = &mut self.phase {
                 *parted = true;
             }
-            // One that is not stored yet does not keep the next owner waiting.
+            // A snapshot whose chunks are not stored yet would keep the next owner waiting, and is left out.
             if !self.fly_stored_snapshot(epoch) && self.replay.grown() && self.fits_record() {
                 self.fly_snapshot(epoch);
             }
@@ -267,14 +269,14 @@ impl Owner {
             let facts = Facts { released: true, ..self.facts(epoch) };
             self.fly(Record::Facts(facts));
         } else if self.now_ms >= write_ms {
-            // Whoever waits would take silence for death.
+            // Without this empty record, the process that waits for `released` would take the silence for death.
             let facts = self.facts(epoch);
             self.fly(Record::Facts(facts));
         }
         write_ms
     }
 
-    /// The state is small enough for a snapshot in a record.
+    /// True if the state is small enough for a snapshot in one record.
     fn fits_record(&self) -> bool {
         let entries = self.state().map_or(0, |state| state.entries.encoded_bytes());
         entries <= self.setup.bounds.snapshot_bytes_max && self.setup.bounds.snapshot_bytes_max > 0
@@ -289,7 +291,7 @@ impl Owner {
         epoch.map_or(1, |epoch| epoch.seq.saturating_add(1))
     }
 
-    /// Sets all clocks to zero, so that states that differ in time alone are one. For exploring.
+    /// Sets all clocks to zero, so that an explorer sees states that differ in time alone as one.
     #[cfg(feature = "flaws")]
     pub fn rewind(&mut self) {
         (self.now_ms, self.written_ms, self.step_backs, self.asked) = (0, 0, 0, 0);

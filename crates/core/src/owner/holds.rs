@@ -1,9 +1,10 @@
-//! What an owner knows of `hold.p` besides what is on record: what is on its way there, and what may be cut.
+//! What an owner knows of `hold.p` beyond the journal: what is being stored there, and below which position `hold.p`
+//! may be cut.
 //!
-//! In come acknowledgements and what changed; out come `low`, moves of bodies that keep it down, keys of which something
-//! is due, and what a lane is shown of its key. Nothing is stored or awaited here.
+//! In come acknowledgements and changes of entries; out come `low`, moves of bodies that keep `low` down, keys with
+//! entries that are due, and the view that a lane is shown of its key. Nothing is stored or awaited here.
 //!
-//! Kept: `low` is never above a position that is named, or that may yet be named by this owner.
+//! Invariant: `low` is never above a position that the state names, or that this owner may yet name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,44 +16,46 @@ use crate::journal::{
 use crate::lanes::HoldView;
 use crate::ledger::Ranges;
 
-/// Due entries that a driver was told of and that have not changed since: no more are told before these are.
+/// The most due entries that the driver was told of and that have not changed since. Until these change, the driver is
+/// told of no more.
 const DUE_MAX: usize = 1_000;
-/// Those of one key: a key whose head is stopped would else keep all others from being told.
+/// The most of them for one key: otherwise a key whose head is stopped would keep all other keys from being told.
 const DUE_OF_KEY_MAX: usize = 16;
-/// Dead letters that one command expires: it stays small beside any journal's limit.
+/// The most dead letters that one command expires, so that the command stays small beside any journal's limit.
 const EXPIRED_MAX: usize = 500;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Holds {
-    /// What is under way, each with where `hold.p` ended at least when it was begun: it will not land below.
+    /// What is being stored, by number. Each has the end of `hold.p` as it was known when the storing began: the body
+    /// cannot land below that.
     under_way: BTreeMap<u64, u64>,
-    /// Behind the highest position that was acknowledged.
+    /// The position behind the highest one that was acknowledged in `hold.p`.
     end: u64,
-    /// Entries that nobody waits for and that are due, by key and position.
+    /// Entries that no successor waits for and that are due, by key hash and position.
     due: BTreeSet<(Option<u64>, u64)>,
     moving: Option<Moving>,
     snapshot: Option<Making>,
-    /// When to look for what is due, expires, or keeps `low` down.
+    /// When to look again for entries that are due, have expired or keep `low` down.
     pub(super) look_ms: Option<u64>,
-    /// The `low` that was found then.
+    /// The safe `low` that the last look found.
     low: u64,
 }
 
-/// A body that is being moved.
+/// A body or report that is being copied to the end of `hold.p`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Moving {
     number: u64,
-    /// Its message, and where it lay.
+    /// The message's source position, and where its body or report lay.
     position: u64,
     from: u64,
 }
 
-/// A snapshot whose pieces are being stored.
+/// A snapshot whose chunks are being stored, or were stored and are not named yet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Making {
     number: u64,
     as_of: u64,
-    /// Where they lie, once all are stored.
+    /// Where the chunks lie, once all of them are stored.
     chunks: Option<Vec<u64>>,
 }
 
@@ -62,13 +65,14 @@ impl Holds {
     }
 
     fn begin(&mut self) -> u64 {
-        // A burst of dead letters has 100,000 and more under way: the number must not be searched for.
+        // The next number comes from the last one: a burst of dead letters has 100,000 and more under way, and
+        // searching for a free number would take too long.
         let number = self.under_way.last_key_value().map_or(0, |(number, _)| number + 1);
         self.under_way.insert(number, self.end);
         number
     }
 
-    /// Test time only: when it looks next is now.
+    /// For exploring: forgets the time at which it looks next.
     #[cfg(feature = "flaws")]
     pub(super) fn rewind(&mut self) {
         self.look_ms = self.look_ms.map(|_| 0);
@@ -76,14 +80,15 @@ impl Holds {
 }
 
 impl Owner {
-    /// Something is on its way to `hold.p`: nothing is cut there where it may land. `None` unless the partition is owned.
+    /// Begins to store something in `hold.p`: from here on nothing is cut there where it may land. `None` unless the
+    /// partition is owned.
     pub fn storing(&mut self) -> Option<Storing> {
         let epoch = self.epoch()?;
         Some(Storing { epoch, number: self.holds.begin() })
     }
 
-    /// What a lane is shown of its key: at most `most` entries of either kind. For messages without a key, all that are
-    /// to run are beside each other, and none waits for another.
+    /// What a lane is shown of its key: at most `most` entries of either kind. Of messages without a key, all that are
+    /// to run are shown as asides, since none waits for another.
     pub fn view(&self, key_hash: Option<u64>, most: usize) -> HoldView {
         let Some(state) = self.state().filter(|state| !state.entries.is_empty()) else {
             return HoldView::default();
@@ -92,7 +97,8 @@ impl Owner {
             Record::Facts(facts) => Some(facts),
             _ => None,
         });
-        // Done, and on its way to the record: the lane has gone through these.
+        // Entries that are done, but whose record is still to be sent or under way: the lane has already gone through
+        // them.
         let done = |entry: &Entry| {
             self.ready.is_done(entry.position)
                 || flight.is_some_and(|facts| facts.done.contains(entry.position))
@@ -101,14 +107,15 @@ impl Owner {
         HoldView::of(&state.entries, key_hash, due, most, done)
     }
 
-    /// True if that position is to be buried at its turn, as an operator asked.
+    /// True if an operator asked to bury the message at this position when its turn comes.
     pub fn is_to_skip(&self, position: u64) -> bool {
         self.state().is_some_and(|state| state.skip.contains(position))
     }
 
-    /// It was acknowledged. False if it cannot be named any more: it is to be stored again.
+    /// The body of `storing` was acknowledged at `position`. False if `hold.p` may be cut there: the body must then be
+    /// stored again, and not be named.
     pub(super) fn landed(&mut self, storing: &Storing, position: u64) -> bool {
-        // Numbers begin anew with each epoch: one of an older epoch is not this one's.
+        // Numbers begin anew with each epoch: the same number in an older epoch is another body's.
         if self.epoch() == Some(storing.epoch) {
             self.holds.under_way.remove(&storing.number);
         }
@@ -130,7 +137,7 @@ impl Owner {
         }
     }
 
-    /// Follows what a record changed.
+    /// Follows what a record changed of held messages and dead letters.
     pub(super) fn follow(&mut self, effects: &[Effect]) {
         if effects.is_empty() {
             return;
@@ -156,7 +163,7 @@ impl Owner {
         self.holds.look_ms = Some(self.holds.look_ms.unwrap_or(u64::MAX).min(look_ms));
     }
 
-    /// The highest `low` that is safe.
+    /// The highest `low` at which nothing is cut that the state names or this owner may yet name.
     pub(super) fn safe_low(&self, state: &State) -> u64 {
         let holds = &self.holds;
         let flight = self.flight.as_ref().and_then(|flight| named_by(&flight.record));
@@ -169,14 +176,14 @@ impl Owner {
         named.into_iter().chain([under_way]).flatten().fold(holds.end, u64::min)
     }
 
-    /// The `low` that the next record says, if it is worth saying.
+    /// The `low` that the next record should carry; `None` if it has risen too little to be worth it.
     pub(super) fn low_to_record(&self) -> Option<u64> {
         let state = self.state()?;
         let low = self.holds.low;
         (state.can_hold() && low >= state.low.saturating_add(self.setup.bounds.low_step)).then_some(low)
     }
 
-    /// Looks for what is due, has expired, or keeps `low` down, if it is time to. Returns when to look next.
+    /// If it is time: looks for entries that are due, have expired or keep `low` down. Returns when to look next.
     pub(super) fn look(&mut self, epoch: u64) -> u64 {
         match self.holds.look_ms {
             None => return u64::MAX,
@@ -233,7 +240,7 @@ impl Owner {
         }
     }
 
-    /// An entry that keeps most of `hold.p` from being cut is copied to its end.
+    /// If one entry keeps `low` down while most of `hold.p` above it is garbage, starts copying its body to the end.
     fn move_lowest(&mut self) {
         let bounds = &self.setup.bounds;
         let Some(state) = self.replay.state().filter(|_| self.holds.moving.is_none()) else { return };
@@ -245,7 +252,7 @@ impl Owner {
         }
     }
 
-    /// Copies the body that lies lowest to the end.
+    /// Starts copying the body or report that lies lowest in `hold.p` to its end.
     fn begin_move(&mut self) -> Option<()> {
         let entry = self.state()?.entries.lowest_named_entry()?;
         let from = entry.report.map_or(entry.body, |report| report.min(entry.body));
@@ -255,7 +262,7 @@ impl Owner {
         Some(())
     }
 
-    /// Moves a body at once, whatever it keeps down. For exploring.
+    /// For exploring: starts to move the lowest body at once, whether or not it keeps much from being cut.
     #[cfg(feature = "flaws")]
     pub fn moves_lowest(&mut self) -> bool {
         self.holds.moving.is_none()
@@ -263,7 +270,7 @@ impl Owner {
             && self.begin_move().is_some()
     }
 
-    /// A body was moved. If its message has changed meanwhile, what it has now was stored anew.
+    /// A body or report was copied to the end of `hold.p`. If its message has changed meanwhile, the copy is not named.
     pub(super) fn moved(&mut self, position: u64, from: u64, to: &Stored) {
         let moving = self.holds.moving.take_if(|moving| moving.number == to.storing.number);
         let wanted = moving.is_some_and(|moving| (moving.position, moving.from) == (position, from));
@@ -294,7 +301,7 @@ impl Owner {
         }));
     }
 
-    /// Sends a snapshot of what was read, or has its pieces stored first.
+    /// Sends a snapshot of everything that was read, or has its chunks stored first.
     pub(super) fn fly_snapshot(&mut self, epoch: u64) {
         let (seq, bounds) = (self.next_seq(), &self.setup.bounds);
         match self.replay.snapshot(epoch, seq, bounds.snapshot_bytes_max, bounds.chunk_bytes_max) {
@@ -310,7 +317,7 @@ impl Owner {
         }
     }
 
-    /// Sends the snapshot whose pieces are stored, if there is one.
+    /// Sends the snapshot whose chunks are all stored, if there is one; says whether it did.
     pub(super) fn fly_stored_snapshot(&mut self, epoch: u64) -> bool {
         let Some(making) = self.holds.snapshot.take_if(|making| making.chunks.is_some()) else {
             return false;
@@ -321,12 +328,12 @@ impl Owner {
         true
     }
 
-    /// Pieces of a snapshot are on their way, or stored.
+    /// True while the chunks of a snapshot are being stored, or wait to be named.
     pub(super) fn makes_snapshot(&self) -> bool {
         self.holds.snapshot.is_some()
     }
 
-    /// The pieces of a snapshot are stored.
+    /// The chunks of a snapshot were stored and acknowledged.
     pub(super) fn chunks_stored(&mut self, stored: StoredChunks) {
         let positions = stored.positions;
         let (lowest, highest) = (positions.iter().copied().min(), positions.iter().copied().max());
@@ -339,7 +346,7 @@ impl Owner {
         }
     }
 
-    /// Facts with all that is ready and fits.
+    /// The next facts: everything that is ready and fits into one record.
     pub(super) fn next_facts(&mut self, epoch: u64) -> Facts {
         let draining = matches!(self.phase, Phase::Draining { .. });
         if let (false, Some(state)) = (self.rules.cut_by_counted_low(), self.state()) {

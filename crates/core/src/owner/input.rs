@@ -1,7 +1,7 @@
-//! What happened, taken in: the first half of [`Owner::step`].
+//! The first half of [`Owner::step`]: what happened is taken in.
 //!
-//! In comes one input; out comes the owner in the phase that follows from it. What was read decides; what was only
-//! acknowledged decides nothing.
+//! One [`Input`] comes in; out comes the owner in the phase that follows from it. Only records that were read decide
+//! anything; an acknowledgement alone decides nothing.
 
 use super::setup::Committed;
 use super::stop::{StepBack, Stop};
@@ -28,7 +28,7 @@ impl Owner {
                 }
             }
             Input::Finished { epoch, done, dead } => {
-                // What was begun under another epoch says nothing about this one.
+                // Results of attempts that began under another epoch say nothing about this one.
                 if self.epoch() == Some(epoch) {
                     self.finished(epoch, done, dead);
                 }
@@ -78,7 +78,7 @@ impl Owner {
 
     pub(super) fn read(&mut self, position: u64, record: &Record, bytes: usize) {
         if position > self.replay.next() && self.running().is_none() {
-            // The journal was cut over what was not read; only its end says what that leaves.
+            // The journal was cut over records that were not read here. Only reading to the end shows what that leaves.
             self.ask_for_end();
         }
         let mut effects = Vec::new();
@@ -104,7 +104,8 @@ impl Owner {
         let counts = applied == Some(Applied::Counted);
         let newest = self.newest_is_mine();
         match &mut self.phase {
-            // Whatever the fate of a repeat: the claim stands, and the end is to be read.
+            // Whether the claim counts or is a repeat: it stands in the journal, and the journal must now be read to
+            // its end.
             Phase::Claiming if mine => {
                 self.flight = None;
                 self.ask_for_end();
@@ -129,7 +130,8 @@ impl Owner {
     fn read_as_owner(&mut self, epoch: u64, record: &Record, mine: bool, counts: bool, effects: Vec<Effect>) {
         let current = self.state().and_then(|state| state.epoch.as_ref()).map(|current| current.position);
         if current != Some(epoch) {
-            // Another's fence counts, or the journal was cut beyond what was read, which only a later owner does.
+            // Another process's fence counts. Or the journal was cut beyond what was read, which only a later owner
+            // does.
             return self.step_back(StepBack::Fenced);
         }
         self.follow(&effects);
@@ -144,7 +146,7 @@ impl Owner {
         }
     }
 
-    /// What was sent counts.
+    /// The record that this owner sent was read back and counts.
     pub(super) fn counted(&mut self, epoch: u64, record: &Record) {
         self.flight = None;
         match record {
@@ -167,13 +169,15 @@ impl Owner {
                     self.step_back(StepBack::Released);
                 }
             }
-            // Only now: a cut before the snapshot counts could leave a journal without a state.
+            // Not before: a cut while the snapshot does not count yet could leave a journal from which no state can be
+            // built.
             Record::Snapshot(snapshot) => self.said.push_back(Action::Cut { below: snapshot.as_of }),
             _ => {}
         }
     }
 
-    /// What handlers finished. A ledger does not name what is held or dead: that is done only by an attempt at it.
+    /// Takes in what handlers finished. The ledger's ranges may span held and dead positions; those are left out, since
+    /// only an attempt at the entry itself makes it done.
     fn finished(&mut self, epoch: u64, done: &Ranges, dead: &[Death]) {
         match self.replay.state().filter(|state| !state.entries.is_empty()) {
             None if done.is_empty() => {}
@@ -193,7 +197,7 @@ impl Owner {
 
     fn died(&mut self, epoch: u64, death: &Death) {
         let mut usable = true;
-        // All of them have landed, whatever becomes of one.
+        // Both have landed: each must be noted, even if the other cannot be used.
         for stored in [&death.body, &death.report].into_iter().flatten() {
             usable &= self.landed(&stored.storing, stored.position) && stored.storing.epoch == epoch;
         }
@@ -206,7 +210,8 @@ impl Owner {
             key_hash: death.key_hash,
             effect: death.effect,
             reason: death.reason,
-            // If it is neither, it was done or discarded meanwhile, and the record will say nothing of it.
+            // If the body is neither given nor named, the message was done or discarded meanwhile, and `apply` will
+            // ignore this entry.
             body: death.body.as_ref().map(|body| body.position).or(named).unwrap_or(0),
             report: death.report.as_ref().map(|report| report.position),
             tries: death.tries,
@@ -238,7 +243,7 @@ impl Owner {
     pub(super) fn caught_up(&mut self, start: u64, end: u64, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
         if self.replay.wanted().is_some() {
-            // There may be a state yet.
+            // The chunks that were asked for may still give a state.
             return;
         }
         if self.replay.next() < start && start == end || self.state().is_none() {
@@ -246,7 +251,8 @@ impl Owner {
         }
         match self.replay.next() {
             next if next < end => return,
-            // What was read is not there any more: nothing that is appended now would count.
+            // Records that were read are not in the journal any more. Readers count positions on from there, so nothing
+            // that is appended now would count for them.
             read if read > end => return self.stop(Stop::WentBack { read, end }),
             _ => {}
         }
@@ -257,7 +263,7 @@ impl Owner {
         if std::mem::take(&mut self.paused) && matches!(self.phase, Phase::Owning { .. }) {
             self.said.push_back(Action::Resume);
         }
-        // Landed below what was read, and not met: the journal was cut over it, by an owner that came in between.
+        // The record landed below what was read, and was not met: the journal was cut over it, by an owner in between.
         let next = self.replay.next();
         let skipped = self.flight.as_ref().is_some_and(|flight| flight.landed.is_some_and(|at| at < next));
         if skipped && self.running().is_none() {
@@ -267,7 +273,7 @@ impl Owner {
         match &mut self.phase {
             Phase::Fencing if skipped => self.step_back(StepBack::NewerClaim),
             Phase::Claiming if mine => self.wait_for_release(),
-            // The claim was read, and is not the newest any more.
+            // The claim was read, and a newer claim stands behind it.
             Phase::Claiming if self.flight.is_none() => self.step_back(StepBack::NewerClaim),
             Phase::Waiting { .. } if !mine => self.step_back(StepBack::NewerClaim),
             Phase::Waiting { heard, heard_ms, patience, .. } => {
@@ -290,14 +296,15 @@ impl Owner {
 
     pub(super) fn appended(&mut self, appended: Appended) {
         self.appending = false;
-        // The result of what a step back has made void.
+        // A step back has made the record void to which this result belongs.
         let Some(Flight { record, sent: true, .. }) = &self.flight else {
             return;
         };
         let fact = matches!(**record, Record::Facts(_) | Record::Snapshot(_));
         match appended {
             Appended::At(position) if fact && self.setup.conditional && position == self.replay.next() => {
-                // Nothing stands between what was read and this record: it is read back already.
+                // The journal ended where this owner had read to, so no other record stands before this one: the append
+                // is its own read-back.
                 let record = record.clone();
                 let bytes = self.encode(&record).len();
                 self.read(position, &record, bytes);
@@ -323,7 +330,7 @@ impl Owner {
         }
     }
 
-    /// The flaws of believing an acknowledgement; nothing at all while the rules hold.
+    /// Acts on an acknowledgement alone. Does nothing while the rules hold; for tests that leave them out.
     pub(super) fn trust(&mut self) {
         let (Some(epoch), Some(Flight { record, .. })) = (self.running(), &self.flight) else {
             return;
@@ -337,16 +344,17 @@ impl Owner {
         }
     }
 
-    /// The broker's commit was read: before waiting, and again behind the fence.
+    /// The broker's commit was read: the first time before waiting, the second time behind the fence.
     pub(super) fn learn_commit(&mut self, committed: Committed) {
         self.committed = Some(committed);
-        // A later owner may have committed since this one last read; only a journal read since then can be too short.
+        // The journal may only seem too short: a later owner may have committed since it was read. So it is read to the
+        // end before the owner stops.
         if self.mirror_is_wrong().is_some() {
             self.ask_for_end();
         }
     }
 
-    /// Why the broker's commit cannot be a mirror of this journal.
+    /// Why the broker's commit cannot mirror this journal; `None` if it can.
     fn mirror_is_wrong(&self) -> Option<Stop> {
         let (Some(Committed::Mirror(mirror)), Some(state)) = (self.committed, self.state()) else {
             return None;
@@ -369,7 +377,7 @@ impl Owner {
         match self.phase {
             Phase::Claiming | Phase::Waiting { .. } | Phase::SteppedBack { .. } => self.stop(Stop::Revoked),
             Phase::Owning { epoch, .. } => self.drain(epoch),
-            // A fence that may count is followed up: an epoch without an owner would make the next one wait.
+            // A fence that may yet count is followed up: an epoch that nobody releases would make the next owner wait.
             _ => {}
         }
     }

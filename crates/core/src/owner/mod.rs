@@ -1,13 +1,13 @@
-//! A partition's owner: claim, wait, fence, own, drain, release.
+//! The owner of one partition: the state machine that claims, waits, fences, owns, drains and releases.
 //!
-//! [`Owner::step`] takes what happened (time included) and answers with the next thing to do; a driver does it and says
-//! how it went. `says.rs` has both, `input.rs` takes in, `decide.rs` decides, `holds.rs` knows what is held. Works on
-//! brokers that append on condition, where success is its own read-back, and on brokers where only reading proves
-//! anything.
+//! [`Owner::step`] takes one [`Input`], which says what happened, and answers with one [`Action`], which a driver
+//! carries out and reports back. `says.rs` has both types, `input.rs` takes inputs in, `decide.rs` chooses the action,
+//! `unrecorded.rs` collects what goes on record, and `holds.rs` follows what is held. It works on brokers that append
+//! on condition, where success is its own read-back, and on brokers where only reading proves anything.
 //!
-//! Kept: nothing starts before this owner's fence was read as counting; at most one record is under way; what was sent
-//! counts only once it was read back; `released` is the last record, and never written while a handler runs; behind
-//! another's fence nothing is written any more.
+//! Invariants: nothing starts before this owner has read that its fence counts; at most one record is under way; a
+//! record counts only once it was read back; `released` is the last record, and is never written while a handler runs;
+//! behind another process's fence, this owner writes nothing more.
 
 mod decide;
 mod holds;
@@ -41,7 +41,7 @@ pub use setup::{
 pub use stop::{StepBack, Stop};
 pub use stored::{Copied, Death, Stored, StoredChunks, Storing};
 
-/// One process's part in one partition.
+/// One process's attempt to own one partition.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Owner {
     setup: Arc<Setup>,
@@ -49,24 +49,24 @@ pub struct Owner {
     now_ms: u64,
     replay: Replay,
     phase: Phase,
-    /// The id of the claim that was made last.
+    /// The id of the newest claim that this process made.
     claim: u128,
     claims: u32,
     step_backs: u32,
-    /// The one record under way, or to be sent again.
+    /// The one record that is under way, or is to be sent again.
     flight: Option<Flight>,
-    /// An append whose result is not known yet.
+    /// True while the result of an append is not known.
     appending: bool,
-    /// The journal must be read behind this position.
+    /// The journal must be read to behind this position.
     read_past: Option<u64>,
-    /// The journal must be read to its end.
+    /// True while the journal must be read to its end.
     read_end: bool,
-    /// How often that was asked: a read that began before does not answer it.
+    /// How often reading to the end was asked for. A read that began before the last time is no answer.
     asked: u64,
     committed: Option<Committed>,
     ready: Ready,
     holds: Holds,
-    /// ms since 1970, as it was told last.
+    /// The wall clock as it was last told, ms since 1970.
     wall_ms: u64,
     said: VecDeque<Action>,
     revoked: bool,
@@ -79,54 +79,54 @@ pub struct Owner {
 struct Flight {
     record: Arc<Record>,
     sent: bool,
-    /// Where it was acknowledged, which proves that it landed and nothing else.
+    /// The position at which the append was acknowledged. This proves that the record landed, not that it counts.
     landed: Option<u64>,
 }
 
-/// Where an owner is.
+/// The phase of an owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Phase {
-    /// The claim is under way, or read and the end not yet reached.
+    /// The claim is under way, or was read while the journal's end was not reached yet.
     Claiming,
-    /// The claim stands at `position`; the running epoch is not released.
+    /// The claim stands at `position` and is the newest; the running epoch is not released.
     Waiting { position: u64, since_ms: u64, heard_ms: u64, heard: bool, patience: Patience },
     /// The fence is under way.
     Fencing,
-    /// The fence counts; where the group starts is being put on record, if it must be.
+    /// The fence counts; if the group's start or an operator's reset must go on record, that comes first.
     Opening { epoch: u64, recorded: bool },
-    /// Handlers run.
+    /// Handlers may run.
     Owning { epoch: u64, since_ms: u64 },
-    /// Handlers end.
+    /// Nothing more is started; running handlers end.
     Draining { epoch: u64, since_ms: u64, quiet: bool, parted: bool },
-    /// Another claimed later.
+    /// Another process claimed later: wait, confirm the assignment anew, then claim again.
     SteppedBack { until_ms: u64, confirmed: bool },
-    /// For good.
+    /// Over, for good.
     Stopped,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Patience {
-    /// The time is not up.
+    /// There is time left.
     Left,
-    /// The time is up; the end is read once more, in case this process was the one that slept.
+    /// The time is up: the journal is read to its end once more, since this process may be the one that slept.
     LastLook,
-    /// The time is up, and nothing was heard.
+    /// The time is up, and the owner was not heard in that last read.
     Gone,
 }
 
 impl Owner {
-    /// An owner that may claim: the broker has assigned the partition.
+    /// An owner that may claim at once: the broker has assigned the partition to this process.
     pub fn new(setup: Setup) -> Owner {
         Owner::under(Rules::ALL, Replay::default(), Arc::new(setup))
     }
 
-    /// An owner that may leave rules out, and knows a part of the journal already. For tests.
+    /// An owner that may leave rules out and has read a part of the journal already. For tests.
     #[cfg(feature = "flaws")]
     pub fn with_rules(rules: Rules, replay: Replay, setup: Arc<Setup>) -> Owner {
         Owner::under(rules, replay, setup)
     }
 
-    /// Does what a command says before it is in the journal: what the protocol forbids. For tests.
+    /// Obeys a command before it is in the journal: the flaw that the rule `commands_by_journal` forbids. For tests.
     #[cfg(feature = "flaws")]
     pub fn obey(&mut self, command: &Record) {
         self.replay.trust(self.rules, command);
@@ -161,19 +161,19 @@ impl Owner {
         owner
     }
 
-    /// What time it is, before an input that does not say so. Without it, what begins with that input would seem to have
+    /// Tells the time before an input that does not carry it. Otherwise whatever the input begins would seem to have
     /// begun at the last tick: a drain after a quiet minute would be over before it began.
     pub fn tell_time(&mut self, now_ms: u64) {
         self.now_ms = self.now_ms.max(now_ms);
     }
 
-    /// What time it is by the clock on the wall, ms since 1970: that is how due times are given. To be told before each
-    /// step, where something is held or dead.
+    /// Tells the time by the wall clock, ms since 1970, in which due times are given. To be called before each step
+    /// while something is held or dead.
     pub fn tell_wall(&mut self, wall_ms: u64) {
         self.wall_ms = wall_ms;
     }
 
-    /// Takes in what happened, and says what to do next.
+    /// Takes in what happened, and returns the next thing to do.
     pub fn step(&mut self, input: Input<'_>) -> Action {
         if self.phase != Phase::Stopped {
             self.take(input);
@@ -181,17 +181,18 @@ impl Owner {
         self.decide()
     }
 
-    /// The state of everything read; `None` while a cut journal's snapshot was not read yet.
+    /// The state of every record read; `None` while the journal's beginning is cut and no snapshot that counts was
+    /// read.
     pub fn state(&self) -> Option<&State> {
         self.replay.state()
     }
 
-    /// The bytes of a record that this owner appends, in the format in use.
+    /// The bytes of a record to append, in the journal's format in use.
     pub fn encode(&self, record: &Record) -> Bytes {
         record.encode_as(self.state().map_or(FORMAT_FIRST, State::format))
     }
 
-    /// Reads a record, if it is of a format that this owner reads.
+    /// Reads a record, unless its format is newer than this owner reads.
     pub fn decode(&self, bytes: &[u8]) -> Result<Record, RecordError> {
         Record::decode_up_to(self.setup.format, bytes)
     }
@@ -201,18 +202,18 @@ impl Owner {
         self.replay.next()
     }
 
-    /// How often the journal's end was asked for. A driver that hears other things while it reads compares: only a read
-    /// that began at the present count is [`Input::CaughtUp`].
+    /// How often reading to the end was asked for. A driver that receives other inputs while it reads must compare:
+    /// only a read that began at the present count may be reported as [`Input::CaughtUp`].
     pub fn asked(&self) -> u64 {
         self.asked
     }
 
-    /// When a drain is given up, whatever is being waited for: tick then. `u64::MAX`: never.
+    /// When a running drain is given up, whatever the owner waits for: the driver must tick then. `u64::MAX` if never.
     pub fn gives_up_ms(&self) -> u64 {
         self.drained_by_ms()
     }
 
-    /// The epoch, from `Start` until `StepBack` or `Stop`.
+    /// The owner's epoch, from `Start` until `StepBack` or `Stop`.
     pub fn epoch(&self) -> Option<u64> {
         match self.phase {
             Phase::Owning { epoch, .. } | Phase::Draining { epoch, .. } => Some(epoch),
@@ -220,12 +221,13 @@ impl Owner {
         }
     }
 
-    /// The number of the record that an owner has under way, if it does not count yet.
+    /// The `seq` of the record that the owner has under way, if there is one.
     pub fn under_way(&self) -> Option<u64> {
         self.flight.as_ref().filter(|_| self.epoch().is_some()).map(|_| self.next_seq())
     }
 
-    /// The process that this one waits for: a broker may prove it dead.
+    /// The instance id of the process whose `released` this one waits for: a broker may be able to prove that process
+    /// dead.
     pub fn predecessor(&self) -> Option<u128> {
         match (&self.phase, self.state()?.epoch.as_ref()) {
             (Phase::Waiting { .. }, Some(epoch)) if !epoch.released => Some(epoch.instance),
@@ -237,17 +239,17 @@ impl Owner {
         self.state().and_then(|state| state.claim.as_ref()).is_some_and(|newest| newest.id == self.claim)
     }
 
-    /// The topic has more partitions than this owner goes by.
+    /// True if the topic has more partitions than this owner goes by.
     fn outgrown(&self) -> bool {
         self.state().is_some_and(|state| state.widened > self.setup.source.partitions)
     }
 
-    /// The format in use, if this owner does not read it.
+    /// The format in use, if this owner cannot read it.
     fn newer_format(&self) -> Option<u8> {
         self.state().map(State::format).filter(|in_use| *in_use > self.setup.format)
     }
 
-    /// The epoch of this owner's counting fence.
+    /// The epoch of this owner's counting fence, also before `Start`.
     fn running(&self) -> Option<u64> {
         match self.phase {
             Phase::Opening { epoch, .. } => Some(epoch),
@@ -255,7 +257,7 @@ impl Owner {
         }
     }
 
-    /// Nothing more is decided until the journal was read to its end, by a read that begins now or later.
+    /// Decides nothing more until the journal was read to its end by a read that begins now or later.
     fn ask_for_end(&mut self) {
         self.read_end = true;
         self.asked += 1;
@@ -308,7 +310,7 @@ impl Owner {
         self.said.push_back(Action::StepBack(why));
     }
 
-    /// Whoever owned for a while without being displaced does not have to wait long before it claims again.
+    /// Shortens the next wait before claiming for a process that owned long enough without being displaced.
     fn note_calm(&mut self) {
         if let Phase::Owning { since_ms, .. } = self.phase
             && self.now_ms - since_ms > self.setup.bounds.step_back_ms_max

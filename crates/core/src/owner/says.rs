@@ -1,4 +1,4 @@
-//! What an owner is told, and what it answers.
+//! The inputs that an owner is given, and the actions that it answers with.
 
 use std::sync::Arc;
 
@@ -10,206 +10,211 @@ use super::stored::{Copied, Death, Stored, StoredChunks, Storing};
 use crate::journal::{Chunks, DeadEntry, Effect, Record, RecordError};
 use crate::ledger::Ranges;
 
-/// What happened.
+/// Something that happened, which a driver reports to the owner.
 #[derive(Debug, Clone)]
 pub enum Input<'a> {
-    /// Time passed; ms on a clock that never goes back.
+    /// Time has passed: ms on a clock that never goes back.
     Tick(u64),
-    /// A record was read. Records come in order; one that was read before is ignored.
+    /// A record of the journal was read. Records come in order; one that was read before is ignored.
     Read {
-        /// Where it stands.
+        /// The record's position.
         position: u64,
-        /// What it is.
+        /// The record.
         record: &'a Record,
-        /// Its size.
+        /// Its size in bytes.
         bytes: usize,
     },
-    /// A record was read that [`Owner::decode`] refused.
+    /// A record of the journal was read that [`Owner::decode`] refused.
     Unreadable {
-        /// Where it stands.
+        /// The record's position.
         position: u64,
-        /// What is wrong with it.
+        /// Why it was refused.
         error: RecordError,
     },
-    /// All of the journal was read, by a read that began after the input before this one.
+    /// The journal was read to its end, by a read that began after the owner asked for it last ([`Owner::asked`]).
     CaughtUp {
-        /// The first position kept.
+        /// The first position that the journal keeps.
         start: u64,
-        /// The next position to be given out.
+        /// The position that the next append will get.
         end: u64,
-        /// The time.
+        /// The time, as in `Tick`.
         now_ms: u64,
     },
-    /// How [`Action::Append`] went.
+    /// The result of [`Action::Append`].
     Appended(Appended),
     /// The answer to [`Action::ReadCommit`].
     Committed(Committed),
     /// The broker gives the partition to another: drain, and release.
     Revoked,
-    /// The broker took the partition away: drop everything, write nothing.
+    /// The broker took the partition away: drop everything of it, and write nothing.
     Lost,
-    /// The assignment was confirmed anew since [`Action::StepBack`]; it may be claimed again.
+    /// The assignment was confirmed anew after [`Action::StepBack`]: this process may claim again.
     Confirmed,
-    /// What handlers finished, and gaps that the reader passed: ready for the record.
+    /// Handlers finished messages, or the reader passed gaps: these may go on record.
     Finished {
-        /// The epoch that they were begun under.
+        /// The epoch in which the attempts began.
         epoch: u64,
-        /// Positions that are done, as a ledger names them. Of a key, an earlier one never comes after a later one.
+        /// Positions that are done, as a ledger names them. Within a key, no position may come after a later one has.
         done: &'a Ranges,
-        /// Messages that died, dead letters that failed again included. They hold their key only where
+        /// Messages that died and dead letters that failed again. Their effect may be other than passed only if
         /// [`crate::State::can_hold`].
         dead: &'a [Death],
     },
-    /// Attempts at what is held or dead that succeeded: their entries go with the next record.
+    /// Attempts at held messages or dead letters succeeded: their entries end with the next record.
     Replayed {
-        /// The epoch that they were begun under.
+        /// The epoch in which the attempts began.
         epoch: u64,
-        /// Their positions.
+        /// The entries' source positions.
         done: &'a [u64],
     },
-    /// Messages that were copied to hold. Only where [`crate::State::can_hold`].
+    /// Messages were copied to hold. Allowed only if [`crate::State::can_hold`].
     Copied {
-        /// The epoch in which they were read.
+        /// The epoch in which the messages were read.
         epoch: u64,
         /// The messages.
         copies: &'a [Copied],
     },
-    /// How [`Action::Move`] went.
+    /// The result of [`Action::Move`].
     Moved {
-        /// Whose body it is.
+        /// The source position of the message whose body or report it is.
         position: u64,
-        /// Where it lay.
+        /// Where the body or report lay.
         from: u64,
         /// Where it lies now.
         to: Stored,
     },
-    /// How [`Action::StoreChunks`] went.
+    /// The result of [`Action::StoreChunks`].
     ChunksStored(StoredChunks),
-    /// What was to be stored will not be.
+    /// A body, a report, a move or the chunks of a snapshot will not be stored.
     GivenUp(Storing),
     /// The answer to [`Action::ReadChunks`].
     Chunks {
-        /// The position that was asked with.
+        /// The position from the action.
         position: u64,
-        /// All of them in their order; `None` if one is gone, or cannot be read.
+        /// All chunks in the order asked for; `None` if one is gone or cannot be read.
         chunks: Option<&'a [Bytes]>,
     },
-    /// After [`Action::Drain`]: no handler runs, and all they did was handed over.
+    /// After [`Action::Drain`]: no handler runs any more, and everything that handlers did was handed over.
     Quiet,
-    /// The process slept for more than 1 s: nothing starts until [`Action::Resume`] (ORD-12).
+    /// The process slept for more than 1 s: the driver starts nothing until [`Action::Resume`] (ORD-12).
     Paused,
-    /// The broker proves that the process with this instance id is dead.
+    /// The broker proves that the process with this instance id is dead, whether or not it released its epoch.
     PredecessorDead(u128),
 }
 
-/// How an append went.
+/// The result of an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Appended {
-    /// It was acknowledged, at this position.
+    /// The append was acknowledged, at this position.
     At(u64),
-    /// It was refused: the journal does not end where it was expected to.
+    /// The append was refused: the journal does not end where the condition says.
     Moved,
-    /// Nobody knows; it may still land.
+    /// The result is not known; the record may still land.
     Unknown,
 }
 
-/// What to do next. All but `Wait` and `Read` are said once, and must be done before the next step.
+/// The next thing that a driver must do. Every action except `Wait` and `Read` is given once, and must be carried out
+/// before the next step.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Append the record as [`Owner::encode`] writes it, on condition that the journal ends at `expect` if given, and say how it went.
+    /// Append the record as [`Owner::encode`] writes it and report how that went. With `expect`, append only if the
+    /// journal ends there.
     Append {
-        /// What to append.
+        /// The record to append.
         record: Arc<Record>,
         /// Where the journal must end.
         expect: Option<u64>,
     },
-    /// Read the journal from here, and say what was read, and when its end is reached.
+    /// Read the journal from here on, report each record, and report when the end is reached.
     Read {
-        /// The next position not read.
+        /// The first position that was not read yet.
         from: u64,
     },
-    /// Read the broker's commit, and say what it is.
+    /// Read the broker's commit for the partition, and report it.
     ReadCommit,
-    /// Nothing, until this time, a record lands (read it), or anything else happens.
+    /// Do nothing until this time, or until a record lands, which must be read, or something else happens.
     Wait {
-        /// Then tick; `u64::MAX`: no time.
+        /// The time to tick; `u64::MAX` if no time matters.
         until_ms: u64,
     },
-    /// Owned: read the source from the lowest unsettled position of [`Owner::state`], skipping what is settled.
+    /// The partition is owned: read the source from the lowest unsettled position of [`Owner::state`], skipping settled
+    /// positions.
     Start {
-        /// The epoch, which everything sent elsewhere carries.
+        /// The epoch, which everything that is sent elsewhere must carry.
         epoch: u64,
     },
-    /// After [`Input::Paused`]: still the owner, handlers may start again.
+    /// After [`Input::Paused`]: this process still owns the partition, and handlers may start again.
     Resume,
-    /// What was handed over counts now. Lanes that waited for it go on, and the broker's commit may follow to `low`.
-    /// Before `Start`, the commit must be replaced before the next step: it is an operator's reset.
+    /// A record of this owner counts. Lanes that waited for it go on, and the broker's commit may follow to `low`. If
+    /// this comes before `Start`, it carries out an operator's reset or a new group's start, and the commit must be
+    /// replaced before the next step.
     Counted {
-        /// The epoch, for the commit's metadata.
+        /// The owner's epoch, for the commit's metadata.
         epoch: u64,
-        /// Positions on record as done, entries included.
+        /// Positions that are on record as done, those of entries included.
         done: Ranges,
-        /// Copies on record as held: their source positions.
+        /// Source positions of the messages that are on record as held.
         held: Vec<u64>,
-        /// Dead letters on record.
+        /// Dead letters that are on record now.
         dead: Vec<DeadEntry>,
         /// The lowest position that is not settled.
         low: u64,
     },
-    /// What a record that counts changed of what is held or dead; said before [`Action::Counted`] if the record was this
-    /// owner's. Lanes of the keys concerned are to be shown [`Owner::view`] anew: those whose copy or dead letter counts
-    /// now, together with that.
+    /// A record that counts changed held messages or dead letters; if the record was this owner's, this comes before
+    /// [`Action::Counted`]. The lanes of the keys concerned must be shown [`Owner::view`] anew. A lane whose copy or
+    /// dead letter counts now must hear of both together.
     Changed {
-        /// One thing after the other.
+        /// The changes, in order.
         effects: Vec<Effect>,
     },
-    /// Of these keys, entries that nobody waits for are due: show their lanes [`Owner::view`] anew.
+    /// Entries of these keys that no successor waits for are due: show the keys' lanes [`Owner::view`] anew.
     Due {
-        /// Their hashes; `None` for messages that nothing orders.
+        /// The key hashes; `None` for messages that nothing orders.
         keys: Vec<Option<u64>>,
     },
-    /// A copy or a dead letter was stored where `hold.p` may be cut: store its body again, and hand it over again.
+    /// The body of a copy or dead letter landed where `hold.p` may be cut: store it again, and hand it over again.
     StoreAgain {
-        /// Its source position.
+        /// The message's source position.
         position: u64,
     },
-    /// Append the body at `from` in `hold.p` to its end, and say where it lies.
+    /// Append the body or report that lies at `from` in `hold.p` to its end, and report where the copy lies.
     Move {
-        /// Whose body or report it is.
+        /// The source position of the message.
         position: u64,
-        /// Where it lies.
+        /// Where the body or report lies.
         from: u64,
-        /// For what is stored.
+        /// The token of this storing: the acknowledgement turns it into the answer, [`Input::GivenUp`] gives it back.
         storing: Storing,
     },
-    /// Append these pieces to `hold.p`, one after the other, and say where all of them lie.
+    /// Append these chunks of a snapshot to `hold.p`, one after another, and report where all of them lie.
     StoreChunks {
-        /// For what is stored.
+        /// The token of this storing: the acknowledgement turns it into the answer, [`Input::GivenUp`] gives it back.
         storing: Storing,
-        /// The pieces, each made when it is asked for.
+        /// The chunks; each is made when it is asked for.
         chunks: Box<Chunks>,
     },
-    /// Read these positions of `hold.p`, and say what they are. No more of the journal is read until then.
+    /// Read these chunks of a snapshot in `hold.p`, and report them before any further record of the journal.
     ReadChunks {
         /// To be given back with the answer.
         position: u64,
-        /// Where they lie.
+        /// Where the chunks lie.
         chunks: Vec<u64>,
     },
-    /// Forget `hold.p` below this position. May be done late, or not at all.
+    /// Forget `hold.p` below this position. A driver may do so late, or not at all.
     CutHold {
         /// The first position to keep.
         below: u64,
     },
-    /// Forget the journal below this position. May be done late, or not at all.
+    /// Forget the journal below this position. A driver may do so late, or not at all.
     Cut {
         /// The first position to keep.
         below: u64,
     },
-    /// Start nothing more; hand over what running handlers finish, then say [`Input::Quiet`].
+    /// Start nothing more, hand over what running handlers finish, and then report [`Input::Quiet`].
     Drain,
-    /// Not the owner (any more): drop what is left of it. Confirm the assignment anew, then say [`Input::Confirmed`].
+    /// This process does not own the partition, or not any more: drop everything of it, confirm the assignment anew,
+    /// then report [`Input::Confirmed`].
     StepBack(StepBack),
-    /// Not the owner any more, for good: drop what is left of it, and this owner too.
+    /// This process will not own the partition again: drop everything of it, and this owner.
     Stop(Stop),
 }

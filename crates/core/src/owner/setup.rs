@@ -1,7 +1,7 @@
-//! What an owner is told before it begins: who it is, what it reads, its bounds, and the broker's commit.
+//! The settings of an owner, and how the broker's commit is read and written.
 //!
-//! The broker's commit only mirrors the journal (COM-3). Its metadata says whose it is, so that a journal that was
-//! lost or replaced is noticed, and an operator's reset is told apart from our own commit.
+//! The broker's commit only mirrors the journal (COM-3). Its metadata names the journal and the epoch, so that a lost
+//! or replaced journal is noticed, and an operator's reset is told apart from a commit of Keylane's own.
 
 use bytes::Bytes;
 
@@ -9,40 +9,41 @@ use crate::journal::Source;
 use crate::lanes::Order;
 use crate::ledger::RANGE_BYTES_MAX;
 
-/// The largest facts record: small beside any broker's limit, and seconds of completions fit into it.
+/// The largest facts record: small beside any broker's limit, but large enough for seconds of completions.
 pub const RECORD_BYTES_MAX: usize = 128 << 10;
-/// What a dead letter's entry takes at most: seven numbers of ten bytes, a hash, and ten single bytes.
+/// The most bytes of a dead letter in a record: seven numbers of ten bytes, a hash, and ten single bytes.
 pub const DEAD_BYTES_MAX: usize = 88;
-/// What a held message's entry takes at most: three numbers of ten bytes, one of five, a hash, and five single bytes.
+/// The most bytes of a held message in a record: three numbers of ten bytes, one of five, a hash, and five single
+/// bytes.
 pub const HELD_BYTES_MAX: usize = 48;
 
-/// Ranges that always fit into one record.
+/// How many ranges always fit into one record.
 pub const RANGES_PER_RECORD_MAX: usize = 2_000;
-/// Dead letters that fit beside them, and copies that were moved.
+/// How many dead letters, and as many moved copies, always fit beside those ranges.
 pub const DEAD_PER_RECORD_MAX: usize = 200;
-/// Held messages that fit beside them.
+/// How many held messages always fit beside those.
 pub const HELD_PER_RECORD_MAX: usize = 500;
 
-/// What an owner is told once.
+/// The settings of one owner, fixed when it is made.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Setup {
     /// The random id of this process (`Membership::instance`).
     pub instance: u128,
-    /// Who it is, for people.
+    /// The node's name, for people.
     pub node: String,
-    /// Random, new for each owner: claim ids, a new journal's id and waits are made of it.
+    /// Random, new for each owner: the source of claim ids, a new journal's id and random waits.
     pub seed: u128,
-    /// The journal can append on condition; success is then its own read-back.
+    /// True if the journal can append on condition; a successful append is then its own read-back.
     pub conditional: bool,
-    /// The source as it is now.
+    /// The source topic as it is now.
     pub source: Source,
-    /// Numbers of partitions that it had before, from which the present one was accepted.
+    /// Earlier numbers of partitions from which operators have accepted the present one.
     pub former: Vec<u32>,
-    /// The newest format of journals that this process reads and writes: [`crate::journal::FORMAT`], but under test.
+    /// The newest format of journals that this process reads and writes: [`crate::journal::FORMAT`], except in tests.
     pub format: u8,
     /// The order that the pipeline keeps.
     pub order: Order,
-    /// Where a new group starts.
+    /// The position at which a new group starts.
     pub start: u64,
     /// How long a handler may run.
     pub handler_timeout_ms: u64,
@@ -50,51 +51,54 @@ pub struct Setup {
     pub bounds: Bounds,
 }
 
-/// Sizes and times. Tests make them small; users have no reason to change them.
+/// Sizes and times of an owner. Tests make them small; users have no reason to change them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Bounds {
-    /// Completions wait this long for others (COM-2).
+    /// How long a completion waits for others before it goes on record (COM-2).
     pub batch_ms: u64,
-    /// So many completions wait for no others (COM-2).
+    /// With this many completions the record is sent at once (COM-2).
     pub batch_settlements: u64,
-    /// Ranges in one record. A drain goes by [`RANGES_PER_RECORD_MAX`], whatever is set, or by what the journal takes.
+    /// The most ranges in one record. A drain uses [`RANGES_PER_RECORD_MAX`] if that is more, within what the journal
+    /// takes.
     pub ranges_per_record: usize,
-    /// Dead letters in one record. A drain goes by [`DEAD_PER_RECORD_MAX`], whatever is set, or by what the journal takes.
+    /// The most dead letters in one record. A drain uses [`DEAD_PER_RECORD_MAX`] if that is more, within what the
+    /// journal takes.
     pub dead_per_record: usize,
-    /// Held messages in one record. A drain goes by [`HELD_PER_RECORD_MAX`], whatever is set, or by what the journal takes.
+    /// The most held messages in one record. A drain uses [`HELD_PER_RECORD_MAX`] if that is more, within what the
+    /// journal takes.
     pub held_per_record: usize,
     /// The largest record that the journal takes; see [`Bounds::within`].
     pub record_bytes_max: usize,
     /// A snapshot is due when the journal has grown by more than this; `u64::MAX`: never.
     pub snapshot_after_bytes: u64,
-    /// A larger state is not written as a snapshot. To be set below the broker's limit of a journal record.
+    /// A larger state does not go into a single snapshot record. Must be below the broker's limit for a journal record.
     pub snapshot_bytes_max: usize,
-    /// The largest piece of a snapshot in `hold.p`.
+    /// The largest chunk of a snapshot in `hold.p`.
     pub chunk_bytes_max: usize,
-    /// `low` goes on record once it can rise by so much.
+    /// `low` goes on record once it can rise by this much.
     pub low_step: u64,
-    /// A body that keeps `low` down is moved once so many positions of `hold.p`, and `move_factor` times as many as are
-    /// named, are named no more.
+    /// A body that keeps `low` down is moved once this many positions of `hold.p` above it, and `move_factor` times as
+    /// many as are named, are garbage.
     pub move_slack: u64,
-    /// See `move_slack`.
+    /// How many times as many positions as are named must be garbage, too; see `move_slack`.
     pub move_factor: u64,
-    /// What is due, has expired or keeps `low` down is looked for no more often than this.
+    /// Due entries, expired entries and bodies that keep `low` down are looked for no more often than this.
     pub look_ms: u64,
-    /// A running owner that is silent for so long is given up (BRK-7).
+    /// A running owner that writes nothing for this long is given up (BRK-7).
     pub silence_ms: u64,
-    /// A running owner that is not silent is given up so long after the handler time-out (BRK-7).
+    /// A running owner that does write is given up this long after the handler time-out (BRK-7).
     pub grace_ms: u64,
-    /// A draining owner writes at least so often; below a third of `silence_ms`, since a write takes time too.
+    /// A draining owner writes at least this often. Below a third of `silence_ms`, because a write takes time too.
     pub drain_write_ms: u64,
-    /// The first wait before claiming again; doubles each time.
+    /// The first wait before claiming again; each further wait doubles.
     pub step_back_ms: u64,
     /// The longest wait before claiming again.
     pub step_back_ms_max: u64,
 }
 
 impl Bounds {
-    /// What a record may carry while a partition is drained. A drain is given up at its deadline, and what is finished
-    /// and not on record then runs again: so it is written in as few records as it fits into.
+    /// The bounds of a record while a partition is drained. A drain that is not through at its deadline is given up,
+    /// and finished messages that are not on record then run again; so a drain uses as few records as possible.
     pub(crate) fn draining(&self) -> Bounds {
         let most = Bounds {
             ranges_per_record: self.ranges_per_record.max(RANGES_PER_RECORD_MAX),
@@ -131,14 +135,14 @@ impl Default for Bounds {
     }
 }
 
-/// What a record has around its ranges and dead letters.
+/// The most bytes of a record beside its ranges, dead letters, moved and held messages.
 const AROUND_BYTES: usize = 100;
-/// What a moved copy takes at most.
+/// The most bytes of a moved copy in a record.
 const MOVED_BYTES_MAX: usize = 30;
 
 impl Bounds {
-    /// The same, but for records that a journal takes which takes at most `bytes_max`: one that is too large could never
-    /// be appended, and its partition would stop for good.
+    /// These bounds for a journal that takes records of at most `bytes_max`. A larger record could never be appended,
+    /// and its partition would stop for good.
     pub fn within(&self, bytes_max: usize) -> Bounds {
         let part = bytes_max.saturating_sub(AROUND_BYTES) / 3;
         let (ranges, dead, held) = match bytes_max < RECORD_BYTES_MAX {
@@ -168,28 +172,28 @@ const _: () = assert!(
     "the default bounds keep every record below its largest size"
 );
 
-/// What the broker says is committed.
+/// What the broker returns as the group's commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Committed {
-    /// Nothing, or the broker does not keep metadata, so that nothing can be told from it.
+    /// There is no commit, or the broker does not keep metadata, so that the commit says nothing.
     Unknown,
-    /// A mirror of a journal.
+    /// A commit of Keylane's own: a mirror of a journal.
     Mirror(Mirror),
-    /// A commit without our metadata, on a broker that keeps it: an operator's reset to this position.
+    /// A commit without Keylane's metadata on a broker that keeps metadata: an operator's reset to this position.
     Operator(u64),
 }
 
-/// Whose mirror a commit is.
+/// Which journal and epoch a commit mirrors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mirror {
     /// The journal's id.
     pub journal: u128,
-    /// The epoch that it was written in.
+    /// The epoch in which the commit was made.
     pub epoch: u64,
 }
 
 impl Committed {
-    /// Reads a commit as the broker returns it: position and metadata.
+    /// Interprets a commit as the broker returns it: position and metadata.
     pub fn read(commit: Option<(u64, &[u8])>, keeps_metadata: bool) -> Committed {
         match commit {
             Some((position, metadata)) => match parse_commit_metadata(metadata) {
@@ -202,12 +206,12 @@ impl Committed {
     }
 }
 
-/// What a commit carries beside its position: text, since some brokers keep nothing else.
+/// The metadata of a commit: text, since some brokers keep nothing else.
 pub fn commit_metadata(journal: u128, epoch: u64) -> Bytes {
     format!("keylane1:{journal:032x}:{epoch}").into()
 }
 
-/// Reads what [`commit_metadata`] wrote; `None` if it is not ours.
+/// Reads what [`commit_metadata`] wrote; `None` if the metadata is not Keylane's.
 pub fn parse_commit_metadata(metadata: &[u8]) -> Option<Mirror> {
     let (journal, epoch) = std::str::from_utf8(metadata).ok()?.strip_prefix("keylane1:")?.split_once(':')?;
     Some(Mirror { journal: u128::from_str_radix(journal, 16).ok()?, epoch: epoch.parse().ok()? })
@@ -217,7 +221,7 @@ pub fn parse_commit_metadata(metadata: &[u8]) -> Option<Mirror> {
 mod tests {
     use super::*;
 
-    /// BRK-6, P10: whatever a journal takes, its records and snapshots are not larger.
+    /// BRK-6, P10: whatever size of record a journal takes, the owner's records and snapshots are no larger.
     #[test]
     fn records_are_bounded_by_what_a_journal_takes() {
         let bounds = Bounds::default();

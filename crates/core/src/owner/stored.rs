@@ -1,12 +1,13 @@
-//! What is stored in `hold.p`: nothing can be named there before its acknowledgement.
+//! Types that make it impossible to name a body in `hold.p` before its append was acknowledged.
 //!
-//! A body is stored under a [`Storing`], which an owner gives out. Only the acknowledgement makes a [`Stored`] of it, and
-//! only a [`Stored`] can be handed over to be named. An owner lets `hold.p` be cut nowhere above where a body that is
-//! under way may land; a [`Storing`] that is given up is to be given back.
+//! The owner gives out a [`Storing`] for each body that is to be stored. Only an acknowledgement turns it into a
+//! [`Stored`], and only a [`Stored`] can be handed over to be named in a record: a body that is named and missing would
+//! be lost. While a [`Storing`] is out, the owner lets nothing of `hold.p` be cut where the body may land; so a
+//! [`Storing`] that is given up must be given back.
 
 use crate::journal::{DeadEffect, DeadReason, Facts, Record, SnapshotBody};
 
-/// A body, a report or the pieces of a snapshot, on their way to `hold.p`.
+/// A body, a report or the chunks of a snapshot, on their way to `hold.p`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[must_use = "what is not stored is to be given back to its owner"]
 pub struct Storing {
@@ -14,7 +15,7 @@ pub struct Storing {
     pub(super) number: u64,
 }
 
-/// A body or a report that was stored, and acknowledged.
+/// A body or a report that was stored and acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[must_use = "what is stored and not handed over keeps its hold from being cut"]
 pub struct Stored {
@@ -22,7 +23,7 @@ pub struct Stored {
     pub(super) position: u64,
 }
 
-/// All pieces of a snapshot, stored and acknowledged, in their order.
+/// All chunks of a snapshot, stored and acknowledged, in their order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[must_use = "what is stored and not handed over keeps its hold from being cut"]
 pub struct StoredChunks {
@@ -31,73 +32,74 @@ pub struct StoredChunks {
 }
 
 impl Storing {
-    /// It was acknowledged, at this position.
+    /// The append was acknowledged at this position.
     pub fn acknowledged(self, position: u64) -> Stored {
         Stored { storing: self, position }
     }
 
-    /// All its pieces were acknowledged, at these positions.
+    /// The appends of all chunks were acknowledged at these positions.
     pub fn chunks_acknowledged(self, positions: Vec<u64>) -> StoredChunks {
         StoredChunks { storing: self, positions }
     }
 }
 
 impl Stored {
-    /// Where it lies in `hold.p`.
+    /// Where the body or report lies in `hold.p`.
     pub fn position(&self) -> u64 {
         self.position
     }
 }
 
-/// A message that was copied to hold.
+/// A message whose copy was stored in `hold.p`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Copied {
-    /// Its source position.
+    /// The message's source position.
     pub position: u64,
-    /// Its lane's key hash; `None` if nothing orders it.
+    /// The key hash of the message's lane; `None` if nothing orders the message.
     pub key_hash: Option<u64>,
-    /// Its copy.
+    /// The message's copy.
     pub body: Stored,
-    /// When it may run, ms since 1970.
+    /// When the message may run, ms since 1970.
     pub due_ms: Option<u64>,
-    /// Its successors need not wait for it.
+    /// Successors of the same key need not wait for the message.
     pub passes: bool,
-    /// The guards have decided about it already.
+    /// The guards have already decided about the message.
     pub judged: bool,
-    /// Its priority.
+    /// The message's priority.
     pub priority: u8,
-    /// Attempts so far.
+    /// Attempts at the message so far.
     pub tries: u32,
 }
 
 /// A message that died, or a dead letter that failed again.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Death {
-    /// Its source position.
+    /// The message's source position.
     pub position: u64,
-    /// Its lane's key hash; `None` if nothing orders it.
+    /// The key hash of the message's lane; `None` if nothing orders the message.
     pub key_hash: Option<u64>,
-    /// What it does to its key.
+    /// What the dead letter does to its key.
     pub effect: DeadEffect,
-    /// Why it died.
+    /// Why the message died.
     pub reason: DeadReason,
-    /// Its body; `None` if it is named already, since it was held or dead before.
+    /// The message's body; `None` if a record names it already, because the message was held or dead before.
     pub body: Option<Stored>,
-    /// The report of its failure.
+    /// The report of the last failure.
     pub report: Option<Stored>,
-    /// Attempts so far.
+    /// Attempts at the message so far.
     pub tries: u32,
-    /// When it is tried again by itself, ms since 1970.
+    /// When the dead letter is tried again by itself, ms since 1970.
     pub due_ms: Option<u64>,
-    /// When it expires, ms since 1970, by the broker's append time.
+    /// When the dead letter expires, ms since 1970, by the broker's append time.
     pub expires_ms: Option<u64>,
-    /// Its priority.
+    /// The message's priority.
     pub priority: u8,
-    /// The newest command that its attempt had seen: [`crate::journal::Entry::command`] as it was when that began.
+    /// The newest command that the attempt had seen: [`crate::journal::Entry::command`] as it was when the attempt
+    /// began.
     pub command: Option<u64>,
 }
 
-/// Positions of `hold.p` that a record names.
+/// The lowest position of `hold.p` that a record names.
 pub(super) fn named_by(record: &Record) -> Option<u64> {
     match record {
         Record::Facts(Facts { held, moved, dead, .. }) => super::unrecorded::named(held, moved, dead).min(),

@@ -1,17 +1,18 @@
-//! What goes on record next.
+//! Collects what is ready to go on record, and fills the next facts from it.
 //!
-//! In come positions that handlers finished, messages that died or were copied to hold, copies that were moved; out come
-//! the contents of the next facts. Plain completions are batched; what a lane waits for goes at once.
+//! In come positions that handlers finished, messages that died or were copied to hold, and bodies that were moved; out
+//! come the contents of the next facts record. Plain completions wait to be batched; whatever a lane waits for makes
+//! the record due at once.
 //!
-//! Kept: what does not fit into one record goes in ascending position, so that after a crash no earlier message of a
-//! key runs behind a later one that is on record.
+//! Invariant: what does not fit into one record goes on record in ascending order of positions. Otherwise, after a
+//! crash, an earlier message of a key could run behind a later one that is already on record.
 
 use super::rules::Rules;
 use super::setup::Bounds;
 use crate::journal::{DeadEntry, Facts, Held, Moved};
 use crate::ledger::Ranges;
 
-/// What handlers finished and no record has taken yet.
+/// What is ready to go on record and in no record yet.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Ready {
     done: Ranges,
@@ -19,7 +20,7 @@ pub(super) struct Ready {
     held: Vec<Held>,
     moved: Vec<Moved>,
     settlements: u64,
-    /// When the oldest of it came in.
+    /// When the oldest part of it was added.
     since_ms: u64,
 }
 
@@ -57,17 +58,17 @@ impl Ready {
         self.done.is_empty() && self.dead.is_empty() && self.held.is_empty() && self.moved.is_empty()
     }
 
-    /// True if that position is done, and waits for its record.
+    /// True if the message at `position` is done and waits for its record.
     pub(super) fn is_done(&self, position: u64) -> bool {
         self.done.contains(position)
     }
 
-    /// The lowest position of `hold.p` that is to be named.
+    /// The lowest position of `hold.p` that the next records will name.
     pub(super) fn lowest_named(&self) -> Option<u64> {
         named(&self.held, &self.moved, &self.dead).min()
     }
 
-    /// When the next record is to be sent: 0 is at once, `None` is never.
+    /// When the next record is to be sent: 0 means at once, `None` means that nothing is ready.
     pub(super) fn due_ms(&self, bounds: &Bounds) -> Option<u64> {
         let awaited = !(self.dead.is_empty() && self.held.is_empty() && self.moved.is_empty());
         if self.is_empty() {
@@ -79,7 +80,8 @@ impl Ready {
         }
     }
 
-    /// Moves what the next record carries into `facts`. What stays keeps its age, so it goes right behind.
+    /// Moves what fits into the next record into `facts`. What is left keeps its age, so it goes into the record right
+    /// behind.
     pub(super) fn take(&mut self, rules: Rules, bounds: &Bounds, facts: &mut Facts) {
         facts.dead = take_lowest(&mut self.dead, bounds.dead_per_record, |dead| dead.position);
         facts.held = take_lowest(&mut self.held, bounds.held_per_record, |held| held.position);
@@ -98,7 +100,7 @@ impl Ready {
         facts.done = done;
     }
 
-    /// Test time only: when things came in no longer matters.
+    /// For exploring: forgets when things were added.
     #[cfg(feature = "flaws")]
     pub(super) fn rewind(&mut self) {
         self.since_ms = 0;
@@ -113,7 +115,7 @@ fn take_lowest<T>(from: &mut Vec<T>, most: usize, position: impl Fn(&T) -> u64) 
     std::mem::replace(from, rest)
 }
 
-/// Positions of `hold.p` that a record names.
+/// The positions of `hold.p` that these entries name.
 pub(super) fn named<'a>(
     held: &'a [Held],
     moved: &'a [Moved],

@@ -1,4 +1,4 @@
-//! Single rules, by example.
+//! Examples of single rules of the lanes, one test each.
 
 use keylane_core::{Candidate, Engine, LaneKey, LaneState, Order, Ready, Settings, Verdict};
 
@@ -8,7 +8,7 @@ fn engine(order: Order) -> Engine {
     Engine::new(Settings { order, keyless_max: 2, ..Settings::default() })
 }
 
-/// Reads a message of a key as a shard does; true if its attempt is now under way, under the id given back.
+/// Reads a message of a key as a shard does; returns the lane's id if its attempt is now under way.
 fn read(
     engine: &mut Engine,
     key: usize,
@@ -28,7 +28,7 @@ fn read(
     }
 }
 
-/// ORD-5: the lane goes, and the message that arrives at that very moment gets a new one.
+/// ORD-5: the lane is removed, and a message that arrives at that very moment gets a new lane.
 #[test]
 fn a_message_that_arrives_as_its_lane_ends_is_not_lost() {
     let mut engine = engine(Order::Key);
@@ -45,7 +45,7 @@ fn a_message_that_arrives_as_its_lane_ends_is_not_lost() {
     assert_eq!(next.delivery.position(), 3);
 }
 
-/// ORD-5: a lane that works every now and then stays, however old its entry among the idle is.
+/// ORD-5: a lane that works now and then is kept, however old its entry among the idle lanes is.
 #[test]
 fn a_lane_in_use_is_not_swept() {
     let mut engine = engine(Order::Key);
@@ -57,7 +57,7 @@ fn a_lane_in_use_is_not_swept() {
     assert_eq!(engine.counts().lanes, 1);
 }
 
-/// ORD-2, RTY-2: a lane that waits for a retry, or for its dead letter to count, stops nobody else.
+/// ORD-2, RTY-2: a lane that waits for a retry, or for its dead letter to count, stops no other lane.
 #[test]
 fn lanes_do_not_wait_for_each_other() {
     let mut engine = engine(Order::Key);
@@ -76,7 +76,7 @@ fn lanes_do_not_wait_for_each_other() {
     assert_eq!(next.delivery.key(), Some(b"6".as_slice()));
 }
 
-/// ORD-2: a hot lane goes on while it is near, and cannot keep the others from their turn.
+/// ORD-2: a hot lane goes on in bursts, and cannot keep the other lanes from their turns.
 #[test]
 fn a_hot_lane_drains_in_bursts() {
     let mut engine = engine(Order::Key);
@@ -98,7 +98,8 @@ fn a_hot_lane_drains_in_bursts() {
     assert!(cold_at.is_some_and(|at| (100..200).contains(&at)), "{cold_at:?}");
 }
 
-/// MSG-2: hanging keyless messages take their share and no more; keys run on, and what waited runs when one ends.
+/// MSG-2: hanging messages without a key take their share and no more; keys run on, and waiting messages run when one
+/// ends.
 #[test]
 fn hanging_keyless_messages_do_not_starve_keys() {
     let mut engine = engine(Order::Key);
@@ -111,8 +112,8 @@ fn hanging_keyless_messages_do_not_starve_keys() {
     assert_eq!(engine.next_ready(0).map(|ready| ready.delivery.position()), Some(3));
 }
 
-/// MSG-2: keyless messages that wait are bounded by the buffer, not by a lane's capacity: what stands behind them in
-/// their partition is read, and keys run.
+/// MSG-2: waiting messages without a key are bounded by the shard's buffer, not by a lane's capacity: messages behind
+/// them in their partition are read, and keys run.
 #[test]
 fn a_backlog_of_keyless_messages_never_fills_a_lane() {
     let mut engine = Engine::new(Settings { lane_capacity: 10, keyless_max: 2, ..Settings::default() });
@@ -124,7 +125,8 @@ fn a_backlog_of_keyless_messages_never_fills_a_lane() {
     assert!(read(&mut engine, 5, 0, 1_000, 0).is_some(), "a key runs at once");
 }
 
-/// MSG-2, P3: partitions take turns with keyless messages that wait: a backlog of one does not delay another's.
+/// MSG-2, P3: partitions take turns with waiting messages without a key: one partition's backlog does not delay
+/// another's message.
 #[test]
 fn partitions_take_turns_with_keyless_messages() {
     let mut engine = engine(Order::Key);
@@ -146,7 +148,7 @@ fn partitions_take_turns_with_keyless_messages() {
     assert!(turns <= 2, "{turns} messages of the backlog came first");
 }
 
-/// ORD-12: nothing of a partition that is held starts, neither what is queued nor what comes due; the others go on.
+/// ORD-12: nothing of a held partition starts, whether queued or due for a retry; other partitions go on.
 #[test]
 fn a_partition_that_is_held_starts_nothing_and_others_go_on() {
     let mut engine = engine(Order::Key);
@@ -169,8 +171,8 @@ fn a_partition_that_is_held_starts_nothing_and_others_go_on() {
     assert_eq!(started, [2, 3]);
 }
 
-/// ORD-9, P3: giving a partition up looks at its own lanes only, whatever the others have, and what it leaves behind in
-/// lists is forgotten in the end.
+/// ORD-9, P3: giving up a partition looks only at its own lanes, whatever the other partitions have, and the entries
+/// that it leaves in lists are removed in the end.
 #[test]
 fn giving_a_partition_up_looks_at_its_own_lanes_only() {
     let mut engine = engine(Order::Key);
@@ -192,8 +194,8 @@ fn giving_a_partition_up_looks_at_its_own_lanes_only() {
     assert!(engine.memory_bytes() < 2 * before, "{} bytes from {before}", engine.memory_bytes());
 }
 
-/// ORD-1, ORD-9: a lane belongs to one partition: the same key in another is another lane, and stays when the first is
-/// dropped.
+/// ORD-1, ORD-9: a lane belongs to one partition. The same key in another partition has another lane, which stays when
+/// the first partition is dropped.
 #[test]
 fn lanes_of_two_partitions_are_never_one() {
     let mut engine = engine(Order::Key);
@@ -204,7 +206,7 @@ fn lanes_of_two_partitions_are_never_one() {
     assert!(engine.done(one, 0));
 }
 
-/// ORD-2: two keys with one hash wait for each other, and both run, in order.
+/// ORD-2: two keys with the same hash wait for each other, and both run, in order.
 #[test]
 fn keys_that_collide_share_a_lane() {
     let mut engine = engine(Order::Key);
@@ -222,7 +224,8 @@ fn keys_that_collide_share_a_lane() {
     }
 }
 
-/// RTY-2: four calls, then stuck at the head of its lane, tried again for ever, and shown with its error.
+/// RTY-2: a message fails four times, then it is stuck at the head of its lane, tried again for ever, and shown with
+/// its error.
 #[test]
 fn a_message_whose_retries_are_spent_stays_its_lanes_head() {
     let mut engine = engine(Order::Key);
@@ -249,7 +252,8 @@ fn a_message_whose_retries_are_spent_stays_its_lanes_head() {
     assert_eq!((next.delivery.position(), next.attempt, engine.counts().stuck), (2, 1, 0));
 }
 
-/// PRF-5: lane, table and lists take at most 90 bytes a key, and go when the keys have rested.
+/// PRF-5: lane, table and lists take at most 90 bytes a key, and are freed once the keys have been idle for long
+/// enough.
 #[test]
 fn a_million_lanes_cost_90_bytes_each_and_go_when_idle() {
     let mut engine = engine(Order::Key);

@@ -1,4 +1,4 @@
-//! One shard's lanes against a naive model, at random, and single rules by example.
+//! One shard's lanes compared with a naive model, in random runs; and single rules by example (`examples.rs`).
 
 mod examples;
 mod world;
@@ -45,21 +45,21 @@ fn run(mut world: World, steps: &[Step]) -> Result<(), String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
-    /// ORD-1, ORD-2, ORD-3, ORD-5, ORD-6, ORD-9, ORD-12, MSG-2, RTY-1, RTY-2: per key one at a time and in order, nothing lost,
-    /// nothing twice, within capacity and the keyless share, whatever arrives, ends, fails, is rejected, rests, is
-    /// swept, is held or is lost, and whenever.
+    /// ORD-1, ORD-2, ORD-3, ORD-5, ORD-6, ORD-9, ORD-12, MSG-2, RTY-1, RTY-2: of each key one message runs at a time
+    /// and in order, no message is lost or handed out twice, and capacity and the keyless share are kept. All this
+    /// holds whatever arrives, ends, fails, is rejected, becomes idle, is swept, is held or is lost, and whenever.
     #[test]
     fn lanes_behave_as_a_naive_model(steps in steps()) {
         run(World::new(small(Order::Key)), &steps).map_err(TestCaseError::fail)?;
     }
 
-    /// ORD-3: order `partition` runs all of a partition one after another, keyless messages too.
+    /// ORD-3: order `partition` runs all messages of a partition one after another, those without a key too.
     #[test]
     fn a_partition_in_order_behaves_as_a_naive_model(steps in steps()) {
         run(World::new(small(Order::Partition)), &steps).map_err(TestCaseError::fail)?;
     }
 
-    /// ORD-3: order `none` makes nothing wait.
+    /// ORD-3: in order `none` no message waits for another.
     #[test]
     fn without_order_the_model_holds_too(steps in steps()) {
         run(World::new(small(Order::None)), &steps).map_err(TestCaseError::fail)?;
@@ -79,7 +79,7 @@ fn caught(flaws: keylane_core::lanes::Flaws) -> String {
     }
 }
 
-/// ORD-2, RTY-2: the model notices a retry that lets later messages of its key overtake.
+/// ORD-2, RTY-2: the model notices a retry that goes behind later messages of its key.
 #[cfg(feature = "flaws")]
 #[test]
 fn a_retry_at_the_tail_is_caught() {
@@ -88,7 +88,7 @@ fn a_retry_at_the_tail_is_caught() {
     assert!(why.contains(" ran before "), "{why}");
 }
 
-/// ORD-5: the model notices a lane that goes with what it queues.
+/// ORD-5: the model notices a lane that is removed together with its queue.
 #[cfg(feature = "flaws")]
 #[test]
 fn an_idle_lane_that_drops_its_queue_is_caught() {

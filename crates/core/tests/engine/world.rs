@@ -1,6 +1,6 @@
-//! A shard that drives an engine as the runtime does, beside a model that is too simple to be wrong.
+//! A test shard that drives an engine as the runtime does, beside a model that is too simple to be wrong (`model.rs`).
 //!
-//! Time moves by at least 1 ms with every call, so that "longest idle" has one answer.
+//! Time moves on by at least 1 ms with every step, so that only one lane at a time can be the longest idle.
 
 mod model;
 
@@ -11,35 +11,36 @@ use keylane_core::{
     Candidate, Counts, Delivery, Draft, Engine, LaneId, LaneKey, Order, Ready, RetryPolicy, Settings, Verdict,
 };
 
-/// How an attempt ends, or that it does not yet.
+/// How an attempt ends, or that it has not ended yet.
 #[derive(Debug, Clone, Copy)]
 pub enum End {
     Done,
     Pending,
     Failed(Option<u64>),
     Rejected,
-    /// It never began.
+    /// The attempt did not begin after all.
     NotBegun,
 }
 
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// The next message of a key (the first few have none) is read; without a permit it is queued, not run.
+    /// The next message of a key is read (the first few keys stand for none); without a permit it is queued instead of
+    /// run.
     Arrive {
         key: usize,
         end: End,
         permit: bool,
     },
-    /// The next ready message is taken.
+    /// The next ready message is taken and its attempt begins.
     Turn {
         end: End,
     },
-    /// An attempt under way ends.
+    /// One of the attempts under way ends.
     End {
         which: usize,
         end: End,
     },
-    /// A dead letter counts.
+    /// A dead letter goes on record, and counts.
     Buried {
         which: usize,
     },
@@ -50,7 +51,7 @@ pub enum Step {
     /// Nothing of a partition starts until it is released.
     Hold(u32),
     Release(u32),
-    /// Somebody uses the id of a lane that is gone.
+    /// A call uses the id of a lane that is gone.
     Stale {
         which: usize,
     },
@@ -70,7 +71,7 @@ pub fn small(order: Order) -> Settings {
 
 const KEYLESS: usize = 2;
 
-/// A delivery of a key: the first few have none. Keys are spread over two partitions.
+/// A delivery of a key; the first few keys stand for none. Keys are spread over two partitions.
 pub fn delivery(key: usize, partition: u32, position: u64) -> Delivery {
     let name = key.to_string();
     let draft = Draft {
@@ -84,7 +85,7 @@ pub fn delivery(key: usize, partition: u32, position: u64) -> Delivery {
     Delivery::parse(arena.freeze(), position, partition, 1, 0).expect("just encoded")
 }
 
-/// What orders a message: a key of a partition, the whole partition, or nothing.
+/// What orders a message: a key of a partition, the whole partition, or nothing (`None`).
 type Lane = Option<(u32, usize)>;
 
 #[derive(Debug, Clone)]
@@ -112,7 +113,7 @@ struct Flight {
 
 pub struct World {
     engine: Engine,
-    /// Only what is promised is checked, not every count and view: to see which promise a flaw breaks.
+    /// Checks only the promises, not every count and view: shows which promise a flaw breaks.
     promises_only: bool,
     settings: Settings,
     now: u64,
@@ -123,10 +124,10 @@ pub struct World {
     flights: Vec<Flight>,
     burying: Vec<Flight>,
     stale: Vec<Flight>,
-    /// What was read and found no room: its partition is not read.
+    /// The message that was read last and found no room. Its partition is not read meanwhile.
     kept: BTreeMap<u32, Message>,
     held: BTreeSet<u32>,
-    /// All that was taken in and is not decided.
+    /// Every message that was taken in and is not decided yet.
     undecided: BTreeSet<(Lane, u32, u64)>,
 }
 
@@ -191,7 +192,7 @@ impl World {
         self.compare()
     }
 
-    /// Ends everything that can end: then nothing may be left, and lanes go.
+    /// Ends everything that can end: then no message may be left, and all lanes must go.
     pub fn quiesce(&mut self) -> Result<(), String> {
         (0..2).for_each(|partition| self.release(partition));
         for _ in 0..10_000 {
@@ -281,7 +282,8 @@ impl World {
         Ok(())
     }
 
-    /// First poll inline: what is done at once leaves no trace.
+    /// Polls the attempt at once, as a shard does. A message that is done at its first poll leaves no trace in the
+    /// engine.
     fn run_at_once(&mut self, hash: LaneKey, message: Message, end: End) -> Result<(), String> {
         self.starts(&message)?;
         if matches!(end, End::Done) {
@@ -294,7 +296,7 @@ impl World {
         self.end(Flight { id, message, draining: false }, end)
     }
 
-    /// True if there was a message whose turn it was.
+    /// Takes the next ready message; false if there was none.
     fn turn(&mut self, end: End) -> Result<bool, String> {
         let Some(Ready { lane: id, delivery, attempt }) = self.engine.next_ready(self.now) else {
             return self.nothing_was_passed_over();
@@ -310,7 +312,7 @@ impl World {
         Ok(true)
     }
 
-    /// The message that the engine handed out, taken from where the model has it.
+    /// Takes the message that the engine handed out from where the model has it.
     fn take_ready(&mut self, delivery: &Delivery) -> Result<Message, String> {
         let is = |message: &Message| {
             (message.delivery.partition(), message.delivery.position())
@@ -335,7 +337,7 @@ impl World {
         Err(format!("{} of {} ran before its turn", delivery.position(), delivery.partition()))
     }
 
-    /// An attempt begins: is it this message's turn?
+    /// Checks, as an attempt begins, that it is this message's turn.
     fn starts(&mut self, message: &Message) -> Result<(), String> {
         check(message.due <= self.now, "ran before it was due")?;
         if message.lane.is_none() {
@@ -442,7 +444,8 @@ impl World {
         self.detail(self.engine.next_due() == next, "next due")
     }
 
-    /// It looks at `max` lanes at most, so it may take several calls; the longest idle go first.
+    /// Sweeps, which looks at no more than `max` entries, so several calls may be needed; the longest idle lanes go
+    /// first.
     fn sweep(&mut self, max: usize) -> Result<(), String> {
         let gone = self.engine.sweep(self.now, max);
         check(gone <= max, "swept more than asked")?;

@@ -1,7 +1,7 @@
-//! Every interleaving of small cases, driving core's own `apply` and `Owner` (docs/protocol.md).
+//! The explorer: runs every interleaving of small cases, on the core's own `apply` and `Owner` (docs/protocol.md).
 //!
-//! Needs the feature `flaws`, and an optimised profile. `scopes.rs` has the cases; those of `make test` run one after
-//! another, so that they share the memory; the bigger ones are ignored here and run by `make explore`.
+//! Needs the feature `flaws` and an optimised profile. `scopes.rs` has the cases. Those of `make test` run one after
+//! another, so that they share the memory; the larger ones are ignored here, and `make explore` runs them.
 
 mod scope;
 mod scopes;
@@ -11,7 +11,7 @@ mod world;
 use scope::Scope;
 use search::{explore, wander};
 
-/// Explores a scope that keeps every rule.
+/// Explores a scope, which must keep every promise.
 fn holds(scope: &Scope) {
     let found = explore(scope);
     println!("{}: {} worlds, {} steps deep", scope.name, found.worlds, found.depth);
@@ -24,21 +24,21 @@ fn numbered(path: &[String]) -> String {
     path.iter().enumerate().map(|(at, step)| format!("{:4} {step}\n", at + 1)).collect()
 }
 
-/// P1, P2, P4, P9, COM-1, COM-3, ORD-9, BRK-6, BRK-7, by the checks L, O, C, D, W, T, R.
+/// P1, P2, P4, P9, COM-1, COM-3, ORD-9, BRK-6, BRK-7, by the checks L, O, C, D, W, T, R of docs/protocol.md.
 #[test]
 fn small_cases_keep_every_promise_in_every_interleaving() {
     let only = std::env::var("SCOPE").unwrap_or_default();
     scopes::small().iter().filter(|scope| scope.name.starts_with(&only)).for_each(holds);
 }
 
-/// The same with what is held and dead. DLQ-5, DLQ-7, MSG-6, BRK-6, by K besides.
+/// The same with held messages and dead letters: DLQ-5, DLQ-7, MSG-6, BRK-6, by the check K as well.
 #[test]
 fn what_is_held_and_dead_keeps_every_promise_in_every_interleaving() {
     let only = std::env::var("SCOPE").unwrap_or_default();
     scopes::holds().iter().filter(|scope| scope.name.starts_with(&only)).for_each(holds);
 }
 
-/// The same, in combinations that take longer.
+/// The same in combinations that take longer.
 #[test]
 #[ignore = "takes long; run by make explore"]
 fn explore_larger_cases_in_every_interleaving() {
@@ -46,7 +46,8 @@ fn explore_larger_cases_in_every_interleaving() {
     scopes::large().iter().filter(|scope| scope.name.starts_with(&only)).for_each(holds);
 }
 
-/// Each rule that is left out yields what the protocol says it does: so the explorer can find it, and the rule is needed.
+/// With each rule left out, the explorer finds the violation that the protocol predicts: so the explorer can find it,
+/// and the rule is needed.
 #[test]
 fn every_rule_left_out_is_missed() {
     let only = std::env::var("SCOPE").unwrap_or_default();
@@ -69,7 +70,7 @@ fn every_rule_left_out_is_missed() {
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
 
-/// All faults at once, deep, along random paths. The seed is printed; `EXPLORE_SEED` and `EXPLORE_RUNS` choose others.
+/// All faults at once along long random paths. Prints the seed; `EXPLORE_SEED` and `EXPLORE_RUNS` choose other seeds.
 #[test]
 fn random_deep_runs_keep_every_promise_and_end() {
     let number = |name: &str, otherwise: u64| {

@@ -1,4 +1,4 @@
-//! A scope: what may happen in a world, and how often.
+//! A scope of the explorer: what may happen in a small world, and how often; and the steps that can happen.
 
 use keylane_core::Rules;
 use keylane_core::journal::{CommandKind, FORMAT};
@@ -12,48 +12,49 @@ pub struct Scope {
     pub conditional: bool,
     /// How often a handler fails for good.
     pub failures: u8,
-    /// Messages, as bits, whose dead letters are passed; the others hold their key.
+    /// Messages, as bits, whose dead letters their successors pass; all other dead letters hold their key.
     pub passed: u8,
-    /// Messages, as bits, that are scheduled for the next time.
+    /// Messages, as bits, that are scheduled, and due when time passes for the first time.
     pub scheduled: u8,
-    /// How often a message is copied to hold without a cause.
+    /// How often a message is copied to hold although its lane is not held.
     pub overflows: u8,
-    /// What operators ask for, and how often.
+    /// Which commands operators may send.
     pub kinds: &'static [CommandKind],
     pub commands: u8,
-    /// How often a body is moved within hold.
+    /// How often a body is moved within `hold.p`.
     pub moved: u8,
-    /// How often time passes: what is due then runs.
+    /// How often time passes: entries that are due may then run.
     pub times: u8,
-    /// Acknowledgements of hold come later than what they acknowledge.
+    /// Acknowledgements from `hold.p` arrive in a step of their own, after the body has landed.
     pub late_acks: bool,
-    /// The source is read message by message; otherwise all of it at the start.
+    /// The source is read message by message; otherwise all of it is read at the start.
     pub reader: bool,
-    /// Hold is cut as soon as it may be.
+    /// `hold.p` is cut as soon as it may be.
     pub low: bool,
-    /// Snapshots are in chunks.
+    /// Snapshots are always in chunks.
     pub chunks: bool,
-    /// Both processes believe that the partition is theirs.
+    /// Both processes believe that the partition is assigned to them.
     pub believers: bool,
     pub crashes: u8,
     /// Planned hand-overs.
     pub moves: u8,
-    /// How often a claimant gives up an owner that lives.
+    /// How often a claimant gives up on an owner that is alive.
     pub impatience: u8,
-    /// How often the fate of an append stays unknown, and it is sent again.
+    /// How often the fate of an append stays unknown, so that it is sent again.
     pub unknowns: u8,
     /// How often an append lands twice.
     pub repeats: u8,
-    /// How often an operator asks for the next format. Where it is asked for, process 1 reads it and process 0 does not.
+    /// How often an operator asks for the next format. If this is above 0, process 1 can read that format and process 0
+    /// cannot.
     pub upgrades: u8,
-    /// A snapshot is due when the journal grew by more records than this.
+    /// A snapshot is due when the journal grew by more records than this; `None` for never.
     pub snapshot_after: Option<u64>,
     pub ranges_per_record: usize,
-    /// Nothing is dropped because it can have no effect.
+    /// Keeps even records and bodies that can have no effect any more.
     pub full: bool,
-    /// Process 0 owns the partition already; how it came to that is left to other scopes.
+    /// Process 0 owns the partition at the start; other scopes cover how it came to own it.
     pub warm: bool,
-    /// The first letters of what is checked.
+    /// The letters of the promises that are checked.
     pub checks: &'static str,
     pub rules: Rules,
 }
@@ -96,7 +97,7 @@ impl Scope {
         self.checks.contains(what)
     }
 
-    /// The newest format that a process reads.
+    /// The newest format that a process can read.
     pub fn reads(&self, process: usize) -> u8 {
         if self.upgrades > 0 && process == 1 { FORMAT + 1 } else { FORMAT }
     }
@@ -105,7 +106,7 @@ impl Scope {
         self.keys.len() as u8
     }
 
-    /// The hash of a message's key.
+    /// The key hash of a message.
     pub fn hash(&self, message: u8) -> Option<u64> {
         Some(u64::from(self.keys[usize::from(message)]) + 1)
     }
@@ -118,54 +119,54 @@ impl Scope {
 /// One step of the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// A process that the partition is assigned to begins, and claims.
+    /// A process to which the partition is assigned begins, and claims.
     Begin(usize),
-    /// The next record is read.
+    /// A process reads the next record of the journal.
     Read(usize),
-    /// There is nothing more to read.
+    /// A process learns that it has read to the journal's end.
     CaughtUp(usize),
-    /// An append lands, and its sender learns it. True: it will land once more.
+    /// An append lands, and its sender hears of it. True: the append will land once more.
     Land(usize, bool),
-    /// The sender of an append gives up waiting for its answer.
+    /// The sender of an append gives up waiting for the answer.
     Forget(usize),
-    /// The next message of the source is read.
+    /// A process reads the next message of the source.
     Source(usize),
     /// A handler starts.
     Start(usize, u8),
     /// A handler succeeds.
     Finish(usize, u8),
-    /// A handler fails for good; the body is on its way to `hold.p`, unless it lies there.
+    /// A handler fails for good. The body goes on its way to `hold.p`, unless it lies there already.
     Fail(usize, u8),
-    /// A message that waits in memory is copied to hold.
+    /// A message that waits in memory begins to be copied to hold.
     Copy(usize, u8),
-    /// A body lands in `hold.p`, and its sender learns it. True: it will land once more.
+    /// A body lands in `hold.p`, and its sender hears of it. True: the body will land once more.
     Store(usize, bool),
-    /// The sender of a body that landed learns it.
+    /// The sender of a body that has landed hears of it.
     Acknowledge(usize),
-    /// A body is moved within `hold.p`.
+    /// An owner begins to move a body within `hold.p`.
     Move(usize),
-    /// A cut of the journal that was allowed is made.
+    /// A cut of the journal that an owner allowed is carried out.
     Cut(usize),
-    /// A cut of `hold.p` that was allowed is made.
+    /// A cut of `hold.p` that an owner allowed is carried out.
     CutHold(usize),
-    /// A commit lands. Only where commits are taken for the truth.
+    /// A commit lands. Only in scopes where the commits are taken for the truth.
     Commit(usize),
-    /// The coordinator gives the partition to the other process.
+    /// The coordinator assigns the partition to the other process.
     Assign,
-    /// An operator asks for something of a message.
+    /// An operator sends a command about a message.
     Command(CommandKind, u8),
-    /// The same, and a process obeys before the command is in the journal.
+    /// The same, but a process obeys the command before it is in the journal.
     Call(usize, CommandKind, u8),
     /// Time passes.
     Time,
     /// An operator asks for the next format.
     Upgrade,
-    /// A process learns that the partition is not its own any more.
+    /// A process learns that the partition is no longer assigned to it.
     Revoke(usize),
-    /// A process that stepped back learns that the partition is its own, and its wait is over.
+    /// A process that stepped back learns that the partition is assigned to it, and its wait is over.
     Confirm(usize),
-    /// A claimant has waited long enough.
+    /// A claimant has waited for long enough.
     GiveUp(usize),
-    /// A process dies. True: the partition goes to the other one.
+    /// A process dies. True: the partition is assigned to the other process.
     Crash(usize, bool),
 }

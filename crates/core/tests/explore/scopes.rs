@@ -1,7 +1,8 @@
-//! The cases that are explored: one feature a scope in `small`, combinations in `large`, each rule left out in `flawed`.
+//! The scopes that are explored: `small` and `holds` have one feature each, `large` combines them, and `flawed` leaves
+//! out one rule at a time.
 //!
-//! Names begin with how the world starts: `cold`, with an empty journal, or `warm`, with process 0 as the owner; and
-//! say where appends are conditional (`on condition`).
+//! A name begins with how the world starts: `cold` with an empty journal, `warm` with process 0 as the owner. It says
+//! `on condition` if appends are conditional.
 
 use keylane_core::Rules;
 use keylane_core::journal::CommandKind::{Discard, Edit, Release, Retry, Skip};
@@ -20,7 +21,7 @@ fn warm(name: &'static str, keys: &'static [u8]) -> Scope {
     Scope { warm: true, ..Scope::new(name, keys) }
 }
 
-/// About half a minute on one core.
+/// One feature each, without holding. Takes about half a minute on one core.
 pub fn small() -> Vec<Scope> {
     vec![
         Scope { moves: 1, impatience: 1, ..Scope::new("cold: hand-over, impatience", ONE) },
@@ -111,7 +112,7 @@ pub fn small() -> Vec<Scope> {
     ]
 }
 
-/// What is held and dead, each feature by itself and with what may go wrong beside it.
+/// Held messages and dead letters: each feature by itself, and with one thing that may go wrong.
 pub fn holds() -> Vec<Scope> {
     vec![
         Scope { failures: 1, commands: 1, kinds: &[Retry], ..warm("hold: retry", TWO) },
@@ -183,7 +184,7 @@ fn on_condition(scope: Scope) -> Scope {
     Scope { conditional: true, ..scope }
 }
 
-/// Combinations.
+/// Combinations of features, which take longer.
 pub fn large() -> Vec<Scope> {
     vec![
         Scope {
@@ -317,7 +318,7 @@ pub fn large() -> Vec<Scope> {
             snapshot_after: Some(1),
             ..warm("warm: snapshots, there and back", ONE)
         },
-        // With a planned hand-over besides, it has more worlds than fit into memory.
+        // With a planned hand-over as well, this scope would have more worlds than fit into memory.
         Scope {
             crashes: 1,
             impatience: 1,
@@ -342,7 +343,7 @@ pub fn large() -> Vec<Scope> {
     ]
 }
 
-/// Each rule left out, and the first letter of what it must violate.
+/// One rule left out at a time, with the first letter of the promise that breaks.
 pub fn flawed() -> Vec<(Scope, &'static str)> {
     let all = Rules::ALL;
     let sleeper = |name, keys| Scope { moves: 1, impatience: 1, full: true, ..warm(name, keys) };

@@ -1,5 +1,5 @@
-//! All interleavings of a scope, breadth first, so that the first violation found is a shortest one; or one random,
-//! deep path.
+//! Searches a scope: all interleavings, breadth first, so that the first violation found is a shortest one; or one long
+//! random path.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
@@ -9,19 +9,19 @@ use foldhash::quality::FixedState;
 use crate::scope::{Event, Scope};
 use crate::world::{Violation, World};
 
-/// More than this does not fit into the memory that a test may take.
+/// The limit of worlds: more would not fit into the memory that a test may take.
 const WORLDS_MAX: usize = 60_000_000;
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug)]
 pub struct Found {
     pub worlds: usize,
     pub depth: usize,
-    /// What was violated, and the shortest path there.
+    /// The violation, and a shortest path to it.
     pub violation: Option<(Violation, Vec<String>)>,
 }
 
-/// Fingerprints are hashes already.
+/// A hasher for fingerprints, which are hashes already.
 #[derive(Default)]
 struct AsIs(u64);
 
@@ -39,12 +39,12 @@ impl Hasher for AsIs {
     }
 }
 
-/// Explores all of `scope`, or up to its first violation.
+/// Explores all of `scope`, or until the first violation.
 pub fn explore(scope: &Scope) -> Found {
     let first = World::new(scope);
     let mut seen: HashSet<u64, BuildHasherDefault<AsIs>> = HashSet::default();
     seen.insert(first.fingerprint());
-    // Where each world came from, by number: the one before, and which of its events.
+    // For each world, by number: the world that it came from, and which of that world's events led to it.
     let mut parents: Vec<(u32, u16)> = vec![(0, 0)];
     let mut frontier = vec![(0u32, first)];
     let mut events = Vec::new();
@@ -102,7 +102,7 @@ fn found(scope: &Scope, parents: &[(u32, u16)], depth: usize, bad: (Violation, u
     Found { worlds: parents.len(), depth, violation: Some((violation, path)) }
 }
 
-/// Goes one random path, until nothing must happen any more.
+/// Takes one random path, until nothing must happen any more.
 pub fn wander(scope: &Scope, seed: u64, steps_max: usize) -> Result<usize, (Violation, Vec<String>)> {
     let mut world = World::new(scope);
     let random = FixedState::with_seed(3);

@@ -1,19 +1,20 @@
-//! A small world around one partition: its journal and its hold, two processes, a coordinator, operators, and everything
-//! that can go wrong.
+//! The explorer's world around one partition: its journal and its hold, two processes, a coordinator, operators, and
+//! everything that can go wrong.
 //!
-//! In comes an [`Event`]; out comes the world after it, or what was violated. The processes' decisions are core's own:
-//! [`Owner::step`], `apply`, and [`HeldLane`] for what a key may do next. Here are only the broker, which may land an
-//! append late, twice, in another order or after its sender is dead; what waits in memory; and the checks L, O, C, D, W,
-//! T, R, K of the protocol.
+//! An [`Event`] comes in; out comes the world after it, or the promise that was violated. The processes' decisions are
+//! the core's own: [`Owner::step`], `apply`, and [`HeldLane`] for what a key may do next. This folder adds the broker,
+//! which may land an append late, twice, in another order or after its sender is dead; what waits in memory; and the
+//! checks L, O, C, D, W, T, R, K of docs/protocol.md.
 //!
-//! Reductions, each of which merges worlds that no later step can tell apart:
+//! To keep the number of worlds small, worlds that no later step can tell apart are merged:
 //! - Clocks stand at zero. Time matters only where it runs out, and that is an event of its own.
 //! - Reading the last record and learning that it was the last are one step, as they are one answer of a broker.
-//! - `Quiet` is said as soon as nothing runs: to say it later is to end the last handler later.
-//! - Without snapshots, what every live process has read is kept as the state it makes; a new process starts with it.
-//! - A lane is shown what its owner knows at once: to show it later is to read the record later.
-//! - Unless a scope is `full`, facts of a dead epoch are dropped when nobody waits for their answer: they would land and
-//!   be ignored by all.
+//! - `Quiet` is said as soon as nothing runs: to say it later would be to end the last handler later.
+//! - Without snapshots, records that every live process has read are kept only as a state, with which a new process
+//!   starts.
+//! - A lane is shown at once what its owner knows: to show it later would be to read the record later.
+//! - Unless a scope is `full`, facts of a dead epoch are dropped if no sender waits for their answer: they would land
+//!   and be ignored by every reader.
 
 mod broker;
 mod checks;
@@ -36,18 +37,18 @@ use crate::scope::{Event, Scope};
 /// Later than every deadline.
 const LATE_MS: u64 = 1 << 40;
 const PROCESSES: usize = 2;
-/// Keys that a scope may have.
+/// How many keys a scope may have.
 const KEYS: usize = 2;
-/// Messages that a scope may have.
+/// How many messages a scope may have.
 const MESSAGES: usize = 5;
-/// So many entries of its key a lane is shown at once: few, so that there are more.
+/// How many entries of its key a lane is shown at once: so few that there are often more.
 const SHOWN: usize = 1;
-/// The sender of what no process sends; no life has this number.
+/// The sender of records that no process sends; no life has this number.
 const NOBODY: u8 = u8::MAX;
-/// So many claims without an owner are too many.
+/// After this many claims without an owner the world is taken to go on for ever.
 const CLAIMS_MAX: u8 = 8;
 
-/// A value with its hash, shared by the worlds in which it is the same.
+/// A value with its hash, shared by all worlds in which it is the same.
 #[derive(Debug, Clone)]
 struct Shared<T> {
     hash: u64,
@@ -62,31 +63,31 @@ impl<T: Hash> Shared<T> {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Process {
-    /// Which life it is in; 0: none yet.
+    /// The number of the process's present life; 0 if it has none.
     life: u8,
     owner: Option<Owner>,
-    /// The owner has asked to read, up to the end if need be.
+    /// The owner has asked to read, perhaps to the journal's end.
     must_read: bool,
     stepped_back: bool,
     revoked: bool,
-    /// Between `Start` and the end of ownership.
+    /// True from `Start` to the end of ownership.
     active: bool,
     draining: bool,
     quiet: bool,
-    /// The next message of the source.
+    /// The next message of the source to read.
     reader: u8,
     running: u8,
-    /// Handed over as done, perhaps not on record yet.
+    /// Messages handed over as done that may not be on record yet.
     done: u8,
-    /// Failed for good: its body is under way, or it is not on record yet.
+    /// Messages that failed for good, until they are on record as dead.
     dying: u8,
     storing: u8,
-    /// Being copied, or copied and not on record.
+    /// Messages that are being copied, until they are on record as held.
     copying: u8,
-    /// The newest command that each attempt had seen when it began.
+    /// For each message, the newest command that its attempt had seen when it began.
     seen: [Option<u64>; MESSAGES],
     lanes: [HeldLane; KEYS],
-    /// Only where commits are taken for the truth: everything below is skipped, nothing from there on.
+    /// Only where commits are taken for the truth: messages below this are skipped, all others run.
     resumes: Option<u64>,
     /// Only where copies count that the journal does not name: messages whose copies were found.
     strays: u8,
@@ -101,7 +102,7 @@ struct Flight {
     answer: bool,
 }
 
-/// What is on its way to `hold.p`, or landed there.
+/// A body or chunks on the way to `hold.p`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Body {
     life: u8,
@@ -109,7 +110,7 @@ struct Body {
     storing: Storing,
     what: What,
     message: u8,
-    /// Which edit made it; 0: none.
+    /// The number of the edit that made the body; 0 for none.
     version: u8,
     /// The sender waits for the answer.
     answer: bool,
@@ -130,44 +131,44 @@ enum Item {
     Chunk(Bytes),
 }
 
-/// The world.
+/// The whole world at one moment.
 #[derive(Debug, Clone)]
 pub struct World {
-    /// The records from `kept` on.
+    /// The journal's records from `kept` on, each with whether it counted.
     journal: Vec<(Shared<Record>, bool)>,
     kept: u64,
     /// What a new process knows of the journal below `kept`.
     base: Shared<Replay>,
-    /// The journal's first position, after cuts.
+    /// The first position that the journal keeps after cuts.
     start: u64,
     truth: Shared<State>,
     flights: Vec<Flight>,
     processes: [Shared<Process>; PROCESSES],
     hold: Vec<Item>,
-    /// The first position of `hold.p`, after cuts.
+    /// The first position that `hold.p` keeps after cuts.
     hold_start: u64,
     bodies: Vec<Body>,
-    /// Bodies that landed, with their positions, whose senders do not know it yet.
+    /// Bodies that landed, with their positions, and whose senders have not heard of it yet.
     acks: Vec<(Body, Vec<u64>)>,
     cuts: Vec<u64>,
     hold_cuts: Vec<u64>,
     /// The epoch of the broker's commit.
     mirrored: Option<u64>,
-    /// Only where commits are taken for the truth: those under way, and the one that landed last.
+    /// Only where commits are taken for the truth: the commits under way, and the one that landed last.
     commits: Vec<u64>,
     committed: u64,
     handled: u8,
     discarded: u8,
-    /// An attempt has begun since the newest command, which had seen it.
+    /// Messages of which an attempt that had seen the newest command has begun.
     tried: u8,
-    /// Begun by anyone, ever.
+    /// Messages of which any attempt was ever begun.
     begun: u8,
     assigned: usize,
     lives: u8,
     claims: u8,
     edits: u8,
     wall_ms: u64,
-    /// Something unplanned has happened.
+    /// True once something unplanned has happened.
     fault: bool,
     left: Left,
 }
@@ -188,7 +189,7 @@ struct Left {
     confirms: u8,
 }
 
-/// What was violated.
+/// The promise that was violated, and how.
 pub type Violation = String;
 
 fn command(id: u128, kind: CommandKind) -> Command {
@@ -293,7 +294,7 @@ impl World {
         let mut hasher = state.build_hasher();
         self.journal.iter().for_each(|(record, _)| record.hash.hash(&mut hasher));
         (self.kept, self.start, self.base.hash, self.truth.hash).hash(&mut hasher);
-        // In flight there is no order.
+        // Appends in flight have no order.
         let flights = self
             .flights
             .iter()
@@ -302,7 +303,7 @@ impl World {
         self.processes.iter().for_each(|process| process.hash.hash(&mut hasher));
         (hash_all(&self.bodies), hash_all(&self.acks), hash_all(&self.cuts)).hash(&mut hasher);
         (hash_all(&self.hold_cuts), hash_all(&self.commits), self.committed).hash(&mut hasher);
-        // What was cut away is gone.
+        // Positions of `hold.p` that were cut away cannot be read any more.
         (&self.hold[self.hold_start as usize..], self.hold_start).hash(&mut hasher);
         (self.mirrored, self.handled, self.begun, self.assigned, self.lives, self.fault).hash(&mut hasher);
         (self.discarded, self.tried, self.edits, self.wall_ms).hash(&mut hasher);
@@ -318,7 +319,7 @@ impl World {
         scope.believers || self.assigned == index
     }
 
-    /// What can happen now; true beside what must happen sooner or later.
+    /// The events that can happen now; true for an event that must happen sooner or later.
     pub fn events(&self, scope: &Scope, out: &mut Vec<(Event, bool)>) {
         out.clear();
         for at in 0..self.flights.len() {
@@ -356,7 +357,7 @@ impl World {
             self.commands(scope, out);
         }
         if scope.believers && self.left.confirms > 0 && !out.iter().any(|(_, must)| *must) {
-            // The wait is longer than anything that is under way.
+            // The wait before claiming again is longer than anything under way takes.
             let waits = (0..PROCESSES).filter(|index| self.processes[*index].value.stepped_back);
             out.extend(waits.map(|index| (Event::Confirm(index), true)));
         }
@@ -379,7 +380,7 @@ impl World {
         }
     }
 
-    /// On record, and whatever the process believes.
+    /// True if the process owns the partition on record, whatever it believes itself.
     fn owns(&self, process: &Process) -> bool {
         let epoch = self.truth.value.epoch.as_ref().filter(|epoch| !epoch.released);
         epoch.is_some_and(|epoch| epoch.instance == u128::from(process.life))
@@ -505,7 +506,7 @@ impl World {
         self.flights.push(Flight { record: Shared::new(record), life: NOBODY, expect: None, answer: false });
     }
 
-    /// An operator's command is on its way; the body of an edit is stored before.
+    /// Sends an operator's command. The body of an edit is stored first.
     fn ask(&mut self, kind: CommandKind, message: u8) -> Record {
         self.left.commands -= 1;
         let mut asked = command(100 + u128::from(self.left.commands), kind);
@@ -570,7 +571,7 @@ impl World {
             self.left.impatience -= 1;
         }
         self.fault = true;
-        // Not through `feed`, which would turn the clock back in between.
+        // Steps the owner directly: `feed` would turn the clock back between the two inputs.
         let mut process = Process::clone(&self.processes[index].value);
         if let Some(owner) = &mut process.owner {
             owner.step(Input::Tick(LATE_MS));
@@ -579,7 +580,7 @@ impl World {
         self.caught_up(scope, index, LATE_MS)
     }
 
-    /// Says `input` to a process, and does what it answers until it wants to wait or read.
+    /// Gives `input` to a process, and carries out its actions until it wants to wait or read.
     fn feed(&mut self, scope: &Scope, index: usize, input: Input<'_>) -> Result<(), Violation> {
         let mut process = Process::clone(&self.processes[index].value);
         let result = self.follow(scope, &mut process, input);
@@ -665,7 +666,7 @@ impl World {
                     *process = Process::default();
                     return Ok(());
                 }
-                // It owns nothing: the partition goes to the process that can read on.
+                // The process owns nothing, so the partition goes to the process that can read the newer format.
                 Action::Stop(Stop::NewerFormat { .. }) if !self.owns(process) => {
                     self.assigned = 1;
                     *process = Process::default();

@@ -1,8 +1,8 @@
-//! How a partition goes from one owner to the next.
+//! Tests of hand-overs: how a partition goes from one owner to the next.
 
 use super::*;
 
-/// ORD-9: a foreign claim drains; `released` comes last, behind a snapshot, and only when nothing runs.
+/// ORD-9: a foreign claim makes the owner drain; `released` comes last, behind a snapshot, and only once nothing runs.
 #[test]
 fn a_foreign_claim_drains_and_released_comes_last() {
     let mut log = Log::default();
@@ -11,7 +11,7 @@ fn a_foreign_claim_drains_and_released_comes_last() {
     let (said, until_ms) = log.read(&mut owner, 0);
     assert_eq!(said, [Action::Drain]);
     assert!(until_ms <= 1_000, "it must not seem silent: {until_ms}");
-    // It writes while a handler runs, though there is nothing to say.
+    // The owner writes an empty record while a handler runs, so as not to seem dead.
     let (said, _) = log.drive(&mut owner, until_ms, Input::Tick(until_ms));
     assert!(matches!(&said[..], [Action::Append { .. }]), "{said:?}");
     log.drive(&mut owner, 900, Input::Finished { epoch, done: &done(&[100..103]), dead: &[] });
@@ -36,7 +36,7 @@ fn a_handler_that_does_not_end_keeps_released_off_the_record() {
     assert!(!log.state().epoch.expect("ran").released);
 }
 
-/// ORD-9: a drain that begins after a quiet minute has all its time.
+/// ORD-9: a drain that begins after a quiet minute has its full time.
 #[test]
 fn a_drain_is_timed_from_when_it_begins() {
     let mut log = Log::default();
@@ -51,7 +51,7 @@ fn a_drain_is_timed_from_when_it_begins() {
     assert!(log.state().epoch.expect("ran").released && log.state().settled.low() == 103);
 }
 
-/// ORD-9: a journal that answers nothing any more does not keep the partition.
+/// ORD-9: a journal that no longer answers does not keep the partition for ever.
 #[test]
 fn a_drain_ends_though_the_journal_does_not_answer() {
     let mut log = Log::default();
@@ -62,7 +62,7 @@ fn a_drain_ends_though_the_journal_does_not_answer() {
     assert_eq!(owner.step(Input::Tick(35_000)), Action::Stop(Stop::DrainTimedOut));
 }
 
-/// ORD-9: what was lost is dropped at once.
+/// ORD-9: an owner that lost its partition drops everything at once and writes nothing more.
 #[test]
 fn a_lost_partition_writes_nothing_more() {
     let mut log = Log::default();
@@ -74,7 +74,8 @@ fn a_lost_partition_writes_nothing_more() {
     assert_eq!(log.drive(&mut owner, 99_000, Input::Tick(99_000)), (Vec::new(), u64::MAX));
 }
 
-/// BRK-7: a claimant waits for `released`; 3 s of silence or a proof of death end it, a sign of life prolongs it.
+/// BRK-7: a claimant waits for `released`. Silence of 3 s or a proof of death ends the wait; a sign of life prolongs
+/// it.
 #[test]
 fn a_claimant_waits_for_released_but_not_for_ever() {
     let mut log = Log::default();
@@ -84,7 +85,7 @@ fn a_claimant_waits_for_released_but_not_for_ever() {
     assert!(matches!(&said[..], [Action::Append { .. }]), "{said:?}");
     assert_eq!((until_ms, next.predecessor()), (3_000, Some(1)));
     let mut proven = next.clone();
-    // A sign of life just before the time is up.
+    // The owner writes just before the time is up.
     log.append(Record::Facts(Facts { epoch, seq: 2, ..Facts::default() }));
     let (said, until_ms) = log.drive(&mut next, 3_000, Input::Tick(3_000));
     assert_eq!((said, until_ms), (Vec::new(), 6_000));
@@ -95,7 +96,7 @@ fn a_claimant_waits_for_released_but_not_for_ever() {
     assert!(matches!(said.last(), Some(Action::Start { .. })), "{said:?}");
 }
 
-/// BRK-7: an owner that keeps writing is given up after the handler time-out and 5 s.
+/// BRK-7: an owner that keeps writing is given up after the handler time-out and 5 s more.
 #[test]
 fn patience_has_an_end_though_the_owner_writes() {
     let mut log = Log::default();
@@ -113,7 +114,7 @@ fn patience_has_an_end_though_the_owner_writes() {
     assert!(matches!(said.last(), Some(Action::Start { .. })), "{said:?}");
 }
 
-/// BRK-7: a newer claim is given way to; claiming again takes a confirmation and a wait that grows.
+/// BRK-7: a claimant gives way to a newer claim. Claiming again takes a confirmation, and a wait that grows each time.
 #[test]
 fn a_newer_claim_is_given_way_to_and_the_wait_doubles() {
     let mut log = Log::default();
@@ -129,7 +130,7 @@ fn a_newer_claim_is_given_way_to_and_the_wait_doubles() {
         assert_eq!(until_ms, u64::MAX, "time alone is not enough");
         assert_eq!(log.drive(&mut next, now_ms + 60_000, Input::Tick(now_ms + 60_000)).0, []);
         now_ms += 60_000;
-        // Time has passed since the step back, so it claims as soon as it is confirmed.
+        // The wait since the step back is over, so the owner claims as soon as it is confirmed.
         let (said, _) = log.drive(&mut next, now_ms, Input::Confirmed);
         assert!(matches!(&said[..], [Action::Append { .. }]), "{said:?}");
         log.append(claim(800 + round));

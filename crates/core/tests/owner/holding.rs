@@ -1,4 +1,4 @@
-//! What an owner does with what is held and dead: what goes on record, what may be cut, what is due.
+//! Tests of what an owner does with held messages and dead letters: what goes on record, what may be cut, what is due.
 
 use super::*;
 use bytes::Bytes;
@@ -8,7 +8,7 @@ use keylane_core::{Applied, Entry};
 
 const KEY: Option<u64> = Some(7);
 
-/// A body on its way, acknowledged at that position of hold.
+/// A body that was stored and acknowledged at this position of `hold.p`.
 fn stored(owner: &mut Owner, position: u64) -> keylane_core::Stored {
     owner.storing().expect("it owns").acknowledged(position)
 }
@@ -45,7 +45,7 @@ fn ask(id: u128, kind: CommandKind, position: u64) -> Record {
     })
 }
 
-/// A journal whose owner raises `low` and moves bodies as soon as it can.
+/// The setup of an owner that raises `low` and moves bodies as soon as it can.
 fn eager(instance: u128) -> Setup {
     let bounds = Bounds { low_step: 1, move_slack: 0, move_factor: 0, look_ms: 0, ..Bounds::default() };
     Setup { bounds, ..setup(instance) }
@@ -55,7 +55,8 @@ fn entry(owner: &Owner, position: u64) -> Option<Entry> {
     owner.state().and_then(|state| state.entries.get(position))
 }
 
-/// DLQ-5: a copy goes on record at once; who is told that it counts is told what changed before.
+/// DLQ-5: a copy goes on record at once, and the driver hears of the changed entry before it hears that the copy
+/// counts.
 #[test]
 fn a_copy_goes_on_record_at_once() {
     let mut log = Log::default();
@@ -69,7 +70,7 @@ fn a_copy_goes_on_record_at_once() {
     };
     assert!(matches!(&effects[..], [Effect::Changed(change)] if change.cause == Cause::Held));
     assert_eq!((&held[..], owner.view(KEY, 8).heads.len()), (&[100][..], 1));
-    // It ran: the lane has gone through it, though it is on record as held until the next record.
+    // The message ran: its lane has gone through it, although it is on record as held until the next record.
     let (said, until_ms) = log.drive(&mut owner, 0, Input::Replayed { epoch, done: &[100] });
     assert!(said.is_empty() && until_ms > 0 && owner.view(KEY, 8).is_empty(), "{said:?}");
     let (said, _) = log.drive(&mut owner, 1_000, Input::Tick(1_000));
@@ -77,7 +78,7 @@ fn a_copy_goes_on_record_at_once() {
     assert_eq!(entry(&owner, 100), None);
 }
 
-/// DLQ-5: a ledger that passes over what is held finishes nothing of it.
+/// DLQ-5: when a ledger's range spans a held message, that message is not finished by it.
 #[test]
 fn what_a_ledger_names_takes_no_held_message_along() {
     let mut log = Log::default();
@@ -91,7 +92,7 @@ fn what_a_ledger_names_takes_no_held_message_along() {
     assert!(entry(&owner, 105).is_some());
 }
 
-/// BRK-6: the body of what is held or dead is not stored again when it dies.
+/// BRK-6: when a held message dies, its body is not stored again: a record names it already.
 #[test]
 fn a_body_that_is_named_is_not_stored_again() {
     let mut log = Log::default();
@@ -104,7 +105,8 @@ fn a_body_that_is_named_is_not_stored_again() {
     assert_eq!((dead.is_dead(), dead.body, dead.report), (true, 4, Some(9)));
 }
 
-/// BRK-6: `low` follows what is named, stays below where a copy under way may land, and is said before hold is cut.
+/// BRK-6: `low` follows the named positions, stays below where a copy under way may land, and goes on record before
+/// `hold.p` is cut.
 #[test]
 fn low_stays_below_what_is_named_or_under_way() {
     let mut log = Log::default();
@@ -115,12 +117,13 @@ fn low_stays_below_what_is_named_or_under_way() {
             _ => None,
         })
     };
-    // Begun when hold ended at 0 at least: it may land anywhere from there on.
+    // When this storing began, `hold.p` was only known to end at 0 or later, so its body may land anywhere.
     let early = owner.storing().expect("it owns");
     let copies = [copied(&mut owner, 101, 6)];
     let (said, _) = log.drive(&mut owner, 0, Input::Copied { epoch, copies: &copies });
     assert_eq!((cut(&said), owner.state().map(|state| state.low)), (None, Some(0)));
-    // This one was begun behind 6, and will land behind it: it keeps nothing below from being cut.
+    // This storing began when `hold.p` ended behind 6, so its body will land behind 6: it keeps nothing below from
+    // being cut.
     let late = owner.storing().expect("it owns");
     let (said, _) = log.drive(&mut owner, 0, Input::GivenUp(early));
     assert_eq!(cut(&said), Some(6));
@@ -130,8 +133,8 @@ fn low_stays_below_what_is_named_or_under_way() {
     drop(late);
 }
 
-/// BRK-7, DLQ-4: a burst of dead letters whose bodies are all under way does not keep its owner from listening. Minutes
-/// where each number is searched for among all that are taken.
+/// BRK-7, DLQ-4: a burst of dead letters whose bodies are all under way does not keep the owner from listening. This
+/// test takes minutes if each number is searched for among those taken.
 #[test]
 fn a_hundred_thousand_bodies_under_way_cost_little() {
     let mut log = Log::default();
@@ -142,8 +145,8 @@ fn a_hundred_thousand_bodies_under_way_cost_little() {
     }
 }
 
-/// BRK-6, P9: a body that an earlier epoch stored, and that is handed over late, does not stand for one of this epoch that is
-/// still on its way: hold is not cut where that may land.
+/// BRK-6, P9: a body that an earlier epoch stored, and that is handed over late, must not be taken for a body of this
+/// epoch that is still on its way: `hold.p` is not cut where that one may land.
 #[test]
 fn a_body_of_an_earlier_epoch_lifts_no_guard_of_this_one() {
     let mut log = Log::default();
@@ -166,7 +169,8 @@ fn a_body_of_an_earlier_epoch_lifts_no_guard_of_this_one() {
     drop(under_way);
 }
 
-/// MSG-6, P3: what is due behind a key's stopped head, however much, keeps nobody else from hearing that something is due.
+/// MSG-6, P3: due messages behind a key's stopped head, however many, do not keep other keys from hearing that theirs
+/// are due.
 #[test]
 fn a_thousand_due_messages_behind_a_stopped_head_delay_no_other_key() {
     let mut log = Log::default();
@@ -188,7 +192,7 @@ fn a_thousand_due_messages_behind_a_stopped_head_delay_no_other_key() {
     assert!(said.iter().any(told), "{said:?}");
 }
 
-/// BRK-6: once nothing is under way, what is below the lowest that is named is cut, after that is on record.
+/// BRK-6: once nothing is under way, `hold.p` is cut below the lowest named position, after that `low` is on record.
 #[test]
 fn hold_is_cut_below_a_low_that_counts() {
     let mut log = Log::default();
@@ -204,7 +208,7 @@ fn hold_is_cut_below_a_low_that_counts() {
     assert_eq!(log.state().low, 4);
 }
 
-/// BRK-6: a copy that landed where hold may be cut is stored again, and not named.
+/// BRK-6: a copy or body that landed where `hold.p` may be cut is stored again, and not named.
 #[test]
 fn a_copy_below_low_is_stored_again() {
     let mut log = Log::default();
@@ -219,7 +223,7 @@ fn a_copy_below_low_is_stored_again() {
     assert_eq!(said, [Action::StoreAgain { position: 102 }]);
 }
 
-/// BRK-6: what an earlier epoch stored is nobody's: it is ignored.
+/// BRK-6: a body that was stored in an earlier epoch is not named by a later one.
 #[test]
 fn what_was_stored_in_another_epoch_is_not_named() {
     let mut log = Log::default();
@@ -243,7 +247,8 @@ fn what_was_stored_in_another_epoch_is_not_named() {
     assert_eq!(said, [Action::StoreAgain { position: 101 }]);
 }
 
-/// BRK-6: an entry that keeps most of hold from being cut is moved to its end; not if it was edited meanwhile.
+/// BRK-6: a body that keeps most of `hold.p` from being cut is moved to the end, unless its message was edited
+/// meanwhile.
 #[test]
 fn an_old_body_is_moved_to_the_end() {
     for edited in [false, true] {
@@ -271,7 +276,7 @@ fn an_old_body_is_moved_to_the_end() {
     }
 }
 
-/// MSG-6, DLQ-6: what nobody waits for is said to be due when its time comes, once.
+/// MSG-6, DLQ-6: entries that no successor waits for are reported as due when their time comes, once.
 #[test]
 fn what_is_due_is_told_once() {
     let mut log = Log::default();
@@ -298,7 +303,7 @@ fn what_is_due_is_told_once() {
     assert_eq!(owner.view(KEY, 8).asides.len(), 1);
 }
 
-/// DLQ-3: what has expired is discarded by a command of the owner's; what a person waits for is not.
+/// DLQ-3: the owner discards expired dead letters by a command; those that wait for a person stay.
 #[test]
 fn expired_dead_letters_are_discarded_by_a_command() {
     let mut log = Log::default();
@@ -327,7 +332,7 @@ fn expired_dead_letters_are_discarded_by_a_command() {
     assert!(!said.iter().any(expired), "{said:?}");
 }
 
-/// DLQ-7: an owner acts on a command when it reads it.
+/// DLQ-7: an owner acts on a command when it reads the command in the journal.
 #[test]
 fn a_command_is_acted_on_when_it_is_read() {
     let mut log = Log::default();
@@ -344,8 +349,8 @@ fn a_command_is_acted_on_when_it_is_read() {
     assert!(owner.is_to_skip(105) && !owner.is_to_skip(104));
 }
 
-/// BRK-6, BRK-7: a state that is too large for a record goes into hold in pieces, which are named once all are there; the
-/// next owner reads them back. Without them the state is lost, and it says so.
+/// BRK-6, BRK-7: a state that is too large for a record goes into `hold.p` in chunks, which a record names once all are
+/// stored; the next owner reads them back. If the chunks are gone the state is lost, and the owner says so.
 #[test]
 fn a_snapshot_in_chunks_is_named_when_stored_and_read_back() {
     let mut log = Log::default();
@@ -365,7 +370,7 @@ fn a_snapshot_in_chunks_is_named_when_stored_and_read_back() {
         _ => None,
     });
     let (storing, chunks) = chunks.expect("it does not fit into a record");
-    // What happens while they are stored is not in them.
+    // Records that are written while the chunks are being stored are not in them.
     log.drive(&mut owner, 0, Input::Finished { epoch, done: &done(&[300..301]), dead: &[] });
     log.drive(&mut owner, 1_000, Input::Tick(1_000));
     let hold: Vec<Bytes> = chunks.collect();
@@ -409,7 +414,7 @@ fn a_snapshot_in_chunks_is_named_when_stored_and_read_back() {
             true => {
                 let (mut left, mut right) = (log.state(), next.state().expect("it owns").clone());
                 assert_eq!(left.entries.len(), 200);
-                // Both were read to here; only this one was read from the pieces.
+                // Both states were read up to the same record, but only this owner's was read from the chunks.
                 (left.claim, right.claim) = (None, None);
                 assert_eq!(left, right);
             }
@@ -418,7 +423,7 @@ fn a_snapshot_in_chunks_is_named_when_stored_and_read_back() {
     }
 }
 
-/// BRK-6: what an older version would stop at is not written where it may read.
+/// BRK-6: an owner does not write records at which an older version would stop, where an older version may read.
 #[test]
 fn nothing_is_held_in_a_journal_of_an_older_format() {
     let mut log = Log::default();

@@ -1,4 +1,4 @@
-//! An owner's life, step by step, on a journal in memory.
+//! Tests of an owner's life, step by step, on a journal in memory.
 
 #![allow(clippy::single_range_in_vec_init, reason = "a set of one range is a set too")]
 
@@ -40,7 +40,7 @@ fn done(ranges: &[std::ops::Range<u64>]) -> Ranges {
     ranges.iter().cloned().collect()
 }
 
-/// A message that was rejected, with its body stored there.
+/// A message that was rejected, with its body stored at that position of `hold.p`.
 fn dead(owner: &mut Owner, position: u64, body: u64) -> Death {
     let body = owner.storing().expect("it owns").acknowledged(body);
     Death {
@@ -58,7 +58,7 @@ fn dead(owner: &mut Owner, position: u64, body: u64) -> Death {
     }
 }
 
-/// A journal that takes every append at once.
+/// A journal in memory that takes every append at once.
 #[derive(Debug, Default)]
 struct Log {
     start: u64,
@@ -90,7 +90,7 @@ impl Log {
         replay.state().expect("nothing was cut").clone()
     }
 
-    /// Lets the owner act until it waits; returns what it said on the way, and until when it waits.
+    /// Lets the owner act until it waits; returns its actions on the way, and until when it waits.
     fn drive(&mut self, owner: &mut Owner, now_ms: u64, input: Input<'_>) -> (Vec<Action>, u64) {
         let mut said = Vec::new();
         let mut action = owner.step(input);
@@ -132,7 +132,7 @@ impl Log {
         owner.step(Input::Read { position: from, record, bytes })
     }
 
-    /// Lets the owner read what has landed.
+    /// Lets the owner read all records that have landed.
     fn read(&mut self, owner: &mut Owner, now_ms: u64) -> (Vec<Action>, u64) {
         let mut said = Vec::new();
         while owner.next() < self.end() {
@@ -164,7 +164,8 @@ fn stop_of(said: &[Action]) -> &Stop {
     }
 }
 
-/// BRK-7, BRK-10: claim, identity, fence, where it starts; and only then does it start.
+/// BRK-7, BRK-10: the first owner claims, names the journal, fences, and puts on record where the group starts; only
+/// then it starts.
 #[test]
 fn the_first_owner_puts_on_record_where_it_starts() {
     let mut log = Log::default();
@@ -175,7 +176,7 @@ fn the_first_owner_puts_on_record_where_it_starts() {
     assert_eq!(log.facts().map(|facts| facts.start).collect::<Vec<_>>(), [Some(100)]);
 }
 
-/// COM-3: an operator's reset is on record, and its commit replaced, before anything starts.
+/// COM-3: an operator's reset is on record, and the operator's commit is replaced, before anything starts.
 #[test]
 fn an_operators_reset_is_obeyed_before_the_start() {
     let mut log = Log::default();
@@ -191,7 +192,7 @@ fn an_operators_reset_is_obeyed_before_the_start() {
     assert!(settled.contains(119) && !settled.contains(120) && settled.contains(150));
 }
 
-/// COM-2: completions wait a second, or for 1,000; a dead letter waits for nothing.
+/// COM-2: completions wait for a second, or until there are 1,000; a dead letter waits for nothing.
 #[test]
 fn completions_are_batched_and_dead_letters_are_not() {
     let mut log = Log::default();
@@ -210,12 +211,13 @@ fn completions_are_batched_and_dead_letters_are_not() {
     assert!(matches!(said.last(), Some(Action::Counted { low: 1_201, .. })), "{said:?}");
 }
 
-/// COM-3: what does not fit into one record goes in ascending order, and no record is larger than its bound.
+/// COM-3: completions that do not fit into one record go on record in ascending order, and no record is larger than its
+/// bound.
 #[test]
 fn what_does_not_fit_goes_in_ascending_records() {
     let mut log = Log::default();
     let (mut owner, epoch) = log.own(setup(1));
-    // The most expensive set there is: every run and every hole of another size.
+    // The set that takes the most bytes: every run and every hole has another size.
     let mut at = 100u64;
     let mut ranges = Ranges::new();
     for index in 0..5_000u64 {
@@ -249,7 +251,7 @@ fn what_does_not_fit_goes_in_ascending_records() {
     }
 }
 
-/// BRK-7: an acknowledgement proves nothing.
+/// BRK-7: an acknowledgement proves nothing; here a foreign fence lands before the acknowledged record.
 #[test]
 fn a_record_counts_only_once_it_is_read_back() {
     let mut log = Log::default();
@@ -272,7 +274,7 @@ fn a_record_counts_only_once_it_is_read_back() {
     assert_eq!(said, [Action::Drain, Action::StepBack(StepBack::Fenced)]);
 }
 
-/// BRK-7: where appends are conditional, success is the read-back, and a refusal is followed by reading.
+/// BRK-7: where appends are conditional, success is the read-back, and after a refusal the owner reads on.
 #[test]
 fn a_conditional_append_is_its_own_read_back() {
     let mut log = Log::default();
@@ -291,8 +293,8 @@ fn a_conditional_append_is_its_own_read_back() {
     assert_eq!(owner.next(), next + 1);
 }
 
-/// P10, BRK-9: a journal that ends before what was read of it stops its owner: nothing that is appended to it would
-/// ever count.
+/// P10, BRK-9: a journal that ends before what was read of it stops its owner, because nothing that is appended to it
+/// would ever count.
 #[test]
 fn a_journal_that_went_back_stops_its_owner() {
     let mut log = Log::default();
@@ -305,7 +307,7 @@ fn a_journal_that_went_back_stops_its_owner() {
     assert_eq!(stop, Some(Action::Stop(Stop::WentBack { read, end: read - 1 })));
 }
 
-/// BRK-7: if its fate is unknown, the same record is sent again, and counts once.
+/// BRK-7: if the fate of a record is unknown, the same record is sent again, and counts once.
 #[test]
 fn a_record_of_unknown_fate_is_sent_again_as_it_was() {
     let mut log = Log::default();
@@ -324,7 +326,7 @@ fn a_record_of_unknown_fate_is_sent_again_as_it_was() {
     assert_eq!(log.read(&mut owner, 0).0, []);
 }
 
-/// ORD-12: after a pause nothing starts until the journal was read to its end.
+/// ORD-12: after a pause of the process nothing starts until the journal was read to its end.
 #[test]
 fn a_paused_owner_resumes_only_behind_the_end_of_the_journal() {
     let mut log = Log::default();
@@ -336,7 +338,8 @@ fn a_paused_owner_resumes_only_behind_the_end_of_the_journal() {
     assert_eq!(log.drive(&mut fenced, 0, Input::Tick(0)).0, [Action::Drain]);
 }
 
-/// BRK-10: what does not belong together stops the partition, with a code and a remedy.
+/// BRK-10: a journal, commit or source topic that does not belong together stops the partition, with a code and a
+/// remedy.
 #[test]
 fn a_journal_or_source_that_does_not_belong_here_stops_the_partition() {
     let mut log = Log::default();
@@ -367,7 +370,7 @@ fn a_journal_or_source_that_does_not_belong_here_stops_the_partition() {
     for (code, why) in stops {
         assert_eq!(why.code().map(ErrorCode::as_str), Some(code), "{why}");
     }
-    // Once somebody has accepted them, more partitions do not stop it.
+    // Once an operator has accepted them, more partitions do not stop the owner.
     let accepted =
         Setup { former: vec![SOURCE.partitions], source: Source { partitions: 5, ..SOURCE }, ..setup(2) };
     let mut further = Log { records: log.records.clone(), ..Log::default() };
@@ -379,8 +382,8 @@ fn a_journal_or_source_that_does_not_belong_here_stops_the_partition() {
     assert_eq!(stop_of(&log.drive(&mut owner, 0, unknown).0).code().map(ErrorCode::as_str), Some("KL-1305"));
 }
 
-/// BRK-10: once it is on record that the topic has more partitions, who goes by fewer ends: an owner drains and does not
-/// own again.
+/// BRK-10: once it is on record that the topic has more partitions, a process that goes by fewer must not own: an owner
+/// drains, and does not own again.
 #[test]
 fn who_goes_by_fewer_partitions_than_there_are_does_not_own() {
     let widen = || {
@@ -408,7 +411,7 @@ fn who_goes_by_fewer_partitions_than_there_are_does_not_own() {
     assert_eq!(stop_of(&said).code().map(ErrorCode::as_str), Some("KL-1304"));
 }
 
-/// In a format that knows no chunks, a state too large for a snapshot costs room, and nothing else.
+/// In a format without chunks, a state that is too large for a snapshot costs room, and nothing else.
 #[test]
 fn a_state_too_large_for_a_snapshot_is_not_written_and_not_cut() {
     let mut log = Log::default();
@@ -427,7 +430,7 @@ fn a_state_too_large_for_a_snapshot_is_not_written_and_not_cut() {
     assert!(state.epoch.expect("ran").released && state.settled.low() == 120);
 }
 
-/// COM-3: journal id and epoch survive the way through the broker's commit.
+/// COM-3: journal id and epoch are read back from the broker's commit.
 #[test]
 fn a_commit_says_whose_it_is() {
     let metadata = commit_metadata(0xabc, 42);
@@ -440,7 +443,7 @@ fn a_commit_says_whose_it_is() {
 }
 
 proptest! {
-    /// R: a reader that starts at any snapshot that counts has the state of one that read everything.
+    /// R: a reader that starts at any counting snapshot ends with the same state as one that read everything.
     #[test]
     fn a_state_rebuilt_from_any_snapshot_is_the_state(
         steps in proptest::collection::vec((0u64..60, 1u64..9, 0u8..8), 1..60), conditional in any::<bool>(),
@@ -454,7 +457,7 @@ proptest! {
             let finished = done(&[position..position + length]);
             match what {
                 0 => {
-                    // A late record of an old epoch, and a claim of somebody who then goes away.
+                    // A record of an old epoch that lands late, and a claim of a process that then goes away.
                     log.append(Record::Facts(Facts { epoch: 1, seq: 1, done: finished, ..Facts::default() }));
                     log.append(claim(u128::from(position)));
                 }

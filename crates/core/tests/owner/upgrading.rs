@@ -1,10 +1,10 @@
-//! Formats of journals: nodes of two versions beside each other, and the moment at which the newer format is used.
+//! Tests of journal formats: nodes of two versions beside each other, and when the newer format comes into use.
 
 use super::*;
 use keylane_core::journal::{FORMAT_FIRST, FORMAT_NEW, Ignored, TooOld};
 use keylane_core::{Applied, apply};
 
-/// A node of the next version.
+/// The setup of a node of the next version.
 fn ahead(instance: u128) -> Setup {
     Setup { format: FORMAT + 1, ..setup(instance) }
 }
@@ -24,7 +24,7 @@ fn upgrade(format: u8) -> Record {
     })
 }
 
-/// What the journal makes of the next record.
+/// What `apply` does with the next record of the journal.
 fn applied(log: &Log, record: &Record) -> Applied {
     apply(&mut log.state(), log.end(), record)
 }
@@ -38,7 +38,7 @@ fn hand_over(log: &mut Log, from: &mut Owner, to: Setup) -> Owner {
     next
 }
 
-/// BRK-6: a new journal says its format and order, and so does its state.
+/// BRK-6: the first fence of a new journal names format and order, and so does the state.
 #[test]
 fn the_first_fence_names_the_format_and_the_order() {
     for order in [Order::Key, Order::Partition, Order::None] {
@@ -52,7 +52,7 @@ fn the_first_fence_names_the_format_and_the_order() {
     }
 }
 
-/// BRK-6: owners write the format in use and nothing newer, whatever they could write.
+/// BRK-6: an owner writes the format in use, even if it could write a newer one.
 #[test]
 fn an_owner_that_is_ahead_writes_the_format_in_use_until_it_is_raised() {
     let mut log = Log::default();
@@ -72,7 +72,7 @@ fn an_owner_that_is_ahead_writes_the_format_in_use_until_it_is_raised() {
     assert_eq!(said, [], "it owns as before");
 }
 
-/// BRK-6: a node that is behind reads what one that is ahead claims, though it does not know all of it.
+/// BRK-6: a node can read the claim of a node of a newer version, although it does not know all of the claim's fields.
 #[test]
 #[cfg(feature = "flaws")]
 fn a_claim_with_fields_that_may_be_skipped_is_read() {
@@ -85,7 +85,7 @@ fn a_claim_with_fields_that_may_be_skipped_is_read() {
     assert_eq!(Record::decode(&record.encode()), Ok(record));
 }
 
-/// BRK-6: while an owner or the newest claimant does not read it, a format is not raised, and it is said who that is.
+/// BRK-6: a format is not raised while the owner or the newest claimant cannot read it, and the state says who that is.
 #[test]
 fn an_upgrade_counts_only_if_owner_and_claimant_read_it() {
     let mut log = Log::default();
@@ -94,7 +94,7 @@ fn an_upgrade_counts_only_if_owner_and_claimant_read_it() {
     assert_eq!(applied(&log, &upgrade(FORMAT + 1)), refused);
     let state = log.state();
     assert_eq!(state.too_old_for(FORMAT + 1), Some(TooOld { node: "node-1", reads: FORMAT, owns: true }));
-    // The newest claim is of a node that is ahead; the owner is not.
+    // Now the newest claim is of a node of the next version, but the owner is not.
     let mut next = Owner::new(ahead(2));
     log.drive(&mut next, 0, Input::Tick(0));
     assert_eq!(applied(&log, &upgrade(FORMAT + 1)), refused);
@@ -105,14 +105,14 @@ fn an_upgrade_counts_only_if_owner_and_claimant_read_it() {
     log.read(&mut next, 0);
     assert_eq!(applied(&log, &upgrade(FORMAT + 1)), Applied::Counted);
     assert_eq!(applied(&log, &upgrade(FORMAT)), Applied::Ignored(Ignored::UpgradedBefore));
-    // The owner is ahead; the newest claim is not.
+    // Now the owner is of the next version, but the newest claim is not.
     log.append(claim(9));
     assert_eq!(applied(&log, &upgrade(FORMAT + 1)), refused);
     let state = log.state();
     assert_eq!(state.too_old_for(FORMAT + 1), Some(TooOld { node: "", reads: FORMAT, owns: false }));
 }
 
-/// BRK-6, P10: a claimant that does not read the format in use stops, says so, and has started nothing.
+/// BRK-6, P10: a claimant that cannot read the format in use stops, says so, and has started nothing.
 #[test]
 fn a_node_that_is_behind_stops_once_the_format_was_raised() {
     let mut log = Log::default();
@@ -126,7 +126,7 @@ fn a_node_that_is_behind_stops_once_the_format_was_raised() {
     assert_eq!(why.code().map(ErrorCode::as_str), Some("KL-1312"));
     assert!(why.to_string().contains("run that version on this node too"), "{why}");
     assert!(!said.iter().any(|action| matches!(action, Action::Start { .. })));
-    // Its claim asks the owner to drain; whoever comes then goes on where that one was.
+    // The stopped node's claim makes the owner drain; the next claimant continues where the owner ended.
     log.drive(&mut owner, 0, Input::Finished { epoch, done: &done(&[100..120]), dead: &[] });
     log.read(&mut owner, 0);
     log.drive(&mut owner, 0, Input::Quiet);
@@ -137,7 +137,7 @@ fn a_node_that_is_behind_stops_once_the_format_was_raised() {
     assert_eq!((state.settled.low(), state.format()), (120, FORMAT + 1));
 }
 
-/// BRK-6: so does one that meets a record of that format before it meets the fence or the upgrade, which were cut away.
+/// BRK-6: a node also stops if it meets a record of a newer format first, because the fence or upgrade was cut away.
 #[test]
 fn a_record_of_a_newer_format_stops_a_node_that_is_behind() {
     let mut behind = Owner::new(setup(1));
@@ -150,7 +150,7 @@ fn a_record_of_a_newer_format_stops_a_node_that_is_behind() {
     assert_eq!(action, Action::Stop(Stop::UnknownRecord { position: 7, error }), "damaged, and not newer");
 }
 
-/// BRK-6: a fence that was sent before the format was raised, and lands behind that, does not count.
+/// BRK-6: a fence that was sent before the format was raised does not count if it lands behind the upgrade.
 #[test]
 fn a_fence_with_another_format_than_the_one_in_use_does_not_count() {
     let mut log = Log::default();

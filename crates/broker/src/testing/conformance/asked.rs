@@ -1,4 +1,5 @@
-//! Cases: what a broker says of itself and of its topics.
+//! Conformance cases: what a broker says about itself and its topics, and how calls to produce are ordered, dropped and
+//! recalled.
 
 use keylane_core::{Draft, Frames};
 
@@ -17,7 +18,7 @@ pub async fn a_broker_that_works_is_healthy_and_takes_messages(rig: &mut dyn Rig
     }
 }
 
-/// BRK-9: of the topics that are asked for, and of no others; one that is not there is left out.
+/// BRK-9: warnings concern the topics that were asked for and no others; a topic that does not exist is left out.
 pub async fn warnings_are_of_the_topics_asked_for(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 1).await;
     let asked = [topic, rig.name("missing")];
@@ -26,7 +27,7 @@ pub async fn warnings_are_of_the_topics_asked_for(rig: &mut dyn Rig) {
     assert!(warnings.iter().all(|warning| !warning.what.is_empty() && !warning.remedy.is_empty()));
 }
 
-/// BRK-5: without transactions under way a log's tail is its end.
+/// BRK-5: without open transactions the tail of a partition is its end.
 pub async fn tails_are_where_partitions_end(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 2).await;
     for text in ["a", "b"] {
@@ -38,19 +39,20 @@ pub async fn tails_are_where_partitions_end(rig: &mut dyn Rig) {
     assert!(broker.tails(&rig.name("missing")).await.is_err());
 }
 
-/// BRK-10: journals are made for as many partitions as were accepted, where a topic can get more of them.
+/// BRK-10: a group's journals are made for as many partitions as an operator accepted, on brokers whose topics can
+/// grow.
 pub async fn journals_are_made_for_as_many_partitions_as_were_accepted(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 3).await;
     let group = rig.name("group");
     for _ in 0..2 {
         assert_eq!(broker.grow_journals(&group, &topic, 3).await, Ok(()));
-        // None: its topics never get more.
+        // `None` on a broker whose topics never get more partitions.
         let made = broker.journals(&group, &topic).await.expect("asked");
         assert!(made.is_none() || made == Some(3), "{made:?}");
     }
 }
 
-/// MSG-4: a topic that is there gets the limits that are asked for, and stays what it is.
+/// MSG-4: creating an existing topic gives it the new limits, and it stays the same topic.
 pub async fn a_topic_that_is_there_gets_new_limits(rig: &mut dyn Rig) {
     let small = TopicSpec { message_bytes_max: 2000, ..spec(1) };
     let (broker, made) = with_spec(rig, &small).await;
@@ -66,7 +68,7 @@ pub async fn a_topic_that_is_there_gets_new_limits(rig: &mut dyn Rig) {
     let placed = loop {
         match broker.produce(&made.name, one.clone()).await.remove(0) {
             Ok(position) => break position,
-            // A cluster's brokers hear of it one after another.
+            // The brokers of a cluster learn of the new limit one after another.
             Err(ProduceError::TooLarge { .. } | ProduceError::TooLargeThere(_)) => {
                 tokio::task::yield_now().await
             }
@@ -76,7 +78,7 @@ pub async fn a_topic_that_is_there_gets_new_limits(rig: &mut dyn Rig) {
     assert_eq!(texts(&read_from(&*broker, &made.name, 0, placed, 1).await), [large]);
 }
 
-/// P2, BRK-5: a call's place is that of its first poll, and not that of its making.
+/// P2, BRK-5: a call takes its place when it is first polled, not when it is made.
 pub async fn a_call_takes_its_place_when_it_is_first_polled(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 1).await;
     let names: Vec<String> = (0..6).map(|index| index.to_string()).collect();
@@ -97,7 +99,7 @@ pub async fn a_call_takes_its_place_when_it_is_first_polled(rig: &mut dyn Rig) {
     assert!(done.iter().flatten().all(|results| results[0].is_ok()), "{done:?}");
 }
 
-/// P2, BRK-5: what was sent for a caller that went away is there in its place, or not at all.
+/// P2, BRK-5: a message whose caller dropped the call stands in its place, or nowhere.
 pub async fn a_call_that_was_dropped_spoils_nothing(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 1).await;
     let start = broker.ends(&topic).await.expect("asked")[0].start;
@@ -118,7 +120,8 @@ pub async fn a_call_that_was_dropped_spoils_nothing(rig: &mut dyn Rig) {
     assert_eq!(found.iter().filter(|text| text.starts_with("after")).count(), 5);
 }
 
-/// PRD-3: what is under way ends, nothing behind what was given up is acknowledged, and the broker goes on.
+/// PRD-3: a recall ends all calls under way, no message behind one that was given up is acknowledged, and the broker
+/// goes on.
 pub async fn a_recall_ends_what_is_under_way_in_order(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 1).await;
     let start = broker.ends(&topic).await.expect("asked")[0].start;

@@ -1,4 +1,5 @@
-//! A plain client of a broker, as tests need it: drafts in, positions and deliveries out. Panics where a test would.
+//! A plain client of a broker for the conformance cases: takes drafts, returns positions and deliveries, and panics
+//! where a test fails.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -11,15 +12,15 @@ use crate::contract::{
     Broker, BrokerError, Change, Journal, JournalName, LogKind, Membership, ProduceError, Reader, TopicSpec,
 };
 
-/// More than any test's batch, so that a read is bounded by nothing else.
+/// More bytes than any case's batch has, so that a read is not bounded by its size.
 pub const PLENTY: usize = 64 << 20;
 
-/// A topic with this many partitions, and nothing else that is special.
+/// A topic with this many partitions and default settings.
 pub fn spec(partitions: u32) -> TopicSpec {
     TopicSpec { partitions, ..TopicSpec::default() }
 }
 
-/// One frame a payload, all bound for `partition`; the payload is the id, too.
+/// A frame for each payload, all for `partition`; the payload is also the message's id.
 pub fn frames(partition: u32, payloads: &[&str]) -> Frames {
     let mut frames = Frames::default();
     for payload in payloads {
@@ -35,19 +36,19 @@ pub fn frames(partition: u32, payloads: &[&str]) -> Frames {
     frames
 }
 
-/// Produces in one call; every message must be taken.
+/// Produces all payloads in one call; the broker must take every message.
 pub async fn produce(broker: &dyn Broker, topic: &str, partition: u32, payloads: &[&str]) -> Vec<u64> {
     let results = broker.produce(topic, frames(partition, payloads)).await;
     let positions: Result<Vec<u64>, ProduceError> = results.into_iter().collect();
     positions.expect("every message is taken")
 }
 
-/// The next batch of a reader.
+/// The reader's next batch.
 pub async fn next_batch(reader: &mut dyn Reader, bytes_max: usize) -> Result<Batch, BrokerError> {
     poll_fn(|cx| reader.poll_batch(cx, bytes_max)).await
 }
 
-/// The next `count` messages at least: whole batches.
+/// Whole batches until there are at least `count` messages.
 pub async fn read(reader: &mut dyn Reader, count: usize) -> Vec<Delivery> {
     let mut read = Vec::new();
     while read.len() < count {
@@ -77,23 +78,23 @@ pub fn deliveries(batch: &Batch) -> Vec<Delivery> {
     read
 }
 
-/// Payloads as text.
+/// The payloads of deliveries, as text.
 pub fn texts(deliveries: &[Delivery]) -> Vec<String> {
     let text = |delivery: &Delivery| String::from_utf8_lossy(&delivery.payload_bytes()).into_owned();
     deliveries.iter().map(text).collect()
 }
 
-/// Positions.
+/// The positions of deliveries.
 pub fn positions(deliveries: &[Delivery]) -> Vec<u64> {
     deliveries.iter().map(Delivery::position).collect()
 }
 
-/// Names a journal of partition 0.
+/// The name of a journal beside partition 0.
 pub fn journal_name(group: &str, topic: &str, kind: LogKind) -> JournalName {
     JournalName { group: group.to_owned(), topic: topic.to_owned(), partition: 0, kind }
 }
 
-/// Appends text; it must land.
+/// Appends a text as a record, which must land.
 pub async fn append(journal: &dyn Journal, record: &str) -> u64 {
     journal.append(Bytes::copy_from_slice(record.as_bytes()), None).await.expect("the record lands")
 }
@@ -120,7 +121,7 @@ pub async fn changes(membership: &mut dyn Membership, count: usize) -> Vec<Chang
     changes
 }
 
-/// Polls a future once and drops it: cancels it if it is not ready.
+/// Polls a future once and drops it, which cancels the call if it was not ready.
 pub async fn poll_once<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     poll_fn(|cx| match future.as_mut().poll(cx) {

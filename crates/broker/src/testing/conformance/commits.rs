@@ -1,4 +1,4 @@
-//! Cases: a group's position, mirrored on the broker.
+//! Conformance cases: commits, in which a group's position is mirrored on the broker.
 
 use bytes::Bytes;
 
@@ -6,7 +6,7 @@ use super::client::produce;
 use super::rig::{Rig, with_topic};
 use crate::contract::Commit;
 
-/// A commit as Keylane makes one. Text, since Kafka's metadata is.
+/// A commit as Keylane makes it. The metadata is text, since Kafka keeps nothing else.
 pub(super) fn commit(position: u64, metadata: &str) -> Commit {
     Commit { position, metadata: Bytes::copy_from_slice(metadata.as_bytes()) }
 }
@@ -47,7 +47,7 @@ pub async fn commits_are_apart_by_group_and_partition(rig: &mut dyn Rig) {
     assert_eq!(broker.committed(&rig.name("c"), &topic, 0).await, Ok(None));
 }
 
-/// BRK-5: a commit mirrors, it decides nothing.
+/// BRK-5: the broker keeps the last commit, even if it goes back; a commit is a mirror and decides nothing.
 pub async fn the_last_commit_stands_even_if_it_goes_back(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 1).await;
     let placed = produce(&*broker, &topic, 0, &["a", "b", "c"]).await;

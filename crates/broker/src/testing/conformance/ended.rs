@@ -1,4 +1,5 @@
-//! Cases: what open handles are told when something ends under them; what a kill leaves; positions that are far out.
+//! Conformance cases: what open handles are told when their broker or topic ends, what a kill leaves behind, and very
+//! high positions.
 
 use super::client::{
     PLENTY, append, changes, deliveries, frames, journal_from, next_batch, positions, produce, read_from,
@@ -9,10 +10,10 @@ use super::journals::with_journal;
 use super::rig::{Rig, with_topic};
 use crate::contract::{BrokerError, Change, ProduceError};
 
-/// Positions stay below this: up to it, every whole number is exact in JSON as most readers read it.
+/// Positions stay below 2^53: up to there every whole number is exact in JSON, as most readers parse it.
 const EXACT: u64 = 1 << 53;
 
-/// BRK-8, `can close`: whoever waits hears that the broker was closed, and whoever asks later, too.
+/// BRK-8, `can close`: every call that waits, and every later one, is told that the broker was closed.
 pub async fn whoever_waits_hears_that_the_broker_was_closed(rig: &mut dyn Rig) {
     let (broker, journal, name) = with_journal(rig).await;
     let topic = name.topic.clone();
@@ -36,7 +37,7 @@ pub async fn whoever_waits_hears_that_the_broker_was_closed(rig: &mut dyn Rig) {
     assert!(broker.commit("group", &topic, 0, commit(placed, "m")).await.is_err());
 }
 
-/// BRK-10, `can delete`: a reader under which retention deletes reads on without a gap, or is told.
+/// BRK-10, `can delete`: a reader whose next messages retention deletes reads on without a gap, or gets an error.
 pub async fn an_open_reader_that_retention_overtakes_never_skips(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 1).await;
     let placed = produce(&*broker, &topic, 0, &["a", "b"]).await;
@@ -63,7 +64,7 @@ pub async fn an_open_reader_that_retention_overtakes_never_skips(rig: &mut dyn R
     }
 }
 
-/// P1, BRK-1, `can kill`: what was acknowledged before a kill is there after it.
+/// P1, BRK-1, `can kill`: messages, records and commits that were acknowledged before a kill are there after it.
 pub async fn what_was_acknowledged_is_there_after_a_kill(rig: &mut dyn Rig) {
     let (mut broker, journal, name) = with_journal(rig).await;
     let (topic, group) = (name.topic.clone(), rig.name("billing"));
@@ -77,7 +78,7 @@ pub async fn what_was_acknowledged_is_there_after_a_kill(rig: &mut dyn Rig) {
         sent.push(text);
         let journal = broker.journal(&name).await.expect("a journal opens");
         assert_eq!(append(&*journal, &format!("r{round}")).await, round);
-        // An operator's commit is durable when it is answered; ours only mirrors the journal.
+        // An operator's commit must be durable when it is answered; Keylane's own commits only mirror the journal.
         let committed = commit(position, "");
         assert_eq!(broker.commit(&group, &topic, 0, committed.clone()).await, Ok(()));
         drop((journal, broker));
@@ -90,7 +91,7 @@ pub async fn what_was_acknowledged_is_there_after_a_kill(rig: &mut dyn Rig) {
     }
 }
 
-/// MSG-3, `can begin_far`: the highest positions there are work as the lowest do.
+/// MSG-3, `can begin_far`: the highest positions work like the lowest.
 pub async fn positions_near_the_highest_are_exact(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 1).await;
     drop(broker);
@@ -107,7 +108,7 @@ pub async fn positions_near_the_highest_are_exact(rig: &mut dyn Rig) {
     assert_eq!(broker.committed(&group, &topic, 0).await, Ok(Some(commit(placed[3], "m"))));
 }
 
-/// BRK-10, `can grow`: a member of a topic that got more partitions is told, since keys have moved.
+/// BRK-10, `can grow`: a member is told when its topic got more partitions, because keys have moved.
 pub async fn a_member_of_a_topic_that_got_more_partitions_is_told(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 2).await;
     let mut member = broker.join(&rig.name("group"), &topic, "a").await.expect("joins");
@@ -117,7 +118,8 @@ pub async fn a_member_of_a_topic_that_got_more_partitions_is_told(rig: &mut dyn 
     assert_eq!(told, Some(BrokerError::Partitions { topic, there: 5, asked: 2 }));
 }
 
-/// BRK-10, `can swap`: a member of a topic that was deleted and made again is told, since positions mean others now.
+/// BRK-10, `can swap`: a member is told when its topic was deleted and made again, because positions mean other
+/// messages now.
 pub async fn a_member_of_a_topic_that_was_made_again_is_told(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 2).await;
     let mut member = broker.join(&rig.name("group"), &topic, "a").await.expect("joins");

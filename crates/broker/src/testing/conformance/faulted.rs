@@ -1,7 +1,9 @@
-//! Cases through [`Faulty`]: what is asked again until it is answered, the way Keylane does, is there and in order.
+//! Conformance cases through [`Faulty`]: what is sent or asked again until it is answered, as Keylane does, is there
+//! and in order.
 //!
-//! Appends may stand twice, or land long after their sender asked again. So what must hold is: everything acknowledged
-//! is where it was said to be; everything is there at least once; and the first of each stand in the order of sending.
+//! With faults an append may stand twice, or land long after its sender has sent it again. So three things must hold:
+//! every acknowledged message or record is where the acknowledgement said; every one that was sent is there at least
+//! once; and the first occurrences stand in the order in which they were sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,18 +20,18 @@ use super::rig::{Rig, with_topic};
 use crate::contract::{AppendError, Broker, BrokerError, Change, Journal, JournalPage, ProduceError};
 use crate::testing::faults::{FaultCounts, Faulty, Rates};
 
-/// A few, so that each case meets each fault somewhere.
+/// A few seeds, so that each case meets each fault in at least one of them.
 pub const SEEDS: std::ops::Range<u64> = 1..4;
 
-/// Between one try and the next.
+/// The pause between one try and the next.
 const BACKOFF: Duration = Duration::from_millis(1);
 
-/// A handle with faults. Late appends land through the same handle.
+/// A handle of the broker under test that injects faults. Late appends land through the same handle.
 async fn rough(rig: &mut dyn Rig, seed: u64) -> Arc<Faulty> {
     Faulty::new(rig.broker().await, seed, Rates::rough())
 }
 
-/// Asks until there is an answer.
+/// Asks again until there is an answer.
 async fn answered<T, A>(mut ask: impl FnMut() -> A) -> T
 where
     A: Future<Output = Result<T, BrokerError>>,
@@ -43,7 +45,7 @@ where
     }
 }
 
-/// The first occurrences, in order.
+/// The first occurrence of each text, in order.
 fn firsts(texts: Vec<String>) -> Vec<String> {
     let mut firsts: Vec<String> = Vec::new();
     for text in texts {
@@ -54,7 +56,8 @@ fn firsts(texts: Vec<String>) -> Vec<String> {
     firsts
 }
 
-/// BRK-5, MSG-3: a producer sends again what was not acknowledged, before anything new.
+/// BRK-5, MSG-3: a producer that sends unacknowledged messages again, before any new ones, loses none and keeps their
+/// order.
 pub async fn a_message_sent_again_until_acknowledged_is_there_in_order(rig: &mut dyn Rig, seed: u64) {
     const PRODUCERS: usize = 3;
     const CALLS: usize = 25;
@@ -158,7 +161,8 @@ pub async fn a_reader_opened_again_where_it_stood_misses_and_repeats_nothing(rig
     assert_eq!(texts(&found), texts(&expected));
 }
 
-/// BRK-6: one record under way, sent again until its writer reads it.
+/// BRK-6: a writer with one record under way sends it again until it reads it back; all its records are there, in
+/// order.
 pub async fn a_record_sent_again_until_read_back_is_there_in_order(rig: &mut dyn Rig, seed: u64) {
     const RECORDS: usize = 30;
     let (plain, _, name) = with_journal(rig).await;
@@ -201,8 +205,8 @@ pub async fn a_record_sent_again_until_read_back_is_there_in_order(rig: &mut dyn
     assert_eq!(journal_from(&*elsewhere, 0).await, all);
 }
 
-/// Reads on from `cursor` to the journal's end; true if the record was met. The first record of all is sought from
-/// the beginning, which is where a new owner begins, too.
+/// Reads on from `cursor` to the journal's end; true if the record was met. The first call starts at the journal's
+/// beginning, as a new owner does.
 async fn read_back(journal: &dyn Journal, cursor: &mut u64, record: &Bytes) -> bool {
     loop {
         let page: JournalPage = answered(|| journal.read(*cursor, 100)).await;
@@ -216,7 +220,8 @@ async fn read_back(journal: &dyn Journal, cursor: &mut u64, record: &Bytes) -> b
     }
 }
 
-/// BRK-6: whatever is late or repeated. A broker without conditions says so.
+/// BRK-6: an append on condition lands only where the log ended as expected, even if it is late or repeated. A broker
+/// that cannot append on condition says so.
 pub async fn an_append_on_condition_lands_only_where_it_was_meant_to(rig: &mut dyn Rig, seed: u64) {
     let (plain, _, name) = with_journal(rig).await;
     let mut writing = Vec::new();
@@ -301,7 +306,8 @@ pub async fn a_cut_sent_again_takes_what_was_asked_and_no_more(rig: &mut dyn Rig
     assert_eq!(journal_from(&*journal, 0).await, expected[30..]);
 }
 
-/// BRK-5. An older commit may land late; it is a mirror, and no truth.
+/// BRK-5: a commit that is sent again until it is answered is kept. An older commit may land after it: a commit
+/// mirrors, and decides nothing.
 pub async fn a_commit_sent_again_is_kept(rig: &mut dyn Rig, seed: u64) {
     let (plain, topic) = with_topic(rig, 1).await;
     let group = rig.name("billing");

@@ -1,4 +1,4 @@
-//! Cases: Keylane's own small logs.
+//! Conformance cases: the journals, Keylane's own small logs.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ async fn open(broker: &dyn Broker, name: &JournalName) -> Arc<dyn Journal> {
     broker.journal(name).await.expect("a journal opens")
 }
 
-/// A topic with the journal of its partition 0, and its name.
+/// A topic, the journal of its partition 0, and that journal's name.
 pub(super) async fn with_journal(rig: &mut dyn Rig) -> (Arc<dyn Broker>, Arc<dyn Journal>, JournalName) {
     let (broker, topic) = with_topic(rig, 2).await;
     let name = journal_name(&rig.name("billing"), &topic, LogKind::Journal);
@@ -154,7 +154,8 @@ pub async fn a_condition_that_does_not_hold_appends_nothing(rig: &mut dyn Rig) {
     assert_eq!(journal.append(record("c"), Some(2)).await, Ok(2), "a cut does not move the end");
 }
 
-/// BRK-6. A broker without conditions refuses both.
+/// BRK-6: of two appends on the same condition exactly one lands. A broker that cannot append on condition refuses
+/// both.
 pub async fn of_two_appends_on_the_same_condition_one_lands(rig: &mut dyn Rig) {
     const ROUNDS: u64 = 30;
     let (_, journal, name) = with_journal(rig).await;
@@ -218,7 +219,8 @@ pub async fn a_journal_that_was_cut_whole_goes_on_counting(rig: &mut dyn Rig) {
     assert_eq!((page.start, page.end, page.records.len()), (3, 6, 3));
 }
 
-/// BRK-6, P10: a reader below the new start is told where the journal begins by now, and misses nothing of the rest.
+/// BRK-6, P10: a reader that stands below the journal's new start is told where the journal now begins, and misses
+/// nothing of the rest.
 pub async fn a_reader_under_which_a_journal_was_cut_is_told_so(rig: &mut dyn Rig) {
     let (_, journal, name) = with_journal(rig).await;
     for at in 0..10 {
@@ -231,12 +233,12 @@ pub async fn a_reader_under_which_a_journal_was_cut_is_told_so(rig: &mut dyn Rig
     assert!((page.start, page.end) == (0, 10) && next < 6, "it stands amid the journal, at {next}");
     journal.cut(6).await.expect("it can be cut");
     let page = reader.read(next, PLENTY).await.expect("it can be read");
-    // What was read ahead before the cut may still come; then nothing of it is missing.
+    // Records that the broker had read ahead before the cut may still come; then all of them must come.
     let from = page.records.first().map_or(10, |(position, _)| *position);
     assert!(page.start <= from && (from == next || from == 6), "from {from} of {}", page.start);
     let left: Vec<(u64, Bytes)> = (from..10).map(|at| (at, record(&format!("r{at}")))).collect();
     assert_eq!((page.end, page.records), (10, left));
-    // All of it, under one that waits at its end.
+    // Now the whole journal is cut under a reader that waits at its end.
     assert!(poll_once(reader.beyond(10)).await.is_none(), "nothing has landed");
     for at in 10..13 {
         append(&*journal, &format!("r{at}")).await;
@@ -244,7 +246,7 @@ pub async fn a_reader_under_which_a_journal_was_cut_is_told_so(rig: &mut dyn Rig
     journal.cut(13).await.expect("it can be cut");
     reader.beyond(10).await.expect("something has landed");
     let page = reader.read(10, PLENTY).await.expect("it can be read");
-    // What the broker had read ahead before the cut may come here, too: all of it, or nothing.
+    // Records that the broker had read ahead before the cut may come here, too: all of them, or none.
     let whole =
         (page.start == 13 && page.records.is_empty()) || (page.start <= 10 && page.records.len() == 3);
     assert!(page.end == 13 && whole, "{page:?}");
@@ -285,7 +287,8 @@ pub async fn appends_of_two_handles_stand_in_one_order(rig: &mut dyn Rig) {
     }
 }
 
-/// BRK-6: a dead letter's body with its report is larger than its message.
+/// BRK-6: a journal takes records of twice the message limit, because a dead letter's body with its report is larger
+/// than the message.
 pub async fn a_record_of_twice_the_message_limit_is_kept(rig: &mut dyn Rig) {
     let (broker, _, name) = with_journal(rig).await;
     let bytes = 2 * TopicSpec::default().message_bytes_max;

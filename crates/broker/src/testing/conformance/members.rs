@@ -1,4 +1,4 @@
-//! Cases: who may read what.
+//! Conformance cases: memberships, which decide who may read which partition.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use super::client::{changes, poll_once};
 use super::rig::{Rig, with_topic};
 use crate::contract::{Change, Membership};
 
-/// Waits until a member has heard of all `partitions`, in whatever order.
+/// Waits until a member was assigned each of `partitions` partitions, in any order.
 async fn assigned_all(member: &mut dyn Membership, partitions: u32) {
     let mut heard = changes(member, partitions as usize).await;
     heard.sort_by_key(|change| match change {
@@ -49,7 +49,7 @@ pub async fn groups_do_not_know_of_each_other(rig: &mut dyn Rig) {
     assert_eq!(poll_once(members[1].changed()).await, None);
 }
 
-/// BRK-5: no change is lost with the wait.
+/// BRK-5: cancelling the wait for a change loses no change.
 pub async fn a_wait_for_changes_can_be_cancelled(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 4).await;
     let mut member = broker.join(&rig.name("group"), &topic, "a").await.expect("joins");
@@ -80,7 +80,7 @@ pub async fn who_comes_after_a_member_left_gets_everything(rig: &mut dyn Rig) {
     assigned_all(&mut *third, 3).await;
 }
 
-/// BRK-5, BRK-7: where several processes can be members.
+/// BRK-5, BRK-7, `can share`: two members share the partitions fairly, and no partition has two owners at a time.
 pub async fn members_share_and_never_own_the_same_partition(rig: &mut dyn Rig) {
     let (_, topic) = with_topic(rig, 4).await;
     let group = rig.name("group");
@@ -107,7 +107,7 @@ pub async fn members_share_and_never_own_the_same_partition(rig: &mut dyn Rig) {
     }
 }
 
-/// BRK-5, ORD-9: where several processes can be members.
+/// BRK-5, ORD-9, `can wait`: a revoked partition is assigned to another member only after its owner gave it up.
 pub async fn a_partition_goes_on_only_after_it_was_given_up(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 2).await;
     let (group, elsewhere) = (rig.name("group"), rig.broker().await);
@@ -132,7 +132,7 @@ pub async fn a_partition_goes_on_only_after_it_was_given_up(rig: &mut dyn Rig) {
     assert_eq!(first.confirm(kept).await, Ok(true));
 }
 
-/// Who believes to own what, over all members of a case.
+/// Which member believes to own which partition, over all members of a case.
 #[derive(Default)]
 struct Owners {
     owned: Mutex<BTreeMap<u32, &'static str>>,
@@ -188,7 +188,7 @@ pub async fn a_process_never_proves_itself_dead(rig: &mut dyn Rig) {
     assert!(!one.proves_dead(one.instance()));
 }
 
-/// BRK-7: where several processes can be members.
+/// BRK-7, `can share`: no process is proven dead while it lives.
 pub async fn a_process_that_lives_is_not_proven_dead_by_another(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 1).await;
     let one = broker.join(&rig.name("one"), &topic, "a").await.expect("joins");

@@ -1,4 +1,4 @@
-//! Cases: a message is read as it was given, byte for byte.
+//! Conformance cases: a message is read back as it was produced, byte for byte.
 
 use keylane_core::message::KEY_BYTES_MAX;
 use keylane_core::{Delivery, Draft, Frames};
@@ -7,7 +7,7 @@ use super::client::read_from;
 use super::rig::{Rig, with_spec, with_topic};
 use crate::contract::{Broker, TopicSpec};
 
-/// Produces the drafts in one call to partition 0 and reads them back.
+/// Produces the drafts to partition 0 in one call, and reads them back.
 async fn round_trip(broker: &dyn Broker, topic: &str, drafts: &[Draft<'_>]) -> Vec<Delivery> {
     let mut frames = Frames::default();
     for draft in drafts {
@@ -47,7 +47,7 @@ pub async fn an_empty_key_is_a_key_and_the_longest_key_fits(rig: &mut dyn Rig) {
     assert_eq!((read[0].key(), read[1].key()), (None, Some(&b""[..])));
 }
 
-/// MSG-3: an ordered list, names may repeat.
+/// MSG-3: headers are an ordered list, in which names may repeat.
 pub async fn headers_keep_their_order_and_their_bytes(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 1).await;
     let all_bytes: Vec<u8> = (0..=255).collect();
@@ -57,7 +57,7 @@ pub async fn headers_keep_their_order_and_their_bytes(rig: &mut dyn Rig) {
     round_trip(&*broker, &topic, &[draft]).await;
 }
 
-/// MSG-1, BRK-5: append time included.
+/// MSG-1, BRK-5: ids, versions and times are kept, the append time included.
 pub async fn ids_versions_and_times_are_kept(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 1).await;
     let draft = |id, version, produced_ms| Draft { id, version, produced_ms, ..Draft::default() };

@@ -1,20 +1,20 @@
-//! What every broker must pass (BRK-5): as it is, and through [`super::faults::Faulty`].
+//! The conformance suite that every broker must pass (BRK-5): as it is, and through [`super::faults::Faulty`].
 //!
-//! A case is an async function over a [`Rig`], which knows how the broker under test is opened. [`crate::conformance!`]
-//! makes a test of each case, so that a failure names it:
+//! A case is an async function over a [`Rig`], which knows how to open the broker under test. [`crate::conformance!`]
+//! makes a test of each case, so that a failure names the case:
 //!
 //! ```ignore
 //! conformance!(memory, MemoryRig::new(1), can delete skip recreate share wait);
 //! conformance!(embedded, EmbeddedRig::default(), can delete recreate close kill);
 //! ```
 //!
-//! What only some brokers can be brought to is a group of cases of its own, which a rig asks for by `can`: so no case
-//! passes that has not run. `share` stands for groups with members in several processes, `wait` for those in which a
-//! partition goes on only after it was given up.
+//! Some cases need what only some brokers can be made to do. They form groups that a rig asks for with `can`, so no
+//! case passes without having run. `share` is for brokers whose groups can have members in several processes, `wait`
+//! for those that assign a revoked partition only after it was given up.
 //!
-//! Cases share nothing: each has a rig of its own, and topics named by [`Rig::name`]. They assume what the contract
-//! says and no more: positions have gaps, a call can fail only in ways that it names. No case has a time limit: a
-//! wake-up that is missed hangs, and the test's name is on the last line.
+//! Cases share nothing: each has its own rig, and topics with names from [`Rig::name`]. They rely on the contract only:
+//! positions have gaps, and calls fail only in the ways that the contract names. No case has a time limit: a missed
+//! wake-up hangs, and the name of the hanging test is on the last line of output.
 
 pub mod asked;
 pub mod client;
@@ -32,8 +32,8 @@ pub mod topics;
 
 pub use rig::{MemoryRig, Rig};
 
-/// Makes a module of tests, one for each case of the suite: `conformance!(module_name, rig, can …)`. The rig is an
-/// expression that makes a new [`Rig`]; it is evaluated for each case.
+/// Makes a module with a test for each case of the suite: `conformance!(module_name, rig, can …)`. `rig` is an
+/// expression that makes a new [`Rig`]; each test evaluates it anew.
 #[macro_export]
 macro_rules! conformance {
     ($name:ident, $rig:expr, can $($what:ident)*) => {
@@ -117,7 +117,7 @@ macro_rules! conformance {
     };
 }
 
-/// A part of [`crate::conformance!`]: what only some rigs can do.
+/// A part of [`crate::conformance!`]: the groups of cases that only some rigs can run.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_cases_if {
@@ -159,7 +159,7 @@ macro_rules! conformance_cases_if {
     };
 }
 
-/// A part of [`crate::conformance!`].
+/// A part of [`crate::conformance!`]: a test for each case.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_cases {
@@ -173,7 +173,7 @@ macro_rules! conformance_cases {
     };
 }
 
-/// A part of [`crate::conformance!`].
+/// A part of [`crate::conformance!`]: a test for each case with faults, which runs all seeds.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_cases_with_faults {
@@ -182,7 +182,7 @@ macro_rules! conformance_cases_with_faults {
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $case() {
                 for seed in $crate::testing::conformance::faulted::SEEDS {
-                    // Shown only if the case fails.
+                    // The test runner shows this line only if the case fails.
                     println!("seed {seed}");
                     $crate::testing::conformance::faulted::$case(&mut $rig, seed).await;
                 }

@@ -1,4 +1,4 @@
-//! Cases: producing in batches, a result each.
+//! Conformance cases: producing in batches, with a result for each message.
 
 use keylane_core::{Draft, Frames};
 
@@ -30,7 +30,7 @@ pub async fn messages_keep_their_order_within_and_across_calls(rig: &mut dyn Rig
     assert_eq!(texts(&read_from(&*broker, &topic, 0, start, 300).await), sent);
 }
 
-/// BRK-5: one call, several partitions.
+/// BRK-5: messages of one call reach their own partitions, in order.
 pub async fn partitions_do_not_mix(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 3).await;
     let mut mixed = Frames::default();
@@ -53,7 +53,7 @@ pub async fn partitions_do_not_mix(rig: &mut dyn Rig) {
     }
 }
 
-/// BRK-5: the others of the call are taken.
+/// BRK-5: a message that is too large is refused, and the other messages of its call are taken.
 pub async fn a_message_that_is_too_large_is_refused_alone(rig: &mut dyn Rig) {
     let spec = TopicSpec { partitions: 1, message_bytes_max: 2000, ..TopicSpec::default() };
     let (broker, topic) = with_spec(rig, &spec).await;

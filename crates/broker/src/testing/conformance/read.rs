@@ -1,4 +1,4 @@
-//! Cases: reading from a position, in batches, without an end.
+//! Conformance cases: reading from a position on, in batches, past the end of the log.
 
 use super::client::{PLENTY, deliveries, next_batch, poll_once, positions, produce, read, read_from, texts};
 use super::rig::{Rig, with_topic};
@@ -16,7 +16,7 @@ pub async fn reading_starts_at_any_position(rig: &mut dyn Rig) {
     }
 }
 
-/// BRK-5: `next` is where another reader would go on.
+/// BRK-5: a batch's `next` is the position at which another reader would go on.
 pub async fn a_batch_says_where_to_go_on(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 1).await;
     let sent: Vec<String> = (0..60).map(|index| format!("m{index}")).collect();
@@ -110,7 +110,7 @@ pub async fn a_reader_at_the_tail_is_woken(rig: &mut dyn Rig) {
     }
 }
 
-/// BRK-5: nothing is lost with the wait.
+/// BRK-5: cancelling the wait for a batch loses no message.
 pub async fn a_wait_for_a_batch_can_be_cancelled(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 1).await;
     let start = broker.ends(&topic).await.expect("asked")[0].start;
@@ -130,7 +130,7 @@ pub async fn a_wait_for_a_batch_can_be_cancelled(rig: &mut dyn Rig) {
     assert_eq!(found, ["a", "b", "c"]);
 }
 
-/// BRK-10: never a silent reset.
+/// BRK-10: reading above the end is an error, never a silent reset.
 pub async fn a_position_above_the_end_is_an_error(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 1).await;
     produce(&*broker, &topic, 0, &["a"]).await;
@@ -143,7 +143,7 @@ pub async fn a_position_above_the_end_is_an_error(rig: &mut dyn Rig) {
     assert!(broker.reader(&topic, 1, 0).await.is_err(), "there is no such partition");
 }
 
-/// BRK-10: never a silent reset.
+/// BRK-10, `can delete`: reading below the start is an error, never a silent reset.
 pub async fn a_position_below_the_start_is_an_error(rig: &mut dyn Rig) {
     let (broker, topic) = with_topic(rig, 1).await;
     let placed = produce(&*broker, &topic, 0, &["a", "b"]).await;

@@ -1,4 +1,4 @@
-//! Cases: what was acknowledged is there when the broker is opened again.
+//! Conformance cases: whatever was acknowledged is there when the broker is opened again.
 
 use super::client::{
     PLENTY, append, changes, journal_from, journal_name, positions, produce, read_from, texts,
@@ -8,7 +8,7 @@ use super::journals::with_journal;
 use super::rig::{Rig, with_topic};
 use crate::contract::{Change, LogKind};
 
-/// BRK-5, BRK-10: topics, messages and positions.
+/// BRK-5, BRK-10: topics, messages and positions survive reopening.
 pub async fn what_was_acknowledged_is_there_after_reopening(rig: &mut dyn Rig) {
     let (mut broker, topic) = with_topic(rig, 2).await;
     let described = broker.topic(&topic).await.expect("asked");

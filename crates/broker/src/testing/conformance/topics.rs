@@ -1,4 +1,4 @@
-//! Cases: topics are made, described, and never change under their keys.
+//! Conformance cases: topics are made and described, and never change under their keys.
 
 use super::client::{journal_name, spec};
 use super::rig::{Rig, with_topic};
@@ -49,7 +49,7 @@ pub async fn every_topic_has_an_incarnation_of_its_own(rig: &mut dyn Rig) {
     assert_ne!(incarnations[0], 0, "an incarnation is random");
 }
 
-/// BRK-10: keys would move.
+/// BRK-10: creating an existing topic with another number of partitions is refused, because its keys would move.
 pub async fn another_partition_count_is_refused(rig: &mut dyn Rig) {
     let (broker, name) = with_topic(rig, 4).await;
     for asked in [3, 5] {

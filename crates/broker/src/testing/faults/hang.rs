@@ -1,7 +1,8 @@
-//! Calls that do not answer: a cluster with too few copies in sync keeps whoever appends waiting, for hours if need be.
+//! Calls that do not answer. A Kafka cluster with too few copies in sync, for example, can keep an append waiting for
+//! hours.
 //!
-//! A call that hangs was not carried out. It goes on when its kind answers again; whoever waits for it only has what it
-//! had before.
+//! A call that hangs was not carried out. It goes on once its kind of call answers again; until then its caller gets
+//! nothing.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -10,7 +11,7 @@ use super::plans::Plans;
 use crate::contract::LogKind;
 use crate::testing::waiters::OnDrop;
 
-/// A kind of call that can be made to hang.
+/// A kind of call that a test can make hang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hang {
     /// Appends to `journal.p`.
@@ -21,18 +22,18 @@ pub enum Hang {
     JournalRead,
     /// Cuts of a journal.
     Cut,
-    /// Openings of a reader.
+    /// Opening a reader.
     Reader,
     /// Commits.
     Commit,
-    /// Questions for a commit.
+    /// Asking for a commit.
     Committed,
-    /// Questions whether a partition is still a member's.
+    /// Asking whether a partition is still a member's.
     Confirm,
 }
 
 impl Hang {
-    /// An append to a log of this kind.
+    /// The kind for an append to a log of this kind.
     pub(super) fn append(kind: LogKind) -> Hang {
         match kind {
             LogKind::Journal => Hang::JournalAppend,
@@ -42,7 +43,7 @@ impl Hang {
 }
 
 impl Plans {
-    /// Returns once calls of this kind answer. Cancel safe.
+    /// Waits until calls of this kind answer. Cancel safe.
     pub(super) async fn hangs(&self, kind: Hang) {
         let ticket = self.ticket();
         let _forget = OnDrop(|| self.forget_hanging(ticket));

@@ -1,9 +1,9 @@
-//! A broker that misbehaves within its contract.
+//! A wrapper that makes any broker misbehave within the contract.
 //!
-//! [`Faulty`] wraps any broker and lets happen, by a seed and at given rates, what networks and processes do: calls are
-//! delayed, requests or answers are lost, appends land twice or late, readers and memberships are disconnected,
-//! everything fails for a while. Kept: what was acknowledged is there, and nothing is said to have failed for certain
-//! that may have landed. [`Faulty::calm`] ends it, so that a test can wait for a quiet end.
+//! [`Faulty`] injects what networks and processes do, by a seed and at given rates: calls are delayed, requests or
+//! answers are lost, appends land twice or late, readers and memberships are disconnected, and everything fails for a
+//! while. Invariants: whatever was acknowledged is there, and no call that may have landed is reported as certainly
+//! failed. [`Faulty::calm`] stops all faults, so that a test can wait for a quiet end.
 
 mod hang;
 mod plans;
@@ -28,37 +28,38 @@ use plans::{Call, Fate, Plans};
 /// How often each fault happens, in calls of 1,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rates {
-    /// A call, or its answer, is held up for up to `delay_max`.
+    /// A call or its answer is delayed by up to `delay_max`.
     pub delay: u32,
-    /// The longest delay of each way.
+    /// The longest delay of a call, and of its answer.
     pub delay_max: Duration,
-    /// The request is lost: nothing happens, and the caller does not know.
+    /// The request is lost: nothing happens, and the caller hears that the outcome is not known.
     pub drop_request: u32,
-    /// The answer is lost: it happened, and the caller does not know.
+    /// The answer is lost: the call was carried out, and the caller hears that the outcome is not known.
     pub drop_answer: u32,
-    /// An append is carried out, and again within `late_max`.
+    /// An append is carried out, and once more within `late_max`.
     pub duplicate: u32,
-    /// The caller of an append hears that nothing is known; it lands within `late_max`, even if the caller is dead.
+    /// The caller of an append hears that the outcome is not known; the append lands within `late_max`, even if the
+    /// caller is dead.
     pub late: u32,
-    /// News of an assignment comes late, by up to `late_max`.
+    /// News of an assignment arrives late, by up to `late_max`.
     pub news: u32,
-    /// The latest that a repeated or late append lands.
+    /// The longest time until a repeated or late append lands.
     pub late_max: Duration,
-    /// A reader, a membership or a wait is cut when something arrives for it.
+    /// A reader, membership or wait is cut when something arrives for it.
     pub disconnect: u32,
-    /// A call begins an outage: all connections are cut, all calls fail for up to `outage_max`.
+    /// A call begins an outage: all connections are cut, and all calls fail for up to `outage_max`.
     pub outage: u32,
     /// The longest outage.
     pub outage_max: Duration,
 }
 
 impl Rates {
-    /// Nothing happens but what a test asks for.
+    /// No faults except those that a test asks for.
     pub fn none() -> Rates {
         Rates::default()
     }
 
-    /// A rough time: every fault every now and then, and short, so that tests with a real clock are quick.
+    /// A rough time: each fault now and then, with short times, so that tests on a real clock are quick.
     pub fn rough() -> Rates {
         Rates {
             delay: 100,
@@ -81,26 +82,26 @@ impl Rates {
     }
 }
 
-/// How often each fault has happened.
+/// How often each fault has happened so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FaultCounts {
-    /// Ways held up.
+    /// Calls and answers that were delayed.
     pub delayed: u64,
-    /// Requests lost, those of outages included.
+    /// Requests lost, those during outages included.
     pub requests_dropped: u64,
     /// Answers lost.
     pub answers_dropped: u64,
     /// Appends carried out twice.
     pub duplicated: u64,
-    /// Appends landed after their caller was told that nothing is known.
+    /// Appends that landed after their caller was told that the outcome is not known.
     pub late: u64,
-    /// Readers, memberships and waits cut.
+    /// Readers, memberships and waits that were cut.
     pub disconnects: u64,
     /// Outages begun.
     pub outages: u64,
 }
 
-/// A broker with faults. Hand it out as `Arc<dyn Broker>` and keep one to control it.
+/// A broker with faults. Give it to the code under test as `Arc<dyn Broker>`, and keep an `Arc<Faulty>` to control it.
 pub struct Faulty {
     inner: Arc<dyn Broker>,
     carrier: Arc<dyn Broker>,
@@ -108,12 +109,12 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    /// Wraps a broker. Late and repeated appends are made through the same handle.
+    /// Wraps `inner`. Late and repeated appends land through `inner`, too.
     pub fn new(inner: Arc<dyn Broker>, seed: u64, rates: Rates) -> Arc<Faulty> {
         Faulty::with_carrier(inner.clone(), inner, seed, rates)
     }
 
-    /// As [`Faulty::new`], but late and repeated appends land through `carrier`: another handle of the same cluster,
+    /// Like [`Faulty::new`], but late and repeated appends land through `carrier`: another handle to the same cluster,
     /// which still works when the process behind `inner` is cut off or dead.
     pub fn with_carrier(
         inner: Arc<dyn Broker>,
@@ -124,24 +125,24 @@ impl Faulty {
         Arc::new(Faulty { inner, carrier, plans: Arc::new(Plans::new(seed, rates)) })
     }
 
-    /// Stops injecting, an outage included. What is late still lands.
+    /// Stops all faults, a running outage included. Late appends still land.
     pub fn calm(&self) {
         self.plans.set_calm(true);
     }
 
-    /// Stops injecting, and returns once everything late has landed.
+    /// Stops all faults, and returns once every late append has landed.
     pub async fn quiet(&self) {
         self.calm();
         let ticket = self.plans.ticket();
         poll_fn(|cx| self.plans.poll_landed(ticket, cx)).await;
     }
 
-    /// Injects again.
+    /// Injects faults again.
     pub fn resume(&self) {
         self.plans.set_calm(false);
     }
 
-    /// Other rates from now on.
+    /// Uses other rates from now on.
     pub fn set_rates(&self, rates: Rates) {
         self.plans.set_rates(rates);
     }
@@ -151,23 +152,23 @@ impl Faulty {
         self.plans.cut_connections();
     }
 
-    /// Fails everything for that long, from now.
+    /// Fails every call for that long, from now on.
     pub fn outage(&self, duration: Duration) {
         self.plans.begin_outage(duration);
     }
 
-    /// From now on calls of these kinds, and of no others, do not answer until [`Faulty::answer`] or [`Faulty::calm`].
-    /// They are carried out then, unless their callers gave up.
+    /// From now on calls of these kinds, and of no others, hang until [`Faulty::answer`] or [`Faulty::calm`]. Then they
+    /// are carried out, unless their callers gave up.
     pub fn hang(&self, kinds: &[Hang]) {
         self.plans.set_hanging(kinds);
     }
 
-    /// Every call answers again.
+    /// Lets calls of every kind answer again.
     pub fn answer(&self) {
         self.plans.set_hanging(&[]);
     }
 
-    /// What has happened so far.
+    /// How often each fault has happened so far.
     pub fn counts(&self) -> FaultCounts {
         self.plans.counts()
     }
@@ -187,7 +188,7 @@ impl Broker for Faulty {
         ask(&self.plans, self.inner.warnings(topics)).await
     }
 
-    /// Always carried: it is what ends calls that get no answer.
+    /// Never lost: a recall is what ends the calls that get no answer.
     async fn recall(&self) {
         self.inner.recall().await;
     }
@@ -330,10 +331,10 @@ impl Broker for Faulty {
     }
 }
 
-/// The caller cannot tell a lost request from a lost answer, so neither says which it is.
+/// One text for both, since a caller cannot tell a lost request from a lost answer.
 const NO_ANSWER: &str = "a fault was injected: no answer";
 
-/// Carries a question, as planned.
+/// Carries out a question as its plan says.
 async fn ask<T>(
     plans: &Plans,
     question: impl Future<Output = Result<T, BrokerError>>,
@@ -351,7 +352,7 @@ async fn ask<T>(
     answer
 }
 
-/// Carries an append, as planned: `now` makes it through the caller's handle, `later` through the carrier's.
+/// Carries out an append as its plan says: `now` makes it through the caller's handle, `later` through the carrier's.
 async fn send<T, N, L>(
     plans: &Arc<Plans>,
     now: impl FnOnce() -> N,
@@ -382,7 +383,8 @@ where
             pause(plan.there).await;
             let answer = now().await;
             if let Some((on_its_way, after)) = repeated {
-                // Only behind the first: else an append on condition would hear `Moved` of its own repetition.
+                // The repetition lands only behind the first append: otherwise an append on condition would get `Moved`
+                // because of its own repetition.
                 land_later(on_its_way, after, later());
             }
             pause(plan.back).await;
@@ -394,7 +396,7 @@ where
     }
 }
 
-/// In a task of its own: it lands whatever becomes of the caller.
+/// Appends in a task of its own, so that the append lands whatever becomes of its caller.
 fn land_later<T: Send + 'static>(
     on_its_way: OnItsWay,
     after: Duration,
@@ -407,7 +409,7 @@ fn land_later<T: Send + 'static>(
     });
 }
 
-/// Counts as late until it has landed, or until its caller was cancelled before it was sent.
+/// Counts an append as late until it has landed, or until its caller was cancelled before the append was sent.
 struct OnItsWay(Arc<Plans>);
 
 impl Drop for OnItsWay {

@@ -1,8 +1,8 @@
-//! What befalls calls: the seed, the rates, outages, and what is still on its way.
+//! Decides what happens to each call, from the seed and the rates; also keeps outages and counts late appends.
 //!
-//! Every call asks for a [`Plan`] before it does anything; every open connection (a reader, a membership, a wait)
-//! asks whether it was cut. Kept: with the same seed and the same calls in the same order the plans are the same; once
-//! calm, every plan is to carry the call at once.
+//! Every call asks for a [`Plan`] before it does anything; every open connection (a reader, a membership, a wait) asks
+//! whether it was cut. Invariants: the same seed and the same calls in the same order give the same plans; once calm,
+//! every plan carries the call out at once.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,14 +16,15 @@ use crate::contract::BrokerError;
 use crate::testing::random::Random;
 use crate::testing::waiters::Waiters;
 
-/// Appends that wait to land. A late one beyond that is lost instead, so that a test that only sends cannot grow.
+/// The most appends that wait to land late. Beyond that a late append is lost instead, so that a test that only sends
+/// does not use more and more memory.
 const LATE_MAX: usize = 4096;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
-    /// Asks for something; repeating it changes nothing.
+    /// A question: repeating it changes nothing.
     Ask,
-    /// Leaves something behind, so it can also land twice, or late.
+    /// Leaves something behind, so it can also land twice or late.
     Append,
 }
 
@@ -32,9 +33,9 @@ pub(super) enum Fate {
     Carry,
     DropRequest,
     DropAnswer,
-    /// Carried, and once more after this time.
+    /// The append is carried out, and once more after this time.
     Duplicate(Duration),
-    /// The caller hears that its fate is unknown; it lands after this time.
+    /// The caller hears that the outcome is not known; the append lands after this time.
     Late(Duration),
 }
 
@@ -56,7 +57,7 @@ struct PlansState {
     rates: Rates,
     calm: bool,
     outage_until: Option<Instant>,
-    /// Connections opened under an older generation are cut.
+    /// Connections that were opened under an older generation are cut.
     generation: u64,
     tickets: u64,
     connections: Waiters,
@@ -88,7 +89,7 @@ impl Plans {
         }
     }
 
-    /// Decides what befalls one call. Counts a late or repeated append as on its way: see [`Plans::landed`].
+    /// Decides what happens to one call. A late or repeated append counts as on its way until [`Plans::landed`].
     pub(super) fn plan(&self, call: Call) -> Plan {
         let mut to_wake = Vec::new();
         let plan = self.state().plan(call, &mut to_wake);
@@ -96,7 +97,7 @@ impl Plans {
         plan
     }
 
-    /// When news of an assignment arrives that is on its way now; `None`: at once.
+    /// When news of an assignment that is on its way arrives; `None` for at once.
     pub(super) fn news_arrives(&self) -> Option<Instant> {
         let mut state = self.state();
         let rates = state.rates;
@@ -142,7 +143,7 @@ impl Plans {
         self.set_hanging(&[]);
     }
 
-    /// Which calls do not answer.
+    /// Sets which kinds of calls hang.
     pub(super) fn set_hanging(&self, kinds: &[Hang]) {
         let mut to_wake = Vec::new();
         let mut state = self.state();
@@ -152,7 +153,7 @@ impl Plans {
         wake(to_wake);
     }
 
-    /// True if such a call hangs; `waker` is woken when that may have changed.
+    /// True if calls of this kind hang; `waker` is then woken when that may have changed.
     pub(super) fn is_hanging(&self, kind: Hang, ticket: u64, waker: &Waker) -> bool {
         let mut state = self.state();
         let hanging = state.hanging.contains(&kind);
@@ -276,7 +277,7 @@ impl PlansState {
     }
 }
 
-/// Something that stays open: a reader, a membership, a wait. Once cut it stays cut.
+/// Something that stays open: a reader, a membership or a wait. Once cut, it stays cut.
 pub(super) struct Connection {
     plans: Arc<Plans>,
     ticket: u64,
@@ -285,7 +286,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// An error if it was cut; else it is woken when it is.
+    /// An error if the connection was cut; if not, `cx` is woken when it is cut.
     pub(super) fn check(&mut self, cx: &mut Context<'_>) -> Result<(), BrokerError> {
         let mut state = self.plans.state();
         if !self.cut && state.generation != self.generation {
@@ -299,7 +300,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Draws for what just arrived: if it is cut, that is gone with it.
+    /// Draws whether the connection is cut by what just arrives, which is then lost with it.
     pub(super) fn arrive(&mut self) -> Result<(), BrokerError> {
         let mut state = self.plans.state();
         let rate = state.rates.disconnect;

@@ -1,8 +1,8 @@
 //! Readers, memberships and journals with faults.
 //!
-//! A connection that is cut ends with an error and takes what just arrived with it: a reader is opened again where its
-//! owner stands, a group is joined again, so nothing is lost by it. `gave_up` and `leave` have no answer to drop and
-//! are always carried: without the first, a hand-over would wait for ever.
+//! A connection that is cut ends with an error, and whatever just arrived is lost with it. Nothing is missed by that: a
+//! reader is opened again where its owner stands, and a group is joined again. `gave_up` and `leave` have no answer
+//! that could be lost, and are always carried out: if the first were lost, a hand-over would wait for ever.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -48,7 +48,7 @@ impl Membership for FaultyMembership {
             let news = poll_fn(|cx| {
                 connection.check(cx)?;
                 let news = match ready!(changed.as_mut().poll(cx)) {
-                    // That its topic has changed is news like any other.
+                    // That the topic has changed is news, like an assignment.
                     news @ (Ok(_) | Err(BrokerError::Partitions { .. })) => news,
                     Err(error) => return Poll::Ready(Err(error)),
                 };
@@ -109,7 +109,7 @@ pub(super) struct FaultyJournal {
     pub(super) plans: Arc<Plans>,
     pub(super) kind: LogKind,
     pub(super) inner: Arc<dyn Journal>,
-    /// The same journal, as the one who carries late appends has it.
+    /// The same journal through the carrier's handle, for appends that land late.
     pub(super) carrier: Arc<dyn Journal>,
 }
 

@@ -1,8 +1,8 @@
-//! One group's reading of one topic: who owns which partition.
+//! One group of the memory broker: which member owns which partition of a topic.
 //!
-//! Joins, leaves and a test's wishes come in; [`Change`]s go out, in a queue for each member. Kept: a partition has at
-//! most one owner, and goes to another only after its owner gave it up, left, or lost it. Whom it is wanted for and
-//! who has it are two things, so a hand-over can be changed while it is under way.
+//! Joins, leaves and the wishes of a test come in; [`Change`]s go out, into a queue for each member. Invariants: a
+//! partition has at most one owner, and gets another only after the owner gave it up, left, or lost it. The wanted
+//! owner and the present owner are kept apart, so a hand-over can be redirected while it is under way.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
@@ -10,7 +10,7 @@ use std::task::Waker;
 use crate::contract::Change;
 use crate::testing::waiters::Waiters;
 
-/// Members by id; ids rise in the order of joining.
+/// The members by id; ids rise in the order of joining.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     by_hand: bool,
@@ -22,13 +22,15 @@ pub(super) struct Group {
 pub(super) struct Member {
     pub(super) instance: u128,
     pub(super) node: String,
-    /// False once its session expired while it was away; it may come back.
+    /// False once the member's session expired while its process was away; the member may come back.
     present: bool,
-    /// It left without being able to say so: out of the group when its session ends, or its process is heard again.
+    /// The member left while its process could not be heard: it is removed when its session ends, or when the process
+    /// is heard again.
     gone: bool,
-    /// What it gave up while nobody could hear it: said when it is heard again, as a client does.
+    /// Partitions that the member gave up while its process could not be heard. They are given up when it is heard
+    /// again, as a real client does.
     unheard: Vec<u32>,
-    /// Holds what a test made happen and the member has not asked for yet.
+    /// Changes that the member has not asked for yet.
     pub(super) changes: VecDeque<Change>,
     pub(super) waiters: Waiters,
 }
@@ -49,7 +51,8 @@ impl Group {
         self.by_hand = true;
     }
 
-    /// The topic has this many partitions now: 0 when it was deleted, which takes them from their owners.
+    /// The topic has this many partitions now; 0 means that it was deleted, which takes its partitions from their
+    /// owners.
     pub(super) fn resize(&mut self, partitions: u32, to_wake: &mut Vec<Waker>) {
         for partition in partitions..self.shares.len() as u32 {
             self.take(partition, to_wake);
@@ -72,7 +75,7 @@ impl Group {
         self.balance(to_wake);
     }
 
-    /// A member that left hears nothing more.
+    /// Removes a member; it gets no further changes.
     pub(super) fn leave(&mut self, id: u64, to_wake: &mut Vec<Waker>) {
         if let Some(mut member) = self.members.remove(&id) {
             member.waiters.take_all(to_wake);
@@ -88,7 +91,7 @@ impl Group {
         }
     }
 
-    /// A member that cannot tell the group that it leaves.
+    /// Marks a member that left but cannot tell the group so.
     pub(super) fn abandon(&mut self, id: u64) {
         if let Some(member) = self.members.get_mut(&id) {
             member.gone = true;
@@ -117,7 +120,7 @@ impl Group {
         }
     }
 
-    /// As [`Group::gave_up`], by a member that cannot be heard now.
+    /// Like [`Group::gave_up`], for a member whose process cannot be heard now.
     pub(super) fn gave_up_unheard(&mut self, id: u64, partition: u32) {
         if let Some(member) = self.members.get_mut(&id) {
             member.unheard.push(partition);
@@ -149,7 +152,8 @@ impl Group {
         self.members.get(&id).map(|member| member.node.as_str())
     }
 
-    /// Gives the partition to the newest member of that node, once its owner has given it up. False without one.
+    /// Gives the partition to the newest member of that node, once its owner has given it up. False if the node has no
+    /// member.
     pub(super) fn assign(&mut self, partition: u32, node: &str, to_wake: &mut Vec<Waker>) -> bool {
         self.by_hand = true;
         let newest = self
@@ -176,7 +180,8 @@ impl Group {
         self.balance(to_wake);
     }
 
-    /// The sessions of these processes ended: everything is taken from them. Who is `away` is out of the group.
+    /// The sessions of these processes ended: all their partitions are taken. With `away`, their members leave the
+    /// group, too.
     pub(super) fn expire(&mut self, instances: &[u128], away: bool, to_wake: &mut Vec<Waker>) {
         self.bury_abandoned(instances, to_wake);
         let expired: Vec<u64> = self
@@ -200,7 +205,7 @@ impl Group {
         self.balance(to_wake);
     }
 
-    /// Members of these processes are in the group again, and hear what happened meanwhile.
+    /// Members of these processes are in the group again, and get the changes that happened meanwhile.
     pub(super) fn come_back(&mut self, instances: &[u128], to_wake: &mut Vec<Waker>) {
         self.bury_abandoned(instances, to_wake);
         self.hear(instances, to_wake);
@@ -213,7 +218,7 @@ impl Group {
         self.balance(to_wake);
     }
 
-    /// Wakes everyone, so that they look at their own state again.
+    /// Wakes every member, so that each looks at its own state again.
     pub(super) fn wake_all(&mut self, to_wake: &mut Vec<Waker>) {
         for member in self.members.values_mut() {
             member.waiters.take_all(to_wake);
@@ -236,7 +241,7 @@ impl Group {
         self.hand_over(to_wake);
     }
 
-    /// Every member gets as many as every other, or one more. Who has a partition keeps it if that is fair.
+    /// Gives every member equally many partitions, give or take one. An owner keeps a partition if that is fair.
     fn want_fair_shares(&mut self) {
         let ids: Vec<u64> =
             self.members.iter().filter(|(_, member)| member.present).map(|(id, _)| *id).collect();
@@ -315,7 +320,7 @@ mod tests {
         group.member(id).expect("a member").changes.drain(..).collect()
     }
 
-    /// Carries every hand-over out, and returns how many partitions each member has.
+    /// Carries out every hand-over, and returns how many partitions each member then has.
     fn settle(group: &mut Group, ids: &[u64]) -> Vec<usize> {
         loop {
             let mut moved = false;

@@ -1,12 +1,12 @@
 //! A broker in memory, for tests and for deterministic simulation.
 //!
-//! One [`MemoryBroker`] is the cluster; [`MemoryBroker::node`] gives each simulated process a handle of its own. A test
-//! holds the cluster and does to it what the world does to a broker: moves positions, deletes, recreates, revokes,
-//! cuts processes off. Kept: the contract, whatever the test does; and that the same calls in the same order give the
-//! same answers: randomness comes from the seed, time from the clock that is passed in, latencies from tokio's time,
-//! which a test can pause.
+//! One [`MemoryBroker`] is the cluster; [`MemoryBroker::node`] gives each simulated process its own handle. A test
+//! holds the cluster and does to it what the world does to a broker: skips positions, deletes and recreates topics,
+//! revokes partitions, cuts processes off. Invariants: the contract holds whatever the test does, and the same calls in
+//! the same order give the same answers. Randomness comes from the seed, append times from the clock that is passed in,
+//! and latencies from tokio's time, which a test can pause.
 //!
-//! The controls panic on a topic or node that is not there: that is a mistake in the test.
+//! The controls panic if a topic or node does not exist, because that is a mistake in the test.
 
 mod group;
 mod node;
@@ -22,7 +22,7 @@ pub use self::state::Landed;
 use self::state::{PartitionState, Process, State, TopicState, journal_key};
 use crate::contract::{Broker, Commit, JournalName, LogKind};
 
-/// The cluster. Clones share it.
+/// The cluster. Clones share the same cluster.
 #[derive(Clone)]
 pub struct MemoryBroker {
     cluster: Arc<Cluster>,
@@ -38,9 +38,11 @@ impl Cluster {
         (self.clock)()
     }
 
-    /// Does one step, then wakes whom it concerns, without the lock: what is woken may call back at once.
+    /// Carries out one step, then wakes whoever waits for it, without holding the lock: a woken task may call back at
+    /// once.
     fn with<T>(&self, step: impl FnOnce(&mut State) -> T) -> T {
-        // A step panics only by a test's mistake; what is dropped while that test unwinds must not panic again.
+        // A step panics only because of a test's mistake. Handles that are dropped while that test unwinds must not
+        // panic again.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let done = step(&mut state);
         let to_wake = std::mem::take(&mut state.to_wake);
@@ -52,7 +54,7 @@ impl Cluster {
     }
 }
 
-/// What kind of broker it plays, and the processes that use it.
+/// Which kind of broker the cluster plays, and the processes that use it.
 impl MemoryBroker {
     /// An empty cluster. `clock` gives append times, in ms since 1970.
     pub fn new(seed: u64, clock: impl Fn() -> u64 + Send + Sync + 'static) -> MemoryBroker {
@@ -60,8 +62,8 @@ impl MemoryBroker {
         MemoryBroker { cluster: Arc::new(cluster) }
     }
 
-    /// A process that uses the cluster, with a random instance of its own. A name can be given again: what was cut
-    /// off or crashed before does not touch the new process.
+    /// The handle of a new process with a random instance id of its own. A name can be used again: cutting off or
+    /// crashing an earlier process of that name does not touch the new one.
     pub fn node(&self, name: &str) -> Arc<dyn Broker> {
         let instance = self.cluster.with(|state| {
             let instance = state.random.next_u128();
@@ -77,12 +79,12 @@ impl MemoryBroker {
         self.cluster.with(|state| state.conditional = conditional);
     }
 
-    /// Shows `observer` everything as it becomes durable, in that order. It must not call the cluster.
+    /// Calls `observer` with everything that becomes durable, in that order. The observer must not call the cluster.
     pub fn observe(&self, observer: impl FnMut(&Landed<'_>) + Send + 'static) {
         self.cluster.with(|state| state.observer = Some(Box::new(observer)));
     }
 
-    /// Whether it proves crashed processes dead, as the embedded folder's lock does: false at first.
+    /// Whether the broker proves crashed processes dead, as the embedded folder's lock does: false at first.
     pub fn set_proves_dead(&self, proves_dead: bool) {
         self.cluster.with(|state| state.proves_dead = proves_dead);
     }
@@ -92,15 +94,14 @@ impl MemoryBroker {
         self.cluster.with(|state| state.keeps_metadata = keeps);
     }
 
-    /// How long a call takes to the cluster, and its answer back: between `least` and `most` each way, by the seed.
-    /// Nothing at first.
+    /// How long a call and its answer take each: between `least` and `most`, drawn from the seed. No time at first.
     pub fn set_latency(&self, least: Duration, most: Duration) {
         assert!(least <= most, "the least latency is at most the most");
         self.cluster.with(|state| state.latency = (least, most));
     }
 
     /// Cuts a node's processes off: their calls answer `Unavailable`, answers on the way are lost, readers end, and
-    /// memberships hear nothing. They stay in their groups until [`MemoryBroker::expire`].
+    /// memberships get no changes. Their members stay in their groups until [`MemoryBroker::expire`].
     pub fn cut_off(&self, node: &str) {
         self.touch(node, |process| process.reachable = false);
     }
@@ -116,8 +117,8 @@ impl MemoryBroker {
         });
     }
 
-    /// Ends the sessions of a node's processes: all their partitions are lost and go to others. Processes that are
-    /// cut off or crashed are out of their groups.
+    /// Ends the sessions of a node's processes: all their partitions are lost and go to others. Members whose processes
+    /// are cut off or crashed leave their groups, too.
     pub fn expire(&self, node: &str) {
         self.cluster.with(|state| {
             let named = |process: &&Process| process.name == node;
@@ -136,13 +137,13 @@ impl MemoryBroker {
         });
     }
 
-    /// Kills a node's processes: whatever still holds their handles hears `Closed`. The broker does not know: they
-    /// stay in their groups until [`MemoryBroker::expire`].
+    /// Kills a node's processes: every handle to them answers `Closed`. The broker does not notice: their members stay
+    /// in their groups until [`MemoryBroker::expire`].
     pub fn crash(&self, node: &str) {
         self.touch(node, |process| process.alive = false);
     }
 
-    /// Changes the living processes of a node, and wakes all who wait.
+    /// Changes the living processes of a node, and wakes everyone who waits.
     fn touch(&self, node: &str, change: impl Fn(&mut Process)) -> Vec<u128> {
         self.cluster.with(|state| {
             let mut touched = Vec::new();
@@ -159,19 +160,19 @@ impl MemoryBroker {
     }
 }
 
-/// What happens to topics.
+/// What happens to topics and journals.
 impl MemoryBroker {
-    /// Gives `by` positions of a partition out to nobody: the next message stands that much higher.
+    /// Skips `by` positions of a partition: the next message stands that much higher.
     pub fn skip_positions(&self, topic: &str, partition: u32, by: u64) {
         self.partition(topic, partition, |partition| partition.skip(by));
     }
 
-    /// From now on leaves a gap of 0 to `most` positions, by the seed, before each message of any topic.
+    /// Leaves a gap of 0 to `most` positions, drawn from the seed, before each message of any topic from now on.
     pub fn set_gaps(&self, most: u64) {
         self.cluster.with(|state| state.gap_max = most);
     }
 
-    /// Removes one message, as compaction does. False if there was none.
+    /// Removes one message, as compaction does. False if the position has no message.
     pub fn remove(&self, topic: &str, partition: u32, position: u64) -> bool {
         self.partition(topic, partition, |partition| {
             let before = partition.entries.len();
@@ -186,7 +187,7 @@ impl MemoryBroker {
         self.cluster.with(State::wake_all);
     }
 
-    /// A partition's journal is lost: all its records, and, unless it `keeps_end`, where it was too.
+    /// Loses all records of a partition's journal; with `keeps_end`, the next record still gets the next position.
     pub fn lose_journal(&self, group: &str, topic: &str, partition: u32, keeps_end: bool) {
         let (group, topic) = (group.to_owned(), topic.to_owned());
         let name = JournalName { group, topic, partition, kind: LogKind::Journal };
@@ -194,7 +195,7 @@ impl MemoryBroker {
         self.cluster.with(State::wake_all);
     }
 
-    /// Deletes a topic with its commits. Its journals stay, as they do where they are topics of their own.
+    /// Deletes a topic with its commits. Its journals stay, as on brokers where they are topics of their own.
     pub fn delete_topic(&self, topic: &str) {
         let deleted = self.cluster.with(|state| state.delete_topic(topic).is_some());
         assert!(deleted, "there is no topic {topic}");
@@ -209,13 +210,13 @@ impl MemoryBroker {
         assert!(made.is_some(), "there is no topic {topic}");
     }
 
-    /// Gives a topic more partitions, as an operator does: its keys move.
+    /// Gives a topic more partitions, as an operator does; its keys move.
     pub fn grow_topic(&self, topic: &str, partitions: u32) {
         let grown = self.cluster.with(|state| state.grow_topic(topic, partitions));
         assert!(grown.is_some(), "there is no topic {topic}");
     }
 
-    /// Makes a topic refuse messages as full, or take them again.
+    /// Makes a topic refuse messages as if full, or take them again.
     pub fn set_full(&self, topic: &str, full: bool) {
         self.topic(topic, |topic| topic.full = full);
     }
@@ -239,21 +240,21 @@ impl MemoryBroker {
     }
 }
 
-/// Who owns what. A group has fair shares until a test takes it in hand.
+/// Which node owns which partition. Groups have fair shares until a test assigns by hand.
 impl MemoryBroker {
-    /// From now on nothing of this group is assigned but by the test.
+    /// From now on only the test assigns partitions of this group.
     pub fn by_hand(&self, group: &str, topic: &str) {
         self.cluster.with(|state| state.group(group, topic).take_in_hand());
     }
 
-    /// Takes the group in hand and gives a partition to a node's newest member; an owner is asked to give it up first
-    /// (`Revoked`), and the member hears `Assigned` once it has.
+    /// Assigns by hand: gives a partition to a node's newest member. Its owner, if any, is first asked to give it up
+    /// (`Revoked`), and the member hears `Assigned` once the owner has.
     pub fn assign(&self, group: &str, topic: &str, partition: u32, node: &str) {
         let assigned = self.try_assign(group, topic, partition, node);
         assert!(assigned, "node {node} is no member of {group} on {topic}");
     }
 
-    /// As [`MemoryBroker::assign`]; false if the node has no member in the group now.
+    /// Like [`MemoryBroker::assign`]; false if the node has no member in the group now.
     pub fn try_assign(&self, group: &str, topic: &str, partition: u32, node: &str) -> bool {
         self.partition(topic, partition, |_| ());
         self.cluster.with(|state| {
@@ -262,7 +263,7 @@ impl MemoryBroker {
         })
     }
 
-    /// Takes the group in hand and asks the owner to give a partition up (`Revoked`).
+    /// Assigns by hand: asks the owner to give a partition up (`Revoked`).
     pub fn revoke(&self, group: &str, topic: &str, partition: u32) {
         self.partition(topic, partition, |_| ());
         self.cluster.with(|state| {
@@ -271,8 +272,8 @@ impl MemoryBroker {
         });
     }
 
-    /// Takes a partition from its owner at once (`Lost`). With fair shares it is then assigned anew; by hand it goes
-    /// to whom it was meant for, or to nobody.
+    /// Takes a partition from its owner at once (`Lost`). With fair shares the partition is then assigned anew; by hand
+    /// it goes to the member that it was meant for, or to none.
     pub fn lose(&self, group: &str, topic: &str, partition: u32) {
         self.partition(topic, partition, |_| ());
         self.cluster.with(|state| {
@@ -281,8 +282,8 @@ impl MemoryBroker {
         });
     }
 
-    /// The node that a partition is assigned to, if any: also one that has not heard so, or has been asked to give
-    /// it up and has not.
+    /// The node that a partition is assigned to, if any. This includes a node that has not heard of the assignment yet,
+    /// or that was asked to give the partition up and has not done so.
     pub fn owner(&self, group: &str, topic: &str, partition: u32) -> Option<String> {
         self.cluster.with(|state| {
             let owner = state.group(group, topic).owner(partition);

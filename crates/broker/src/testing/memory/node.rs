@@ -1,8 +1,8 @@
-//! The memory broker as one process sees it: [`Broker`], [`Reader`], [`Membership`] and [`Journal`].
+//! The memory broker as one process sees it: its [`Broker`], [`Reader`], [`Membership`] and [`Journal`].
 //!
-//! A call travels to the cluster, is carried out there in one step, and its answer travels back; a process that is
-//! cut off meanwhile gets no answer, though its call may have been carried out. What waits registers its waker under
-//! the lock that its condition was read under, so no wake-up is missed.
+//! A call travels to the cluster, is carried out there in one step, and its answer travels back; a process that is cut
+//! off meanwhile gets no answer, though its call may have been carried out. A waiting call registers its waker under
+//! the same lock under which it read its condition, so no wake-up is missed.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::contract::{
 };
 use crate::testing::waiters::OnDrop;
 
-/// One process's handle.
+/// One process's handle to the cluster.
 #[derive(Clone)]
 pub(super) struct Node {
     pub(super) cluster: Arc<Cluster>,
@@ -29,7 +29,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Carries `act` out on the cluster, after the way there and before the way back.
+    /// Carries `act` out on the cluster, after the call's latency and before the answer's.
     async fn call<T>(&self, act: impl FnOnce(&mut State, u64) -> T) -> Result<T, BrokerError> {
         let there = self.on_cluster(|state| state.travel())?;
         pause(there).await;
@@ -39,7 +39,8 @@ impl Node {
         self.on_cluster(|_| answer)
     }
 
-    /// A call takes its place when it is made, as on a connection; both ways' latency comes before its answer.
+    /// Produces at once and waits for both latencies afterwards: calls take their places in the order in which they are
+    /// made, as on a connection.
     async fn produce_in_order(
         &self,
         topic: &str,
@@ -60,7 +61,7 @@ impl Node {
 }
 
 async fn pause(duration: Duration) {
-    // A sleep of nothing would still give way to other tasks, which a test without latency did not ask for.
+    // A sleep of zero would still let other tasks run first, which a test without latency does not expect.
     if !duration.is_zero() {
         tokio::time::sleep(duration).await;
     }
@@ -133,7 +134,7 @@ impl Broker for Node {
                 if !state.keeps_metadata {
                     commit.metadata = Bytes::new();
                 }
-                // Taken from anyone: a commit is no fence on any broker, and the journal is the truth.
+                // Accepts a commit from any process: no broker fences commits, and the journal is the truth.
                 state.commit(group, topic, partition, commit);
                 Ok(())
             };
@@ -158,7 +159,8 @@ impl Broker for Node {
 
     async fn join(&self, group: &str, topic: &str, _node: &str) -> Result<Box<dyn Membership>, BrokerError> {
         let key = (group.to_owned(), topic.to_owned());
-        // Made where the join is carried out: whoever never gets the answer leaves by dropping it.
+        // Made where the join is carried out: if the caller never gets the answer, dropping the membership leaves the
+        // group.
         let mut joined = None;
         self.call(|state, _| {
             state.topic(topic)?;
@@ -219,7 +221,7 @@ struct MemoryReader {
 
 impl MemoryReader {
     fn look(&self, state: &mut State, bytes_max: usize) -> Result<Option<Batch>, BrokerError> {
-        // A topic made anew under this name is another one; its positions mean something else (BRK-10).
+        // A topic that was made anew under this name is another topic, and its positions mean something else (BRK-10).
         if state.topic(&self.topic)?.incarnation != self.incarnation {
             return Err(BrokerError::UnknownTopic(self.topic.clone()));
         }
@@ -267,7 +269,7 @@ struct MemoryMembership {
     node: Node,
     key: GroupKey,
     id: u64,
-    /// As many as there were when it joined.
+    /// The number of partitions when this member joined.
     partitions: u32,
     incarnation: u128,
     left: bool,
@@ -291,10 +293,11 @@ impl MemoryMembership {
             let Some(member) = group.member(self.id) else {
                 return Poll::Ready(Err(BrokerError::Closed));
             };
-            // Who is cut off hears nothing: it goes on believing what it believed.
+            // A process that is cut off hears nothing, and goes on believing what it believed.
             if admitted.is_ok() {
                 match member.changes.pop_front() {
-                    // What it had is lost; of the topic that has the name now it has nothing (BRK-10).
+                    // The old topic's partitions are lost; of the new topic with the same name the member has none
+                    // (BRK-10).
                     Some(change @ Change::Lost(_)) => return Poll::Ready(Ok(change)),
                     _ if is_another => return Poll::Ready(Err(BrokerError::Recreated(self.key.1.clone()))),
                     Some(change) => return Poll::Ready(Ok(change)),
@@ -308,7 +311,7 @@ impl MemoryMembership {
 
     fn depart(&mut self) {
         if !std::mem::replace(&mut self.left, true) {
-            // Fails for a process that is cut off or dead: its member stays until its session expires.
+            // This call fails for a process that is cut off or dead: its member stays until its session expires.
             let told = self.node.on_cluster(|state| {
                 let (group, to_wake) = state.group_to_wake(&self.key);
                 group.leave(self.id, to_wake);

@@ -1,7 +1,7 @@
-//! What the memory broker's cluster keeps: topics, journals, commits, groups, and the processes that use it.
+//! The state of the memory broker's cluster: topics, journals, commits, groups, and the processes that use it.
 //!
-//! Every change is one function here, made under one lock. Kept: positions of a partition rise and never come back;
-//! a journal's are dense; maps are ordered, so nothing depends on the order of hashing.
+//! Every change is one function here, made under one lock. Invariants: positions of a partition rise and are never used
+//! again; positions of a journal have no gaps; every map is sorted, so nothing depends on the order of hashing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
@@ -21,7 +21,7 @@ use crate::testing::waiters::Waiters;
 pub(super) type JournalKey = (String, String, u32, LogKind);
 pub(super) type GroupKey = (String, String);
 
-/// What has just become durable, as a test sees it that watches the cluster.
+/// What has just become durable, as a test that watches the cluster sees it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Landed<'a> {
@@ -31,12 +31,12 @@ pub enum Landed<'a> {
         topic: &'a str,
         /// The partition.
         partition: u32,
-        /// Its position.
+        /// The message's position.
         position: u64,
-        /// As it was sent, its delta zero.
+        /// The frame as it was sent; its delta is zero.
         frame: &'a [u8],
     },
-    /// A record of a journal, or an entry of a hold.
+    /// A record of a `journal.p`, or a body in a `hold.p`.
     Record {
         /// The group it belongs to.
         group: &'a str,
@@ -44,14 +44,14 @@ pub enum Landed<'a> {
         topic: &'a str,
         /// The source partition.
         partition: u32,
-        /// Which of the two logs.
+        /// Which of the two logs it is.
         kind: LogKind,
-        /// Its position there.
+        /// The record's position in that log.
         position: u64,
-        /// Its bytes.
+        /// The record's bytes.
         record: &'a Bytes,
     },
-    /// A group's commit, an operator's included.
+    /// A group's commit, whether Keylane or an operator made it.
     Commit {
         /// The group.
         group: &'a str,
@@ -59,7 +59,7 @@ pub enum Landed<'a> {
         topic: &'a str,
         /// The partition.
         partition: u32,
-        /// What it is now.
+        /// The commit as it is now.
         commit: &'a Commit,
     },
 }
@@ -75,12 +75,12 @@ pub(super) struct State {
     pub(super) gap_max: u64,
     pub(super) topics: BTreeMap<String, TopicState>,
     pub(super) journals: BTreeMap<JournalKey, JournalState>,
-    /// For how many partitions a group's journals were made.
+    /// For how many partitions each group's journals were made.
     pub(super) made_for: BTreeMap<GroupKey, u32>,
     pub(super) commits: BTreeMap<(String, String, u32), Commit>,
     pub(super) groups: BTreeMap<GroupKey, Group>,
     pub(super) processes: BTreeMap<u128, Process>,
-    /// Woken once the lock is free.
+    /// Wakers to be woken once the lock is released.
     pub(super) to_wake: Vec<Waker>,
     pub(super) observer: Option<Observer>,
     tickets: u64,
@@ -147,7 +147,7 @@ impl State {
         self.tickets
     }
 
-    /// How long the next message takes from one side to the other.
+    /// The latency of the next call or answer.
     pub(super) fn travel(&mut self) -> Duration {
         let (least, most) = self.latency;
         if least == most {
@@ -157,7 +157,7 @@ impl State {
         least + Duration::from_nanos(self.random.up_to(spread))
     }
 
-    /// Whether a process can talk to the cluster now.
+    /// An error if a process cannot talk to the cluster now.
     pub(super) fn admit(&self, instance: u128) -> Result<(), BrokerError> {
         let process = self.processes.get(&instance).ok_or(BrokerError::Closed)?;
         match (process.alive, process.reachable) {
@@ -175,7 +175,7 @@ impl State {
         self.topics.get(name).ok_or_else(|| BrokerError::UnknownTopic(name.to_owned()))
     }
 
-    /// For calls on a partition, which must be there.
+    /// A partition that must exist.
     pub(super) fn partition(
         &mut self,
         name: &str,
@@ -283,7 +283,7 @@ impl State {
         results
     }
 
-    /// The group of that name; made empty, with fair shares, by its first use.
+    /// The group of that name and topic. Its first use makes it, empty and with fair shares.
     pub(super) fn group(&mut self, group: &str, topic: &str) -> &mut Group {
         let partitions = self.topics.get(topic).map_or(0, |topic| topic.spec.partitions);
         let to_wake = &mut self.to_wake;
@@ -294,7 +294,7 @@ impl State {
         })
     }
 
-    /// A group together with the wakers that a change of it moves.
+    /// A group, and the list that takes the wakers which a change of the group moves.
     pub(super) fn group_to_wake(&mut self, key: &GroupKey) -> (&mut Group, &mut Vec<Waker>) {
         self.group(&key.0, &key.1);
         let group = self.groups.get_mut(key).expect("made on the line above");
@@ -302,7 +302,7 @@ impl State {
     }
 
     pub(super) fn journal(&mut self, key: &JournalKey) -> &mut JournalState {
-        // An entry without records is what a journal is before its first append.
+        // A journal that was never appended to is an entry without records.
         self.journals.entry(key.clone()).or_default()
     }
 
@@ -346,7 +346,7 @@ impl State {
         self.commits.insert((group.to_owned(), topic.to_owned(), partition), commit);
     }
 
-    /// Wakes all who wait, so that they see what became of their process or of the cluster.
+    /// Wakes everyone who waits, so that each sees what happened to its process or to the cluster.
     pub(super) fn wake_all(&mut self) {
         for partition in self.topics.values_mut().flat_map(|topic| &mut topic.partitions) {
             partition.waiters.take_all(&mut self.to_wake);
@@ -391,7 +391,7 @@ impl TopicState {
 }
 
 impl PartitionState {
-    /// Gives positions out to nobody, as aborted transactions do.
+    /// Skips positions, as aborted transactions do.
     pub(super) fn skip(&mut self, positions: u64) {
         self.ends.end = self.ends.end.saturating_add(positions);
         assert!(self.ends.end < POSITION_MAX, "positions stay below 2^53");
@@ -411,8 +411,8 @@ impl PartitionState {
         }
     }
 
-    /// The next batch for a reader at `from`: `None` at the tail. A batch has one append time and 32-bit deltas, so it
-    /// ends where either would not do.
+    /// The next batch for a reader at `from`; `None` at the tail. A batch has one append time and 32-bit deltas, so it
+    /// ends before a message that needs another append time or a larger delta.
     pub(super) fn batch(&self, partition: u32, from: u64, bytes_max: usize) -> Option<Batch> {
         let first_at = self.entries.partition_point(|entry| entry.position < from);
         let first = self.entries.get(first_at)?;
@@ -442,7 +442,7 @@ impl PartitionState {
 }
 
 impl JournalState {
-    /// Everything is gone.
+    /// Loses all records; with `keeps_end` the journal's end stays, otherwise it begins at 0 again.
     pub(super) fn lose(&mut self, keeps_end: bool) {
         self.start = if keeps_end { self.end() } else { 0 };
         self.records.clear();

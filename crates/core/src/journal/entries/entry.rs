@@ -1,80 +1,82 @@
-//! One message that is held or dead, and its bytes.
+//! One message that is held or dead ([`Entry`]), and how it is packed into bytes.
 
 use super::packed::Item;
 use crate::journal::encoding::{Malformed, put_varint, take_byte, take_varint};
 use crate::journal::record::{DeadEffect, DeadReason, REASONS};
 use crate::lanes::Place;
 
-/// A message that is held or dead: what the state knows of it. Its body lies in `hold.p`.
+/// What the state knows of one message that is held or dead. The message's body lies in `hold.p`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// Its source position.
+    /// The message's source position.
     pub position: u64,
-    /// Its lane's key hash; `None` if nothing orders it.
+    /// The key hash of the message's lane; `None` if nothing orders the message.
     pub key_hash: Option<u64>,
-    /// What became of it.
+    /// Whether the message is held or dead, and how.
     pub fate: Fate,
-    /// Where its body lies in `hold.p`.
+    /// The position of the message's body in `hold.p`.
     pub body: u64,
-    /// Where the report of its last failure lies there.
+    /// The position in `hold.p` of the report of the message's last failure.
     pub report: Option<u64>,
     /// Attempts so far.
     pub tries: u32,
-    /// When it may run, or is tried again by itself, ms since 1970.
+    /// When the message may run, or is tried again by itself, ms since 1970.
     pub due_ms: Option<u64>,
-    /// When its dead letter expires, ms since 1970.
+    /// When the dead letter expires, ms since 1970.
     pub expires_ms: Option<u64>,
-    /// Its priority.
+    /// The message's priority.
     pub priority: u8,
-    /// The journal position of the last record that changed it, a move of its body apart. While a retry is asked, that
-    /// is the newest command.
+    /// The journal position of the last record that changed the entry, moves of its body apart. While a retry is asked
+    /// for, this is the position of the newest command.
     pub changed: u64,
 }
 
-/// What became of a message that is not done.
+/// Whether a message that is not done is held or dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fate {
-    /// It waits in `hold.p`, not having failed for good.
+    /// The message waits in `hold.p` and has not failed for good.
     Held {
-        /// Its successors need not wait for it.
+        /// Successors of the same key need not wait for the message.
         passes: bool,
-        /// The guards have decided about it already.
+        /// The guards have already decided about the message.
         judged: bool,
     },
-    /// It is a dead letter.
+    /// The message is a dead letter.
     Dead {
-        /// What it does to its key.
+        /// What the dead letter does to its key.
         effect: DeadEffect,
-        /// Why it died.
+        /// Why the message died.
         reason: DeadReason,
-        /// A retry was asked for, and no attempt has answered it.
+        /// A retry was asked for, and no attempt has answered it yet.
         asked: bool,
     },
 }
 
-/// What an entry means to whoever looks for the head of its key.
+/// What an entry means to the search for its key's head. Entries of a key are indexed by class, so that each kind is
+/// found without reading the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
-    /// The walk up the key's positions stops there: it runs, or all behind it waits.
+    /// The walk up the key's positions stops at the entry: the entry runs, or all behind it waits.
     Stops,
-    /// It is passed, and is to run: asked for, or nothing orders it and it need not wait.
+    /// The walk passes the entry, and the entry is to run now: a retry was asked for, or it is held and waits for no
+    /// time.
     Runs,
-    /// It is passed, and nothing is to be done, or not before it is due.
+    /// The walk passes the entry, and the entry is not to run, or not before it is due.
     Rests,
 }
 
 impl Entry {
-    /// It is a dead letter.
+    /// True if the message is a dead letter.
     pub fn is_dead(&self) -> bool {
         matches!(self.fate, Fate::Dead { .. })
     }
 
-    /// A retry was asked for, and no attempt has answered it.
+    /// True if a retry was asked for and no attempt has answered it yet.
     pub fn is_asked(&self) -> bool {
         matches!(self.fate, Fate::Dead { asked: true, .. })
     }
 
-    /// Why it died; `None` while it is only held.
+    /// Why the message died; `None` while it is only held.
     pub fn reason(&self) -> Option<DeadReason> {
         match self.fate {
             Fate::Dead { reason, .. } => Some(reason),
@@ -82,12 +84,13 @@ impl Entry {
         }
     }
 
-    /// The newest command that an attempt has seen which begins now: what its dead letter must name to answer it.
+    /// The newest command on this entry, which an attempt that begins now has seen. The attempt's dead letter must name
+    /// this position to answer a retry.
     pub fn command(&self) -> Option<u64> {
         self.is_asked().then_some(self.changed)
     }
 
-    /// True if nothing of its key waits for it.
+    /// True if no successor of its key waits for the entry.
     pub fn is_passed(&self) -> bool {
         self.key_hash.is_none()
             || matches!(
@@ -96,12 +99,13 @@ impl Entry {
             )
     }
 
-    /// It is held, or dead and its key waits for it: a topic's new number of partitions waits for it too (BRK-10).
+    /// True if the message is held, or dead and holding its key: before a topic's new partitions are read, these must
+    /// be settled too (BRK-10).
     pub fn is_open(&self) -> bool {
         !self.is_dead() || !self.is_passed()
     }
 
-    /// What it is to whoever walks up the positions of its key.
+    /// What the entry is to the walk up its key's positions.
     pub fn place(&self) -> Place {
         let at_ms = self.due_ms.unwrap_or(0);
         match self.fate {
@@ -130,12 +134,13 @@ impl Entry {
         }
     }
 
-    /// When it becomes one that is to run, while nobody of its key waits for it.
+    /// When an entry that the walk passes becomes one that is to run; `None` if no time makes it run.
     pub(super) fn rests_until_ms(&self) -> Option<u64> {
         self.due_ms.filter(|_| self.class() == Class::Rests)
     }
 
-    /// When it is to be expired. What is asked for is not, nor what waits for a person (DLQ-3).
+    /// When the dead letter is to expire. `None` while a retry of it is asked for, and if it waits for a person
+    /// (DLQ-3).
     pub(super) fn ends_at_ms(&self) -> Option<u64> {
         let ends = match self.fate {
             Fate::Dead { effect, asked, .. } => !asked && effect != DeadEffect::Halting,
@@ -144,19 +149,20 @@ impl Entry {
         self.expires_ms.filter(|_| ends)
     }
 
-    /// The lowest position of `hold.p` that it names.
+    /// The lowest position of `hold.p` that the entry names, by its body or its report.
     pub(super) fn named(&self) -> u64 {
         self.report.map_or(self.body, |report| report.min(self.body))
     }
 }
 
-/// What a block knows of its entries.
+/// What is known of a block of entries without reading them: the lowest position named in `hold.p` and the earliest
+/// times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) named: u64,
     pub(super) due_ms: u64,
     pub(super) ends_ms: u64,
-    /// Entries that are held, or dead and holding.
+    /// How many entries are held, or dead and holding.
     pub(super) open: u16,
 }
 
@@ -178,14 +184,14 @@ const REPORT: u8 = 1;
 const EXPIRES: u8 = 1 << 1;
 const PRIORITY: u8 = 1 << 2;
 const REASON_SHIFT: u8 = 3;
-/// The priority that takes no byte.
+/// The default priority, which takes no byte.
 const PRIORITY_USUAL: u8 = 5;
 
 fn flag(on: bool, bit: u8) -> u8 {
     if on { bit } else { 0 }
 }
 
-/// Appends how far `value` lies from `base`, in either direction.
+/// Appends `value` as its distance from `base`, which may be negative.
 pub(super) fn put_near(out: &mut Vec<u8>, value: u64, base: u64) {
     let distance = value.wrapping_sub(base) as i64;
     put_varint(out, (distance << 1 ^ distance >> 63) as u64);

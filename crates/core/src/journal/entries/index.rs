@@ -1,11 +1,11 @@
-//! Which entries a key has.
+//! The index that finds the entries of a key, by key hash and class.
 
 use super::entry::{Class, Entry, put_near, take_near};
 use super::packed::Item;
 use crate::journal::encoding::{Malformed, put_varint, take_byte, take_varint};
 
-/// That a key has an entry, and what that means to its order. Of a key, those that stop a walk come first; each class
-/// ascends by position.
+/// One row of the index: a key has an entry of this class at this position. Rows of a key are sorted by class, those
+/// that stop a walk first, and within a class by position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OfKey {
     pub(super) key_hash: Option<u64>,

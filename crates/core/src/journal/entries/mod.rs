@@ -1,9 +1,9 @@
-//! What of a partition is held or dead, compactly (PRF-18).
+//! All held messages and dead letters of a partition, in few bytes (PRF-18).
 //!
-//! In come entries by position; out comes what an owner asks: one of them, those of a key in ascending order, what is
-//! due or expires, the lowest position of `hold.p` that is named. A million takes some 45 bytes each, indexes included,
-//! and a copy shares its memory with the original until either changes, so that a snapshot can be written from a copy
-//! while the original goes on.
+//! Entries come in by position. Out comes what an owner asks: the entry at a position, a key's entries in ascending
+//! order, those that are due or expired, and the lowest position of `hold.p` that an entry names. A million entries
+//! take some 45 bytes each, indexes included. A clone shares its memory with the original until either changes, so a
+//! snapshot is written from a clone while the original goes on.
 
 mod entry;
 mod index;
@@ -18,7 +18,7 @@ pub use entry::{Entry, Fate};
 use index::OfKey;
 use packed::Packed;
 
-/// Entries by source position, with their indexes. Equal if they have the same entries.
+/// Entries by source position, with an index by key. Equal if both have the same entries.
 #[derive(Clone, Default)]
 pub struct Entries {
     all: Packed<Entry>,
@@ -26,18 +26,18 @@ pub struct Entries {
     tally: Tally,
 }
 
-/// How many there are of what.
+/// How many entries there are of each kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     /// Held messages.
     pub held: usize,
     /// Dead letters.
     pub dead: usize,
-    /// Of these, those that their key waits for.
+    /// Dead letters that successors of their key wait for.
     pub holding: usize,
-    /// Dead letters of which a retry is asked.
+    /// Dead letters for which a retry is asked.
     pub asked: usize,
-    /// Reports of failures.
+    /// Reports of failures that entries name.
     pub reports: usize,
 }
 
@@ -61,37 +61,37 @@ impl Tally {
 }
 
 impl Entries {
-    /// The entry at a position.
+    /// The entry at a source position.
     pub fn get(&self, position: u64) -> Option<Entry> {
         self.all.get(position)
     }
 
-    /// How many there are.
+    /// How many entries there are.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// True if nothing is held or dead.
+    /// True if no message is held or dead.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// How many there are of what.
+    /// How many entries there are of each kind.
     pub fn tally(&self) -> Tally {
         self.tally
     }
 
-    /// All, by position.
+    /// All entries, by position.
     pub fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
         self.all.iter()
     }
 
-    /// Those in a range of positions.
+    /// The entries in a range of positions, by position.
     pub fn range(&self, range: Range<u64>) -> impl Iterator<Item = Entry> + '_ {
         self.all.from(range.start).take_while(move |entry| entry.position < range.end)
     }
 
-    /// Those of a key, by position. For people: it reads all of them first.
+    /// All entries of a key, by position. Reads them all before it returns: meant for operators' queries.
     pub fn of_key(&self, key_hash: Option<u64>) -> Vec<Entry> {
         let classes = [Class::Stops, Class::Runs, Class::Rests];
         let mut entries: Vec<Entry> =
@@ -100,13 +100,14 @@ impl Entries {
         entries
     }
 
-    /// Those of a key at which a walk up its positions stops or waits, by position: what is held in its turn, and what
-    /// is dead and holding.
+    /// The entries of a key at which a walk up its positions stops or waits, by position: messages held in their turn,
+    /// and dead letters that hold the key.
     pub fn stopping(&self, key_hash: Option<u64>) -> impl Iterator<Item = Entry> + '_ {
         self.in_class(key_hash, Class::Stops)
     }
 
-    /// Those of a key that nothing waits for and that are to run, by position. Not those that wait for their time.
+    /// The entries of a key that no successor waits for and that are to run now, by position. Entries that wait for a
+    /// time are not among them.
     pub fn to_run(&self, key_hash: Option<u64>) -> impl Iterator<Item = Entry> + '_ {
         self.in_class(key_hash, Class::Runs)
     }
@@ -118,7 +119,7 @@ impl Entries {
             .map(|item| self.all.get(item.position).expect("the index names what there is"))
     }
 
-    /// Keys with entries that a walk stops at or that are to run. Reads the whole index: for a take-over.
+    /// The keys with entries that stop a walk or are to run. Reads the whole index, so it is meant for a take-over.
     pub fn keys(&self) -> impl Iterator<Item = Option<u64>> + '_ {
         let mut last = None;
         self.by_key.iter().filter(|item| item.class != Class::Rests).filter_map(move |item| {
@@ -128,56 +129,56 @@ impl Entries {
         })
     }
 
-    /// The lowest position of `hold.p` that is named.
+    /// The lowest position of `hold.p` that an entry names.
     pub fn lowest_named(&self) -> Option<u64> {
         self.all.sums().map(|sum| sum.named).min()
     }
 
-    /// The entry that names it.
+    /// The entry that names the lowest position of `hold.p`.
     pub fn lowest_named_entry(&self) -> Option<Entry> {
         let lowest = self.lowest_named()?;
         self.all.within(move |sum| sum.named == lowest).find(|entry| entry.named() == lowest)
     }
 
-    /// The lowest position that is held, or dead and holding.
+    /// The lowest source position that is held, or dead and holding.
     pub fn lowest_open(&self) -> Option<u64> {
         let open = self.all.within(|sum| sum.open > 0).find(Entry::is_open);
         open.map(|entry| entry.position)
     }
 
-    /// When the first of those that nothing waits for is due.
+    /// The earliest time at which an entry that no successor waits for is due.
     pub fn next_due_ms(&self) -> Option<u64> {
         self.all.sums().map(|sum| sum.due_ms).min().filter(|due_ms| *due_ms != u64::MAX)
     }
 
-    /// Those that nothing waits for and that are due by then, by position.
+    /// The entries that no successor waits for and that are due at `now_ms`, by position.
     pub fn due(&self, now_ms: u64) -> impl Iterator<Item = Entry> + '_ {
         let due = self.all.within(move |sum| sum.due_ms <= now_ms);
         due.filter(move |entry| entry.rests_until_ms().is_some_and(|due_ms| due_ms <= now_ms))
     }
 
-    /// When the first dead letter expires.
+    /// The earliest time at which a dead letter expires.
     pub fn next_end_ms(&self) -> Option<u64> {
         self.all.sums().map(|sum| sum.ends_ms).min().filter(|ends_ms| *ends_ms != u64::MAX)
     }
 
-    /// Dead letters that have expired by then, by position.
+    /// The dead letters that have expired at `now_ms`, by position.
     pub fn ended(&self, now_ms: u64) -> impl Iterator<Item = Entry> + '_ {
         let ended = self.all.within(move |sum| sum.ends_ms <= now_ms);
         ended.filter(move |entry| entry.ends_at_ms().is_some_and(|ends_ms| ends_ms <= now_ms))
     }
 
-    /// Bytes of memory that they take, indexes included.
+    /// Bytes of memory that the entries take, index included.
     pub fn memory_bytes(&self) -> usize {
         self.all.memory_bytes() + self.by_key.memory_bytes()
     }
 
-    /// Bytes that they take in a snapshot.
+    /// Bytes that the entries take in a snapshot.
     pub(crate) fn encoded_bytes(&self) -> usize {
         self.all.bytes()
     }
 
-    /// Puts an entry in; returns the one that was at its position.
+    /// Puts an entry in; returns the entry that it replaces, if there was one at that position.
     pub(super) fn insert(&mut self, entry: Entry) -> Option<Entry> {
         let before = self.all.insert(entry);
         self.tally.add(&entry);
@@ -198,7 +199,7 @@ impl Entries {
         before
     }
 
-    /// Takes an entry out.
+    /// Takes the entry at a position out, and returns it.
     pub(super) fn remove(&mut self, position: u64) -> Option<Entry> {
         let removed = self.all.remove(position)?;
         self.tally.sub(&removed);
@@ -206,14 +207,15 @@ impl Entries {
         Some(removed)
     }
 
-    /// Appends blocks of entries from that position on, about `bytes_max`, at least one; returns where the next begin, if
-    /// there are more.
+    /// Appends blocks of entries, beginning at block `from`: about `bytes_max` bytes, but at least one block. Returns
+    /// where the next block begins, or `None` after the last.
     pub(crate) fn put_blocks(&self, from: Option<u64>, bytes_max: usize, out: &mut Vec<u8>) -> Option<u64> {
         self.all.put_blocks(from, bytes_max, out)
     }
 }
 
-/// Entries that are being read from a snapshot, piece by piece; the index is made when all are there.
+/// Entries that are being read from a snapshot, piece by piece. The index is built once all pieces are read: sorting
+/// once is cheaper than inserting each.
 #[derive(Default)]
 pub(super) struct Reading {
     entries: Entries,

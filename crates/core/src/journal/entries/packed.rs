@@ -1,39 +1,39 @@
-//! Ordered items in few bytes.
+//! A sorted collection of items in few bytes: what a partition's entries and their index are stored in.
 //!
-//! Items lie in blocks of some dozen, ascending, each written as its difference from the base of its block, so that one
-//! can be put in or taken out without touching the others. A block's bytes are shared until they change, so that a copy
-//! of all costs as much as there are blocks, and what is copied can be read while the original goes on. Of each block a
-//! sum of its items is kept, which finds what is due or lowest without reading the others.
+//! Items lie in ascending blocks of a few dozen. Each item is written as its difference from the block's base, not from
+//! its neighbour, so an item can be put in or taken out without rewriting the others. Clones share a block's bytes
+//! until one of them changes the block: a clone costs as much as there are blocks, and can be read while the original
+//! goes on. Each block keeps a sum of its items, which finds what is due or lowest without decoding the other blocks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::journal::encoding::{Malformed, put_varint, take_varint};
 
-/// Items in a block at most: the more, the less each costs, and the longer one takes to be found.
+/// The most items in one block. More items cost fewer bytes each, but finding one takes longer.
 const ITEMS_MAX: usize = 64;
-/// Two neighbours that have no more together are joined.
+/// Two neighbouring blocks that have at most this many items together are joined.
 const JOINED_MAX: usize = 40;
 
-/// What can be packed.
+/// What [`Packed`] can store.
 pub(super) trait Item: Copy + Eq {
-    /// What orders it.
+    /// What the items are sorted by.
     type Key: Copy + Ord;
-    /// What is known of a block without reading it.
+    /// What a block keeps to be searched without decoding it.
     type Sum: Copy + Eq + Default;
-    /// What the base of a block is written relative to.
+    /// The base that a block's own base is written relative to.
     const ORIGIN: Self;
 
     fn key(&self) -> Self::Key;
-    /// Appends the item; its key is not below that of `base`.
+    /// Appends the item to `out`; its key must not be below that of `base`.
     fn put(&self, base: &Self, out: &mut Vec<u8>);
     fn take(base: &Self, bytes: &mut &[u8]) -> Result<Self, Malformed>;
     fn add_to(&self, sum: &mut Self::Sum);
-    /// Takes the item out of a sum; false if only the others can tell what is left.
+    /// Takes the item out of a sum; false if the sum must be computed anew from the items that are left.
     fn take_from(&self, sum: &mut Self::Sum) -> bool;
 }
 
-/// Its bytes are its base, and then its items. None is empty.
+/// Some items in a row. The bytes are the base, then each item relative to the base. No block is empty.
 #[derive(Clone)]
 struct Block<T: Item> {
     count: u16,
@@ -41,14 +41,14 @@ struct Block<T: Item> {
     bytes: Arc<Vec<u8>>,
 }
 
-/// See the head of this file.
+/// The collection; see the head of this file.
 #[derive(Clone)]
 pub(super) struct Packed<T: Item> {
-    /// By a key that is not above that of any item of the block, and above those of all blocks before it.
+    /// Each block under a key that is not above any of its items, and above all items of the blocks before it.
     blocks: BTreeMap<T::Key, Block<T>>,
     len: usize,
     bytes: usize,
-    /// No item has a higher key.
+    /// No item has a key above this one; `None` if nothing was ever put in.
     end: Option<T::Key>,
 }
 
@@ -58,7 +58,7 @@ impl<T: Item> Default for Packed<T> {
     }
 }
 
-/// The items of one block.
+/// Decodes the items of one block, in order.
 struct Items<'a, T> {
     bytes: &'a [u8],
     base: T,
@@ -76,7 +76,7 @@ fn read<T: Item>(base: &T, bytes: &mut &[u8]) -> T {
     T::take(base, bytes).expect("a block was written here, or read through once")
 }
 
-/// Where in a block an item is, or would be.
+/// Where in a block's bytes an item is, or would be put in.
 struct Place<T> {
     base: T,
     start: usize,
@@ -120,7 +120,7 @@ impl<T: Item> Block<T> {
         }
     }
 
-    /// Puts `item` where it belongs, or nothing there.
+    /// Replaces the item at `place`, if one was found there, by `item`, if one is given.
     fn splice(&mut self, place: &Place<T>, item: Option<&T>) {
         let mut new = Vec::new();
         if let Some(item) = item {
@@ -157,14 +157,14 @@ impl<T: Item> Packed<T> {
         self.len == 0
     }
 
-    /// Bytes of memory that it takes, what the allocator and the tree add included as far as it is known.
+    /// Bytes of memory that the collection takes, with what the allocator and the tree add as far as it is known.
     pub(super) fn memory_bytes(&self) -> usize {
         const SHARED: usize = size_of::<usize>() * 2 + size_of::<Vec<u8>>() + 16;
         let data: usize = self.blocks.values().map(|block| block.bytes.capacity() + SHARED).sum();
         data + self.blocks.len() * (size_of::<Block<T>>() + size_of::<T::Key>()) * 3 / 2
     }
 
-    /// Bytes of its encoded form.
+    /// Bytes of the encoded form that [`Packed::put_blocks`] writes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes + self.blocks.len() * 3
     }
@@ -174,7 +174,7 @@ impl<T: Item> Packed<T> {
         block.place(key).found
     }
 
-    /// All items from `key` on.
+    /// All items from `key` on, ascending.
     pub(super) fn from(&self, key: T::Key) -> impl Iterator<Item = T> + '_ {
         let before = self.blocks.range(..=key).next_back().map_or(key, |(first, _)| *first);
         let items = self.blocks.range(before..).flat_map(|(_, block)| block.items());
@@ -185,7 +185,7 @@ impl<T: Item> Packed<T> {
         self.blocks.values().flat_map(Block::items)
     }
 
-    /// The items of the blocks whose sums are as asked for, ascending.
+    /// The items of the blocks whose sums `wanted` accepts, ascending.
     pub(super) fn within(&self, wanted: impl Fn(&T::Sum) -> bool) -> impl Iterator<Item = T> {
         self.blocks.values().filter(move |block| wanted(&block.sum)).flat_map(Block::items)
     }
@@ -194,7 +194,7 @@ impl<T: Item> Packed<T> {
         self.blocks.values().map(|block| &block.sum)
     }
 
-    /// Puts an item in; returns the one that had its key.
+    /// Puts an item in; returns the one that had the same key.
     pub(super) fn insert(&mut self, item: T) -> Option<T> {
         let key = item.key();
         if self.end.is_none_or(|end| key > end) {
@@ -219,7 +219,7 @@ impl<T: Item> Packed<T> {
         place.found
     }
 
-    /// An item behind all others, where most come in.
+    /// Adds an item behind all others, where most entries come in.
     fn push(&mut self, item: T) {
         self.end = Some(item.key());
         self.len += 1;
@@ -231,12 +231,13 @@ impl<T: Item> Packed<T> {
                 block.splice(&place, Some(&item));
                 self.bytes += block.bytes.len() - end;
             }
-            // A full block stays full.
+            // The last block is full. It is not split: the items come in ascending order, so both halves would stay
+            // half full.
             None => self.put_in(&[item]),
         }
     }
 
-    /// An item before all others.
+    /// Adds an item before all others.
     fn insert_first(&mut self, item: T) -> Option<T> {
         self.len += 1;
         let first = self.blocks.first_key_value().map(|(first, _)| *first);
@@ -271,7 +272,7 @@ impl<T: Item> Packed<T> {
         self.blocks.insert(items[0].key(), block);
     }
 
-    /// Takes an item out.
+    /// Takes the item with `key` out, and returns it.
     pub(super) fn remove(&mut self, key: T::Key) -> Option<T> {
         let (first, block) = self.blocks.range_mut(..=key).next_back()?;
         let first = *first;
@@ -291,7 +292,7 @@ impl<T: Item> Packed<T> {
         Some(removed)
     }
 
-    /// Joins a block with the one behind it once both are small, so that no item costs much more than in a full one.
+    /// Joins a block with a neighbour if both are small: in a small block the base costs as much as several items.
     fn join(&mut self, first: T::Key) {
         let behind = self.blocks.range((std::ops::Bound::Excluded(first), std::ops::Bound::Unbounded)).next();
         let before = || self.blocks.range(..first).next_back();
@@ -309,8 +310,8 @@ impl<T: Item> Packed<T> {
         self.put_in(&items);
     }
 
-    /// Appends the blocks from `from` on, as many as fit into `bytes_max` and at least one; returns the first that did
-    /// not fit.
+    /// Appends whole blocks, beginning with the block `from`: as many as fit into `bytes_max`, but at least one.
+    /// Returns the first block that did not fit.
     pub(super) fn put_blocks(
         &self,
         from: Option<T::Key>,
@@ -332,7 +333,8 @@ impl<T: Item> Packed<T> {
         None
     }
 
-    /// Reads what [`Packed::put_blocks`] wrote, behind all that is there; `seen` is told of every item.
+    /// Reads what [`Packed::put_blocks`] wrote and puts the blocks behind those that are there; calls `seen` with each
+    /// item.
     pub(super) fn take_blocks(
         &mut self,
         mut bytes: &[u8],
@@ -379,7 +381,7 @@ impl<T: Item> Packed<T> {
         Ok(())
     }
 
-    /// All of `items`, which ascend.
+    /// A collection of `items`, which must ascend.
     pub(super) fn of_sorted(items: &[T]) -> Packed<T> {
         let end = items.last().map(Item::key);
         let mut packed = Packed { len: items.len(), end, ..Packed::default() };

@@ -1,4 +1,4 @@
-//! What the engine should answer: the same rules, told plainly over the model's lanes.
+//! The naive model of the engine: the same rules, written plainly over the model's own lanes.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ impl World {
         }
     }
 
-    /// The model's lane, made if need be; the longest idle makes room for it.
+    /// The model's lane, made if it does not exist; the longest idle lane makes room for it.
     pub(super) fn lane(&mut self, lane: (u32, usize)) -> &mut (State, VecDeque<Message>) {
         if !self.lanes.contains_key(&lane) && self.lanes.len() >= self.settings.lanes_max {
             let oldest = self.longest_idle().map(|(_, oldest)| oldest);
@@ -73,12 +73,13 @@ impl World {
         self.held.remove(&partition);
     }
 
-    /// A keyless message waits for a place in flight, and for nothing else.
+    /// True if a message without a key waits for a place in flight.
     fn keyless_waits(&self) -> bool {
         self.keyless.iter().any(|message| !self.held.contains(&message.delivery.partition()))
     }
 
-    /// The engine has nothing to start: so has the model. Returns false, for nothing was started.
+    /// The engine has nothing to start: checks that the model has nothing either. Returns false, because nothing was
+    /// started.
     pub(super) fn nothing_was_passed_over(&self) -> Result<bool, String> {
         let free = |partition: u32| !self.held.contains(&partition);
         let ready = |((of, _), (state, _)): (&(u32, usize), &(State, _))| free(*of) && *state == State::Ready;
@@ -98,7 +99,7 @@ impl World {
         if self.settings.order == Order::None { usize::MAX } else { self.settings.keyless_max }
     }
 
-    /// What the model knows beyond what is promised.
+    /// Checks something that the model knows beyond the promises.
     pub(super) fn detail(&self, holds: bool, what: &str) -> Result<(), String> {
         check(holds || self.promises_only, what)
     }

@@ -1,4 +1,4 @@
-//! The broker's part: what lands, late, twice or on condition; what is stored, cut and forgotten.
+//! The broker's part of the world: appends land late, twice or on condition; bodies are stored, logs are cut.
 
 use keylane_core::journal::{Cause, Effect, apply_with};
 use keylane_core::{Applied, Committed, Mirror};
@@ -62,7 +62,7 @@ impl World {
         Ok(())
     }
 
-    /// Follows what counts, and checks that no command is lost by it.
+    /// Notes what a counting record changed, and checks that no command was lost by it.
     fn note(&mut self, scope: &Scope, before: &State, effects: &[Effect]) -> Result<(), Violation> {
         for effect in effects {
             let Effect::Changed(change) = effect else { continue };
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// Pieces of a snapshot, unless one was cut away.
+    /// The wanted chunks of a snapshot; `None` if one was cut away.
     pub(super) fn chunks(&self, wanted: &[u64]) -> Option<Vec<Bytes>> {
         let chunk = |position: &u64| match self.hold.get(*position as usize) {
             Some(Item::Chunk(chunk)) if *position >= self.hold_start => Some(chunk.clone()),
@@ -171,7 +171,7 @@ impl World {
             });
         }
         if !scope.full && !scope.low && scope.snapshot_after.is_none() && scope.rules.named_by_journal {
-            // Nobody will name it, and where others land matters to nobody.
+            // No record will ever name these bodies, and where other bodies land does not depend on them.
             let lives = [&self.processes[0], &self.processes[1]].map(|process| process.value.life);
             self.bodies.retain(|body| {
                 body.answer && lives.contains(&body.life) || !scope.rules.name_after_acknowledgement

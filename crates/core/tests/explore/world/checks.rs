@@ -1,4 +1,4 @@
-//! What always holds: the checks L, O, C, D, W, T, R, K of the protocol; and what an event is, for people.
+//! What always holds: the checks L, O, C, D, W, T, R, K of docs/protocol.md; and descriptions of events for people.
 
 use keylane_core::Entry;
 use keylane_core::journal::{Cause, Effect, Fate};
@@ -15,12 +15,12 @@ impl World {
         self.truth.value.entries.get(u64::from(message))
     }
 
-    /// On record as done.
+    /// True if the message is on record as done.
     fn recorded_done(&self, message: u8) -> bool {
         self.settled(message) && self.entry(message).is_none() && self.discarded & bit(message) == 0
     }
 
-    /// A decision on record lets its successors pass.
+    /// True if a decision on record lets successors pass the message.
     fn decided(&self, scope: &Scope, message: u8) -> bool {
         self.discarded & bit(message) != 0
             || scope.scheduled & bit(message) != 0
@@ -100,7 +100,7 @@ impl World {
         Ok(())
     }
 
-    /// The edit that made the body that an entry names, if its body is there.
+    /// The number of the edit that made an entry's body, if that body is still there.
     fn body_of(&self, entry: &Entry) -> Option<u8> {
         match self.hold.get(entry.body as usize) {
             Some(Item::Body { message, version, .. })
@@ -112,14 +112,15 @@ impl World {
         }
     }
 
-    /// What was discarded stays so, what was asked for is done first, and no body gives way to an older one.
+    /// K: a discarded message stays discarded, a retry that was asked for is tried before it ends, and no body gives
+    /// way to an older one.
     pub(super) fn check_commands(
         &self,
         scope: &Scope,
         before: &State,
         effects: &[Effect],
     ) -> Result<(), Violation> {
-        // Of two edits the one that the journal has last is the newer, whichever was stored first.
+        // Of two edits the one that stands later in the journal is the newer one, whichever body was stored first.
         let edited =
             |effect: &Effect| matches!(effect, Effect::Changed(change) if change.cause == Cause::Edited);
         let edited = effects.iter().any(edited);
@@ -152,7 +153,7 @@ impl World {
         }
     }
 
-    /// From every snapshot that counts, and from where the journal starts, the same state is rebuilt.
+    /// R: from every snapshot that counts, and from the journal's start, the same state is rebuilt.
     pub(super) fn check_rebuilt(&self, scope: &Scope) -> Result<(), Violation> {
         if scope.snapshot_after.is_none() || !scope.checks('R') {
             return Ok(());
@@ -162,7 +163,7 @@ impl World {
             if let Record::Snapshot(snapshot) = &*record.value
                 && snapshot.as_of >= self.start
             {
-                // Pieces of any but the newest may be cut away.
+                // The chunks of any snapshot but the newest may have been cut away.
                 starts.iter_mut().skip(1).for_each(|(_, must)| *must &= !(*counted && scope.chunks));
                 starts.push((snapshot.as_of, *counted));
             }
@@ -186,7 +187,7 @@ impl World {
         Ok(())
     }
 
-    /// Nothing must happen any more.
+    /// T: nothing must happen any more, so everything must be settled and no entry may wait without a cause.
     pub fn check_quiet(&self, scope: &Scope) -> Result<(), Violation> {
         if !scope.checks('T') {
             return Ok(());
@@ -212,7 +213,7 @@ impl World {
         Ok(())
     }
 
-    /// What an event is, for people.
+    /// A description of an event, for people.
     pub fn describe(&self, event: Event) -> String {
         match event {
             Event::Land(at, again) => {

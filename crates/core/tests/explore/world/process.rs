@@ -1,4 +1,4 @@
-//! What a process does as an owner: which message is a key's head, and what becomes of it.
+//! A process's part of the world as an owner: which message of a key runs, and what becomes of it.
 
 use keylane_core::HoldState;
 use keylane_core::journal::DeadReason;
@@ -61,7 +61,7 @@ impl World {
             if let Turn::Run(position) =
                 lane.next_with(scope.rules, memory.map(u64::from), reader, self.wall_ms)
             {
-                // Of what is replayed by itself when it is due, only the first time is forced.
+                // A message that is retried by itself is forced to run only the first time that it is due.
                 out.push((Event::Start(index, position as u8), true));
             }
             for message in process.memory(scope, key) {
@@ -130,7 +130,7 @@ impl World {
         self.feed(scope, index, Input::Finished { epoch, done: &only(message), dead: &[] })
     }
 
-    /// It failed for good, or is to be buried where it stands.
+    /// The message failed for good, or is to be buried without an attempt.
     pub(super) fn die(&mut self, scope: &Scope, index: usize, message: u8) -> Result<(), Violation> {
         let key = usize::from(scope.keys[usize::from(message)]);
         let position = u64::from(message);
@@ -139,7 +139,7 @@ impl World {
         process.running &= !bit(message);
         process.dying |= bit(message);
         process.lanes[key].dies(position);
-        // A body that is named is not stored again.
+        // A body that a record names already is not stored again.
         let named = owner.state().is_some_and(|state| state.entries.get(position).is_some());
         let mut storing = None;
         if !named {
@@ -178,7 +178,7 @@ impl World {
         let epoch = process.epoch();
         self.processes[index] = Shared::new(process);
         if !scope.rules.name_after_acknowledgement {
-            // Named where it is believed to land.
+            // The flaw: the copy is named where it is believed to land, before its acknowledgement.
             self.bodies.push(Body { answer: false, ..body });
             let copied = copied(scope, message, storing.acknowledged(self.hold.len() as u64));
             return self.feed(scope, index, Input::Copied { epoch, copies: &[copied] });
@@ -197,7 +197,7 @@ impl World {
         self.feed(scope, index, Input::Tick(0))
     }
 
-    /// A process does what it was asked before that is in the journal.
+    /// The flaw: a process obeys a command before the command is in the journal.
     pub(super) fn obey(&mut self, scope: &Scope, index: usize, record: &Record) -> Result<(), Violation> {
         self.change(index, |process| {
             if let Some(mut owner) = process.owner.take() {
@@ -225,7 +225,7 @@ pub(super) fn copied(scope: &Scope, message: u8, body: Stored) -> Copied {
 }
 
 impl Process {
-    /// The epoch that it acts under; 0, which is never one, if none.
+    /// The epoch under which the process acts; 0, which no epoch has, if it owns nothing.
     pub(super) fn epoch(&self) -> u64 {
         self.owner.as_ref().and_then(Owner::epoch).unwrap_or(0)
     }
@@ -254,7 +254,7 @@ impl Process {
         }
     }
 
-    /// It owns from here on. What it takes for done besides, where a rule is left out.
+    /// The process owns from here on. With the rule `one_by_one` left out, returns what it also takes for done.
     pub(super) fn starts(&mut self, scope: &Scope, world: &World, owner: &Owner) -> Option<Ranges> {
         let state = owner.state().expect("an owner has a state");
         self.active = true;
@@ -291,7 +291,7 @@ impl Process {
         Some(below)
     }
 
-    /// All lanes are shown what their owner knows, after a record in which what is `counted` stands.
+    /// Shows all lanes what their owner knows, after a record by which the messages in `counted` are on record.
     pub(super) fn told(&mut self, owner: &Owner, counted: u8) {
         if self.active {
             (0..KEYS).for_each(|key| self.show(owner, key, counted));
@@ -303,7 +303,7 @@ impl Process {
         self.lanes[key].told(view, |position| counted & bit(position as u8) != 0);
     }
 
-    /// Messages that were read and that nothing has become of here, whatever the lane may do with them.
+    /// Messages that were read, are not settled, and have nothing under way here, whatever the lane may do with them.
     pub(super) fn unsettled(&self, scope: &Scope) -> impl Iterator<Item = u8> + '_ {
         let state = self.owner.as_ref().and_then(Owner::state);
         let here = self.running | self.done | self.dying | self.copying;
@@ -317,7 +317,7 @@ impl Process {
         })
     }
 
-    /// What of a key waits in memory.
+    /// Messages of a key that wait in memory.
     pub(super) fn memory<'a>(&'a self, scope: &'a Scope, key: u8) -> impl Iterator<Item = u8> + 'a {
         self.unsettled(scope).filter(move |message| {
             scope.keys[usize::from(*message)] == key && scope.scheduled & bit(*message) == 0
