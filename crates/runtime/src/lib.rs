@@ -32,6 +32,7 @@ pub mod data;
 pub mod error;
 mod flaws;
 pub mod handlers;
+pub mod harmless;
 mod message;
 #[cfg(feature = "sql")]
 pub mod outbox;
@@ -39,7 +40,7 @@ mod ownership;
 pub mod percent;
 mod pipeline;
 pub mod produce;
-mod seldom;
+pub mod seldom;
 pub mod settings;
 mod shard;
 pub mod status;
