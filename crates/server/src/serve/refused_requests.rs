@@ -33,17 +33,21 @@ pub(crate) struct RefusedRequests(Mutex<BTreeMap<ErrorCode, Seldom>>);
 pub(super) struct Seen {
     pub(super) route: &'static str,
     peer: SocketAddr,
-    /// Method and address, if it is one that changes something.
-    change: Option<String>,
+    /// It would change something.
+    changes: bool,
+    /// Method and address, if it would change something through the admin API.
+    admin_call: Option<String>,
 }
 
 impl Seen {
     pub(super) fn of(head: &Parts, peer: SocketAddr) -> Seen {
+        let route = label(head.uri.path());
         let changes = head.method != Method::GET && head.method != Method::HEAD;
-        let address = head.uri.path_and_query().map_or("", |address| address.as_str());
-        let shown =
-            || format!("{} {}", head.method, address.chars().take(ADDRESS_CHARS_MAX).collect::<String>());
-        Seen { route: label(head.uri.path()), peer, change: changes.then(shown) }
+        let admin_call = (changes && route.starts_with("/admin/")).then(|| {
+            let address = head.uri.path_and_query().map_or("", |address| address.as_str());
+            format!("{} {}", head.method, address.chars().take(ADDRESS_CHARS_MAX).collect::<String>())
+        });
+        Seen { route, peer, changes, admin_call }
     }
 }
 
@@ -52,14 +56,13 @@ impl RefusedRequests {
     pub(super) fn tell<B>(&self, app: &App, seen: &Seen, who: &Who, allowed: bool, answer: &Response<B>) {
         let status = answer.status();
         let Some(code) = answer.extensions().get::<ErrorCode>().copied() else {
-            let is_admin = seen.route.starts_with("/admin/");
-            if let Some(change) = seen.change.as_deref().filter(|_| is_admin && status.is_success()) {
-                tracing::info!(who = who.as_str(), peer = %seen.peer, call = change, "an admin call was carried out");
+            if let Some(call) = seen.admin_call.as_deref().filter(|_| status.is_success()) {
+                tracing::info!(who = who.as_str(), peer = %seen.peer, call, "an admin call was carried out");
             }
             return;
         };
         let no_room = status == StatusCode::SERVICE_UNAVAILABLE && seen.route != READINESS;
-        if allowed && !no_room && !(seen.change.is_some() && status.is_client_error()) {
+        if allowed && !no_room && !(seen.changes && status.is_client_error()) {
             return;
         }
         app.metrics.refused(seen.route, code);
