@@ -20,6 +20,8 @@ help: ## Lists the targets
 
 .PHONY: build
 build: ## Builds the binary for users: target/release/keylane
+	@perl -MFindBin -MFile::Compare -MIPC::Cmd -e 1 2>/dev/null || \
+		{ echo "perl, or one of its modules, is missing: OpenSSL is built with it. Install it, on Debian with: sudo apt-get install perl" >&2; exit 1; }
 	$(CARGO) build --locked --release --package keylane-cli
 
 .PHONY: run

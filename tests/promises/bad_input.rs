@@ -75,6 +75,31 @@ async fn malformed_and_oversized_messages_are_refused_as_problems_and_nothing_is
     lives_on(&server, &sink).await;
 }
 
+/// SEC-2, ING-7: to say what is wrong with a message takes no more memory than to read it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_message_with_a_wrong_field_is_explained_in_little_memory() {
+    /// Many times the body, which is in memory once; read into values it takes a gigabyte.
+    const GROWTH_MAX: u64 = 100 << 20;
+    let sink = Sink::start().await;
+    let mut server = Server::new(&Setup::default(), &sink);
+    server.start().await;
+    let many = vec!["{\"\":0}"; (15 << 20) / 8].join(",");
+    let before = server.memory_peak_bytes();
+    for (body, wants) in [
+        (format!("{{\"key\":5,\"payload\":[{many}]}}"), "`key` must be text in quotes"),
+        (format!("{{\"payload\":[{many}],\"headers\":{{\"a\":[]}}}}"), "the header `a` must be text"),
+        (format!("[{{\"payload\":[{many}],\"version\":-1}}]"), "`version` must be a whole number"),
+    ] {
+        let (status, _, problem) = post(&server, "t", "application/json", body).await;
+        assert_eq!(status, 400, "{problem}");
+        let said = problem.to_string();
+        assert!(said.contains(wants), "{said}");
+    }
+    let growth = server.memory_peak_bytes() - before;
+    assert!(growth < GROWTH_MAX, "memory grew by {} MiB", growth >> 20);
+    lives_on(&server, &sink).await;
+}
+
 /// ING-1: a bad line is refused with its index, the others are taken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_bad_line_does_not_refuse_the_others() {

@@ -231,6 +231,19 @@ async fn a_message_that_nobody_will_handle_is_not_taken_in_silence() {
     assert!(read("demo") && !read("orders"), "{topics}");
 }
 
+/// ADM-8: what a build needs and a machine lacks is said at once, with the command that installs it.
+#[tokio::test]
+async fn make_build_says_at_once_that_perl_is_missing() {
+    let folder = TempDir::new().expect("a folder for the test");
+    // A machine that has nothing but make; what stands for cargo says whether the build was begun.
+    let typed = "make=$(command -v make) && exec env PATH=\"$0\" \"$make\" build CARGO='echo begun:'";
+    let make = Command::new("sh").args(["-c", typed]).arg(folder.path()).current_dir(root()).output();
+    let output = make.await.expect("there is a shell");
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(!output.status.success() && !said.contains("begun"), "{said}");
+    assert!(said.contains("perl") && said.contains("sudo apt-get install perl"), "{said}");
+}
+
 /// ING-5: code that is shown is code that a test runs.
 #[test]
 fn the_handlers_that_are_shown_are_those_that_are_tested() {

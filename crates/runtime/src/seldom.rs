@@ -9,7 +9,7 @@ const WINDOW_MS: u64 = 60_000;
 
 /// Decides which lines are written.
 #[derive(Debug, Default)]
-pub(crate) struct Seldom {
+pub struct Seldom {
     began_ms: u64,
     told: u32,
     left_out: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Seldom {
 
 impl Seldom {
     /// Whether one more line may be written. If not, it is counted.
-    pub(crate) fn may_tell(&mut self, now_ms: u64) -> bool {
+    pub fn may_tell(&mut self, now_ms: u64) -> bool {
         if self.told == 0 || now_ms >= self.began_ms + WINDOW_MS {
             (self.began_ms, self.told) = (now_ms, 0);
         }
@@ -28,13 +28,13 @@ impl Seldom {
     }
 
     /// How many lines were left out, once their window is over; none if none were. They are counted anew from here on.
-    pub(crate) fn left_out(&mut self, now_ms: u64) -> Option<u64> {
+    pub fn left_out(&mut self, now_ms: u64) -> Option<u64> {
         let is_over = now_ms >= self.began_ms + WINDOW_MS;
         if is_over { self.all_left_out() } else { None }
     }
 
     /// The same, whether the window is over or not: nothing will follow.
-    pub(crate) fn all_left_out(&mut self) -> Option<u64> {
+    pub fn all_left_out(&mut self) -> Option<u64> {
         Some(std::mem::take(&mut self.left_out)).filter(|left_out| *left_out > 0)
     }
 }

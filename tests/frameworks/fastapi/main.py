@@ -13,7 +13,7 @@ app = FastAPI()
 
 
 @app.post("/orders")
-async def orders(order: Order, keylane_key: Annotated[str, Header()]):
+async def orders(order: Order, keylane_key: Annotated[str | None, Header()] = None):
     print(keylane_key, order.count, order.item, flush=True)
     return order
 

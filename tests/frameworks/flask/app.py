@@ -6,7 +6,7 @@ app = Flask(__name__)
 @app.post("/orders")
 def orders():
     order = request.get_json()
-    print(request.headers["Keylane-Key"], order["count"], order["item"], flush=True)
+    print(request.headers.get("Keylane-Key"), order["count"], order["item"], flush=True)
     return "", 204
 
 

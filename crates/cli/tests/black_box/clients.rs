@@ -84,6 +84,29 @@ fn wrong_usage_exits_with_2() {
     }
 }
 
+/// ADM-8, ADM-2: whoever has no token, or a wrong one, is told where to give it; the token itself is not shown.
+#[test]
+fn whoever_needs_a_token_is_told_how_to_give_it() {
+    let problem = r#"{"type":"/errors/KL-1501","title":"a token is needed","status":401,"detail":"this needs a token, and none was sent","code":"KL-1501"}"#;
+    for arguments in [
+        &["topics"][..],
+        &["topics", "accept", "orders"],
+        &["tail", "orders"],
+        &["spill", "drain"],
+        &["produce", "orders"],
+        &["topics", "--token", "hunter2"],
+    ] {
+        let server = Canned::new(&[("401 Unauthorized", problem)]);
+        let output = keylane(&[arguments, &["--url", &server.url]].concat(), b"x\n");
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let said = text(&output.stderr);
+        for part in ["--token", "KEYLANE_TOKEN", "KL-1501"] {
+            assert!(said.contains(part), "{arguments:?}: {part} is not in: {said}");
+        }
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}
+
 /// ADM-8.
 #[test]
 fn json_is_what_the_server_said() {

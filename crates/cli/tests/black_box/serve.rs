@@ -285,6 +285,52 @@ fn check_says_what_would_run() {
     assert!(schema["properties"]["pipelines"].is_object());
 }
 
+/// ADM-2: whoever was refused, and whoever changed something, is found in the log: by the name of a token, never by the
+/// token.
+#[test]
+fn refusals_and_changes_are_in_the_log_with_who_asked() {
+    let tokens: String = [("ops", "operate"), ("viewer", "read")]
+        .map(|(name, role)| {
+            let hash = keylane_server::hash_token(&format!("hunter2-{name}"));
+            format!("    - {{ name: {name}, role: {role}, sha256: \"{hash}\" }}\n")
+        })
+        .concat();
+    let folder = config("127.0.0.1:0", "topics: { orders: { partitions: 1 } }\n");
+    let path = folder.path().join("keylane.yaml");
+    let text_of_config = std::fs::read_to_string(&path).expect("it was written");
+    let more = "pipelines:\n  orders: { topic: orders, handler: { log: {} } }\n";
+    let with_tokens = text_of_config.replacen("\ndata:", &format!("\n  tokens:\n{tokens}data:"), 1);
+    std::fs::write(&path, with_tokens + more).expect("it is written");
+    let mut server = Running::start_with(&path, Stdio::piped());
+    for _ in 0..25 {
+        let refused = server.run(&["produce", "orders", "--token", "hunter2-wrong"], b"x\n");
+        assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
+    }
+    let refused = server.run(&["spill", "drain", "--token", "hunter2-viewer"], b"");
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stderr));
+    for change in [&["topics", "accept", "orders"][..], &["spill", "drain"]] {
+        let done = server.run(&[change, &["--token", "hunter2-ops"]].concat(), b"");
+        assert_eq!(done.status.code(), Some(0), "{change:?}: {}", text(&done.stderr));
+    }
+    signal(&server.child, "-TERM");
+    let events = BufReader::new(server.child.stderr.take().expect("it is piped"));
+    let events: Vec<String> = events.lines().map(|line| line.expect("text")).collect();
+    assert_eq!(server.exit_code(), Some(0));
+    let all = events.join("\n");
+    let with =
+        |parts: &[&str]| events.iter().filter(|event| parts.iter().all(|part| event.contains(part))).count();
+    let refused = ["WARN", "a request was refused", "peer=127.0.0.1:"];
+    let strangers = ["KL-1501", "route=\"/v1/topics/{topic}/messages\"", "who=\"unknown\""];
+    assert_eq!(with(&[&refused[..], &strangers].concat()), 10, "{all}");
+    assert_eq!(with(&["WARN", "KL-1501", "left_out=15"]), 1, "{all}");
+    assert_eq!(with(&[&refused[..], &["KL-1502", "who=\"viewer\""]].concat()), 1, "{all}");
+    for call in ["POST /admin/topics/orders/accept", "POST /admin/spill/drain"] {
+        let done = ["INFO", "an admin call was carried out", "peer=127.0.0.1:", "who=\"ops\"", call];
+        assert_eq!(with(&done), 1, "{call}: {all}");
+    }
+    assert!(!all.contains("hunter2"), "{all}");
+}
+
 /// ADM-2, ADM-8.
 #[test]
 fn a_new_token_lets_its_holder_in_and_nobody_else() {

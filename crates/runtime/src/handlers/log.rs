@@ -4,6 +4,7 @@ use std::io::Write;
 
 use keylane_core::Outcome;
 
+use crate::harmless::harmless;
 use crate::{Attempt, Handler};
 
 /// Payload characters shown; the rest of a long one says nothing more at a glance.
@@ -28,10 +29,19 @@ impl Handler for LogHandler {
     }
 }
 
-/// Control characters must not reach a terminal (SEC-5).
+/// What bytes say, with nothing in it that a terminal obeys (SEC-5).
 fn escaped(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes)
-        .chars()
-        .flat_map(|c| if c.is_control() { c.escape_default().collect::<Vec<_>>() } else { vec![c] })
-        .collect()
+    harmless(&String::from_utf8_lossy(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SEC-5: what turns text around could show a message as another one.
+    #[test]
+    fn no_character_that_a_terminal_obeys_is_printed() {
+        assert_eq!(escaped(b"a\x1b[2J\n\xff"), "a\\u001b[2J\\n\u{fffd}");
+        assert_eq!(escaped("user-\u{202e}1".as_bytes()), "user-\\u202e1");
+    }
 }

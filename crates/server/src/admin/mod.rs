@@ -2,6 +2,7 @@
 //! looks into a topic.
 
 mod lanes;
+mod pages;
 mod spill;
 mod tail;
 
@@ -10,14 +11,15 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Extension, Query, Request, State};
 use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde::{Deserialize, Serialize};
 
-use crate::http::{PathPart, Problem, json, listed};
+use crate::http::{PathPart, Problem, Who, json, listed};
 use crate::serve::App;
 pub(crate) use lanes::lanes;
+pub(crate) use pages::Pages;
 pub(crate) use spill::{drain_spill, spill};
 use tail::{From, Tail};
 
@@ -40,8 +42,9 @@ pub(crate) async fn topics(State(app): State<Arc<App>>) -> Result<Response<Body>
 pub(crate) async fn accept(
     State(app): State<Arc<App>>,
     PathPart(topic): PathPart,
+    Extension(who): Extension<Who>,
 ) -> Result<Response<Body>, Problem> {
-    match app.keylane.accept(&topic, "admin API").await {
+    match app.keylane.accept(&topic, who.as_str()).await {
         Ok(accepted) => Ok(listed("accepted", accepted)),
         Err(error) => Err(with_topics(&app, error.into(), &topic).await),
     }
@@ -96,8 +99,9 @@ struct BackupMade {
 pub(crate) async fn upgrade(
     State(app): State<Arc<App>>,
     PathPart(topic): PathPart,
+    Extension(who): Extension<Who>,
 ) -> Result<Response<Body>, Problem> {
-    Ok(listed("upgraded", app.keylane.upgrade(&topic, "admin API").await?))
+    Ok(listed("upgraded", app.keylane.upgrade(&topic, who.as_str()).await?))
 }
 
 /// `GET /admin/outbox`
@@ -142,12 +146,18 @@ pub(crate) async fn messages(
     };
     if query.follow {
         let limit = query.limit.unwrap_or(usize::MAX);
-        let body = Body::from_stream(tail.follow(app.phase.subscribe(), limit, app.blank_every));
+        let body = Body::from_stream(tail.follow(
+            app.pages.followed(),
+            app.phase.subscribe(),
+            limit,
+            app.blank_every,
+        ));
         let kind = HeaderValue::from_static("application/x-ndjson");
         return Ok(([(header::CONTENT_TYPE, kind)], body).into_response());
     }
     let limit = limit(query.limit, MESSAGES, MESSAGES_MAX)?;
-    Ok(json(StatusCode::OK, tail.array(limit).await?))
+    let place = app.pages.place()?;
+    Ok(json(StatusCode::OK, place.hold(tail.array(limit).await?)))
 }
 
 /// Says which topic may have been meant, if there is none of that name.

@@ -17,6 +17,7 @@ use serde::ser::SerializeMap;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
+use super::pages::Followed;
 use crate::http::Problem;
 use crate::serve::Phase;
 
@@ -103,37 +104,49 @@ impl Tail {
 
     /// Messages as they come, a line each, until `limit`, the server's end, or the client's. While nothing comes there
     /// is a blank line now and then: only a write finds out that a client has vanished.
-    pub(crate) fn follow(
+    pub(super) fn follow(
         self,
+        places: Followed,
         phase: watch::Receiver<Phase>,
         limit: usize,
         blank_every: Duration,
     ) -> impl Stream<Item = Result<Bytes, Error>> {
-        stream::try_unfold((self, phase, limit), move |(mut tail, mut phase, left)| async move {
+        let pause = END_EVERY.min(blank_every);
+        let begin = (self, places, phase, limit);
+        stream::try_unfold(begin, move |(mut tail, places, mut phase, left)| async move {
             let mut quiet = Duration::ZERO;
             loop {
                 if left == 0 || *phase.borrow() >= Phase::Draining {
                     return Ok(None);
                 }
-                let messages = tail.step(left).await?;
-                if !messages.is_empty() {
-                    let mut lines = Vec::new();
-                    for message in &messages {
-                        tail.put(&mut lines, message);
-                        lines.push(b'\n');
-                    }
-                    let left = left - messages.len();
-                    return Ok(Some((Bytes::from(lines), (tail, phase, left))));
+                let place = places.place(pause).await;
+                let had_place = place.is_some();
+                if let Some(place) = place
+                    && let Some((lines, count)) = tail.lines(left).await?
+                {
+                    return Ok(Some((place.hold(lines), (tail, places, phase, left - count))));
                 }
                 if quiet >= blank_every {
-                    return Ok(Some((Bytes::from_static(b"\n"), (tail, phase, left))));
+                    return Ok(Some((Bytes::from_static(b"\n"), (tail, places, phase, left))));
                 }
-                let pause = END_EVERY.min(blank_every);
-                let draining = phase.wait_for(|phase| *phase >= Phase::Draining);
-                let _ = tokio::time::timeout(pause, draining).await;
+                if had_place {
+                    let draining = phase.wait_for(|phase| *phase >= Phase::Draining);
+                    let _ = tokio::time::timeout(pause, draining).await;
+                }
                 quiet += pause;
             }
         })
+    }
+
+    /// The next few messages, a line each, and how many they are; none at the end.
+    async fn lines(&mut self, left: usize) -> Result<Option<(Vec<u8>, usize)>, Error> {
+        let messages = self.step(left).await?;
+        let mut lines = Vec::new();
+        for message in &messages {
+            self.put(&mut lines, message);
+            lines.push(b'\n');
+        }
+        Ok((!messages.is_empty()).then_some((lines, messages.len())))
     }
 
     /// The next few messages of the next partition that has any; none at the end of all.

@@ -35,10 +35,12 @@ fn values(node: &mut Node, environment: &Environment, problems: &mut Vec<ConfigP
         Value::List(items) => items.iter_mut().for_each(|item| values(item, environment, problems)),
         Value::Map(entries) => entries.iter_mut().for_each(|(_, value)| values(value, environment, problems)),
         Value::Text(text) => {
-            let outcome = variables(text, environment).and_then(|expanded| {
+            let mut empty = None;
+            let outcome = variables(text, environment, &mut empty).and_then(|expanded| {
                 let from_file = secret_file(expanded.as_deref().unwrap_or(text))?;
                 Ok(from_file.or(expanded))
             });
+            node.empty_variable = empty;
             match outcome {
                 Ok(None) => {}
                 Ok(Some(changed)) => {
@@ -59,8 +61,12 @@ fn values(node: &mut Node, environment: &Environment, problems: &mut Vec<ConfigP
 
 type Complaint = (String, String);
 
-/// `text` with its variables put in; none if it has none.
-fn variables(text: &str, environment: &Environment) -> Result<Option<String>, Complaint> {
+/// `text` with its variables put in; none if it has none. `empty` becomes the name of one that is set to nothing.
+fn variables(
+    text: &str,
+    environment: &Environment,
+    empty: &mut Option<String>,
+) -> Result<Option<String>, Complaint> {
     if !text.contains("${") {
         return Ok(None);
     }
@@ -81,7 +87,13 @@ fn variables(text: &str, environment: &Environment) -> Result<Option<String>, Co
             ));
         };
         expanded.push_str(&rest[..at]);
-        expanded.push_str(&variable(&rest[at + 2..at + end], environment)?);
+        let inside = &rest[at + 2..at + end];
+        let value = variable(inside, environment)?;
+        // Whoever writes an empty default means it.
+        if value.is_empty() && !inside.contains(':') {
+            *empty = Some(inside.to_owned());
+        }
+        expanded.push_str(&value);
         rest = &rest[at + end + 1..];
     }
     expanded.push_str(rest);

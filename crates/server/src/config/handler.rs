@@ -7,6 +7,7 @@ use keylane::handlers::{HttpHandler, HttpSettings};
 
 use super::error::ConfigProblem;
 use super::fields::{Reader, Section};
+use super::tree::Value;
 use super::{HandlerConfig, file};
 
 /// How a URL is written.
@@ -80,7 +81,7 @@ fn http_settings(reader: &mut Reader, http: &Section<'_>) -> HttpSettings {
     settings.timeout = reader.duration(http, "timeout");
     settings.allow_private = reader.flag(http, "allow_private");
     settings.reject = reader.statuses(http, "reject");
-    settings.headers = reader.passed_on(http, "headers").into_iter().collect();
+    settings.headers = headers(reader, http);
     settings.content_type = text(reader, http, "content_type");
     settings.sign = text(reader, http, "sign");
     settings.ca = pem(reader, http, "ca");
@@ -102,6 +103,40 @@ fn http_settings(reader: &mut Reader, http: &Section<'_>) -> HttpSettings {
     settings
 }
 
+/// The headers of the config. A value that would be sent otherwise than it was meant is refused, and not repeated: it may
+/// be a secret (SEC-5).
+fn headers(reader: &mut Reader, http: &Section<'_>) -> Vec<(String, String)> {
+    if let Some(Value::Map(entries)) = http.node("headers").map(|node| &node.value) {
+        for (key, node) in entries {
+            let name = format!("{}.headers.{}", http.path, key.name.escape_debug());
+            if let Some(variable) = &node.empty_variable {
+                reader.problems.push(ConfigProblem {
+                    code: ErrorCode::MissingOutsideValue,
+                    place: node.place.clone(),
+                    what: format!("{name}: the environment variable {variable} is set, but empty"),
+                    help: format!("give {variable} its value, or leave the header out"),
+                });
+            }
+            if matches!(&node.value, Value::Text(text) if names_a_file_within(text)) {
+                reader.problems.push(ConfigProblem {
+                    code: ErrorCode::WrongValue,
+                    place: node.place.clone(),
+                    what: format!("{name} names a file behind other text, so that the file would not be read"),
+                    help: "write nothing but `file:/run/secrets/orders`; the file must hold the whole value, with `Bearer ` if that belongs to it"
+                        .to_owned(),
+                });
+            }
+        }
+    }
+    reader.passed_on(http, "headers").into_iter().collect()
+}
+
+/// Whether `file:/` stands behind other text as a word of its own: at the beginning it has been read by now.
+fn names_a_file_within(text: &str) -> bool {
+    let is_word = |at: usize| at > 0 && !text[..at].ends_with(|before: char| before.is_alphanumeric());
+    text.match_indices("file:/").any(|(at, _)| is_word(at))
+}
+
 /// A text that may be left out.
 fn text(reader: &mut Reader, section: &Section<'_>, name: &str) -> Option<String> {
     let text = reader.text(section, name);
@@ -121,7 +156,8 @@ fn pem(reader: &mut Reader, section: &Section<'_>, name: &str) -> Option<String>
             reader.problems.push(ConfigProblem {
                 code: ErrorCode::MissingOutsideValue,
                 place: section.place_of(name),
-                what: format!("{}.{name}: {text} cannot be used: {why}", section.path),
+                // The place says which it is: the text may be the secret itself, put in by a variable (SEC-5).
+                what: format!("{}.{name} cannot be used: {why}", section.path),
                 help: "give the path of a PEM file that this user may read; it has a line that begins with -----BEGIN"
                     .to_owned(),
             });

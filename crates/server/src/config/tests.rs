@@ -600,6 +600,52 @@ fn a_push_handler_can_be_given_secrets_and_certificates() {
     }
 }
 
+/// ING-5, SEC-5: whatever stands where a path, a content type or a header should, no error repeats it.
+#[test]
+fn a_secret_in_the_wrong_setting_of_a_handler_never_shows() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("secret");
+    std::fs::write(&file, "hunter2\n").expect("written");
+    let file = format!("file:{}", file.display());
+    let environment = Environment::of([("S", "hunter2"), ("E", "")]);
+    for (http, code, says) in [
+        ("key: \"${S}\"".to_owned(), "KL-1008", "handler.http.key cannot be used: No such file"),
+        (format!("key: \"{file}\""), "KL-1008", "handler.http.key cannot be used"),
+        (format!("cert: \"{file}\""), "KL-1008", "handler.http.cert cannot be used"),
+        ("ca: \"${S}\"".to_owned(), "KL-1008", "handler.http.ca cannot be used"),
+        ("content_type: \"${S}\"".to_owned(), "KL-1005", "not a content type"),
+        (format!("content_type: \"{file}\""), "KL-1005", "not a content type"),
+        ("sign: \"${S}\"".to_owned(), "KL-1005", "openssl rand"),
+        (format!("headers: {{ Authorization: \"Bearer {file}\" }}"), "KL-1005", "must hold the whole value"),
+        (
+            "headers: { Authorization: \"Bearer file:/no/such/file\" }".to_owned(),
+            "KL-1005",
+            "headers.Authorization names a file behind other text",
+        ),
+        (
+            "headers: { Authorization: \"Bearer ${E}\" }".to_owned(),
+            "KL-1008",
+            "headers.Authorization: the environment variable E is set, but empty",
+        ),
+        ("headers: { A: \"${S}${E}\" }".to_owned(), "KL-1008", "E is set, but empty"),
+    ] {
+        let text = format!(
+            "pipelines:\n  a:\n    handler:\n      http:\n        url: \"https://example.com/\"\n        {http}\n"
+        );
+        let error = Config::parse("k.yaml", &text, &environment).expect_err("wrong");
+        let shown = error.to_string();
+        assert_eq!(error.problems[0].code.as_str(), code, "{http}: {shown}");
+        assert!(shown.contains(says) && shown.contains("k.yaml:6:"), "{http}: {shown}");
+        assert!(!shown.contains("hunter2"), "{http}: {shown}");
+    }
+    for fine in ["X-A: \"profile:/a\"", "X-A: \"a${E:-}\"", "X-A: \"Bearer ${S}\""] {
+        let text = format!(
+            "pipelines: {{ a: {{ handler: {{ http: {{ url: \"https://example.com/\", headers: {{ {fine} }} }} }} }} }}\n"
+        );
+        Config::parse("k.yaml", &text, &environment).unwrap_or_else(|error| panic!("{fine}: {error}"));
+    }
+}
+
 /// ADM-9: what would be ignored is refused.
 #[test]
 fn what_would_be_ignored_is_refused() {

@@ -18,6 +18,8 @@ pub(super) struct Node {
     pub(super) value: Value,
     /// It came from the environment or a file: never shown, it may be a secret (SEC-5).
     pub(super) secret: bool,
+    /// A variable that was put in, and is set, but to nothing.
+    pub(super) empty_variable: Option<String>,
 }
 
 /// A key and its place.
@@ -40,7 +42,7 @@ pub(super) enum Value {
 
 impl Node {
     pub(super) fn new(place: Place, value: Value) -> Node {
-        Node { place, value, secret: false }
+        Node { place, value, secret: false, empty_variable: None }
     }
 
     /// Reads YAML. An empty document is a null.

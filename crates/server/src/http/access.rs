@@ -2,9 +2,11 @@
 //!
 //! One rule for every route, so that none can be forgotten: a few are open, what only reads needs `read`, what loses
 //! messages or copies all of them needs `admin`, all else needs `operate`. Tokens are kept as SHA-256 and compared in constant time. Without tokens only this machine may do
-//! anything, and only when it is addressed as such: a name that somebody's DNS points at 127.0.0.1 does not count.
+//! anything, and only when it is addressed as such: a name that somebody's DNS points at 127.0.0.1 does not count, nor does
+//! what a proxy passes on.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri, header};
 use keylane::ErrorCode;
@@ -42,6 +44,9 @@ impl Role {
         }
     }
 }
+
+/// What proxies add to what they pass on.
+const PASSED_ON: [&str; 3] = ["forwarded", "x-forwarded-for", "via"];
 
 /// A fresh random token.
 pub fn new_token() -> String {
@@ -89,6 +94,22 @@ fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
+/// Who asks: the name of a token, `local` where there are none, or `unknown`. It stands in the log beside what was
+/// refused or done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Who(Arc<str>);
+
+impl Who {
+    /// Nobody who has shown a token of this server's.
+    pub(crate) fn unknown() -> Who {
+        Who("unknown".into())
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// Decides about requests.
 pub(crate) struct Access {
     tokens: Vec<TokenConfig>,
@@ -99,19 +120,20 @@ impl Access {
         Access { tokens }
     }
 
-    /// Lets a request through, or says why not.
+    /// Says who asks, and lets the request through, or says why not.
     pub(crate) fn check(
         &self,
         method: &Method,
         uri: &Uri,
         headers: &HeaderMap,
         peer: SocketAddr,
-    ) -> Result<(), Problem> {
+    ) -> (Who, Result<(), Problem>) {
+        let refused = |problem| (Who::unknown(), Err(problem));
         let Some(needed) = needed(method, uri.path()) else {
-            return Ok(());
+            return (Who::unknown(), Ok(()));
         };
         if !reads(method) && is_from_another_page(headers) {
-            return Err(Problem::new(
+            return refused(Problem::new(
                 StatusCode::FORBIDDEN,
                 ErrorCode::OtherSite,
                 "a web page of another site asked for this",
@@ -120,30 +142,29 @@ impl Access {
             ));
         }
         if self.tokens.is_empty() {
-            return only_this_machine(uri, headers, peer);
+            return match only_this_machine(uri, headers, peer) {
+                Ok(()) => (Who("local".into()), Ok(())),
+                Err(problem) => refused(problem),
+            };
         }
-        let presented =
-            presented(headers).ok_or_else(|| unauthorized("this needs a token, and none was sent"))?;
-        let role =
-            self.role(presented).ok_or_else(|| unauthorized("the token is not one of this server's"))?;
-        if role < needed {
-            return Err(Problem::new(
-                StatusCode::FORBIDDEN,
-                ErrorCode::RoleNeeded,
-                "this needs another role",
-                format!("this needs the role `{}`; the token has `{}`", needed.name(), role.name()),
-            ));
-        }
-        Ok(())
+        let Some(presented) = presented(headers) else {
+            return refused(unauthorized("this needs a token, and none was sent"));
+        };
+        let Some(token) = self.token(presented) else {
+            return refused(unauthorized("the token is not one of this server's"));
+        };
+        let may = if token.role >= needed { Ok(()) } else { Err(role_needed(needed, token.role)) };
+        (Who(token.name.as_str().into()), may)
     }
 
     /// Compares with every token, so that time tells nothing about which one was near.
-    fn role(&self, presented: &str) -> Option<Role> {
+    fn token(&self, presented: &str) -> Option<&TokenConfig> {
         let presented = hash(presented);
-        let mut found = None;
+        let mut found: Option<&TokenConfig> = None;
         for token in &self.tokens {
-            if bool::from(token.sha256.ct_eq(&presented)) {
-                found = found.max(Some(token.role));
+            let is_it = bool::from(token.sha256.ct_eq(&presented));
+            if is_it && found.is_none_or(|found| found.role < token.role) {
+                found = Some(token);
             }
         }
         found
@@ -206,6 +227,12 @@ fn only_this_machine(uri: &Uri, headers: &HeaderMap, peer: SocketAddr) -> Result
     if !peer.ip().to_canonical().is_loopback() {
         return refused(format!("there are no tokens, so only this machine is served, not {}", peer.ip()));
     }
+    // What a proxy of this machine passes on comes from this machine, whoever sent it.
+    if let Some(name) = PASSED_ON.into_iter().find(|name| headers.contains_key(*name)) {
+        return refused(format!(
+            "there are no tokens, so only this machine is served, and the header {name} says that a proxy passes on what others ask"
+        ));
+    }
     // A page from elsewhere can reach this port through a name of its own that points here, and then reads as if it
     // were at home. It cannot do so through an address, nor through localhost.
     let host = match headers.get(header::HOST) {
@@ -225,6 +252,15 @@ fn is_local_name(host: &str) -> bool {
         None => host.split(':').next().unwrap_or_default(),
     };
     name.is_empty() || name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
+}
+
+fn role_needed(needed: Role, role: Role) -> Problem {
+    Problem::new(
+        StatusCode::FORBIDDEN,
+        ErrorCode::RoleNeeded,
+        "this needs another role",
+        format!("this needs the role `{}`; the token has `{}`", needed.name(), role.name()),
+    )
 }
 
 fn unauthorized(detail: &str) -> Problem {
@@ -254,8 +290,8 @@ mod tests {
         }
         let uri: Uri = path.parse().expect("a path");
         match access.check(&method, &uri, &headers, peer.parse().expect("an address")) {
-            Ok(()) => 200,
-            Err(problem) => problem.status.as_u16(),
+            (_, Ok(())) => 200,
+            (_, Err(problem)) => problem.status.as_u16(),
         }
     }
 
@@ -288,6 +324,27 @@ mod tests {
         assert_eq!(asks(&access, Method::GET, "/metrics", "authorization", "Bearer r", far), 200);
         assert_eq!(asks(&access, Method::GET, "/metrics", "authorization", "bearer  r", far), 200);
         assert_eq!(asks(&access, Method::GET, "/metrics", "authorization", "Basic r", far), 401);
+    }
+
+    /// ADM-2: what is done or refused can be told of whoever it was, and a token never shows.
+    #[test]
+    fn a_request_is_known_by_the_name_of_its_token() {
+        let with = Access::new(vec![token(Role::Read, "r")]);
+        let without = Access::new(Vec::new());
+        for (access, method, sent, who, may) in [
+            (&with, Method::GET, "r", "t", true),
+            (&with, Method::POST, "r", "t", false),
+            (&with, Method::GET, "wrong", "unknown", false),
+            (&with, Method::GET, "", "unknown", false),
+            (&without, Method::POST, "", "local", true),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert("x-admin-token", sent.parse().expect("a value"));
+            let path = "/admin/spill/drain".parse().expect("a path");
+            let peer = "127.0.0.1:1".parse().expect("an address");
+            let (found, allowed) = access.check(&method, &path, &headers, peer);
+            assert_eq!((found.as_str(), allowed.is_ok()), (who, may), "{method} with {sent:?}");
+        }
     }
 
     /// ADM-2: no token is no token, even where somebody has configured the hash of nothing.
@@ -339,6 +396,14 @@ mod tests {
         assert_eq!(get("", "", "[::ffff:127.0.0.1]:1"), 200);
         assert_eq!(get("", "", "10.0.0.1:1"), 403);
         assert_eq!(asks(&access, Method::GET, "/healthz", "", "", "10.0.0.1:1"), 200);
+        for (proxys, value) in
+            [("forwarded", "for=10.0.0.1"), ("x-forwarded-for", "10.0.0.1"), ("via", "1.1 proxy")]
+        {
+            assert_eq!(get(proxys, value, "127.0.0.1:1"), 403, "{proxys}");
+            assert_eq!(asks(&access, Method::GET, "/healthz", proxys, value, "127.0.0.1:1"), 200);
+            let with = Access::new(vec![token(Role::Read, "r")]);
+            assert_eq!(asks(&with, Method::GET, "/metrics", proxys, value, "127.0.0.1:1"), 401);
+        }
         for (host, want) in [
             ("127.0.0.1:7400", 200),
             ("localhost:7400", 200),
@@ -360,7 +425,7 @@ mod tests {
             for (name, value) in pairs {
                 headers.insert(*name, value.parse().expect("a value"));
             }
-            let asked = open.check(
+            let (_, asked) = open.check(
                 &Method::POST,
                 &path.parse().expect("a path"),
                 &headers,

@@ -5,8 +5,8 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 
 /// A JSON answer.
-pub(crate) fn json(status: StatusCode, body: Vec<u8>) -> Response<Body> {
-    let mut response = Response::new(Body::from(body));
+pub(crate) fn json(status: StatusCode, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

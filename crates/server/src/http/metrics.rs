@@ -12,6 +12,7 @@ use keylane::outbox::OutboxState;
 use keylane::raw::ClientFigures;
 use keylane::spill::{SpillState, SpillStatus};
 use keylane::status::{PartitionState, PipelineStatus};
+use keylane::{ClientFigures, ErrorCode};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::TypedMetric;
@@ -31,7 +32,14 @@ pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<Request, Counter>,
     latency: Family<Route, Histogram>,
-    refused: Counter,
+    refused: Family<Refusal, Counter>,
+    connections_refused: Counter,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Refusal {
+    route: &'static str,
+    error: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -62,18 +70,29 @@ impl Metrics {
             "Time from a request's head to its answer, by route",
             latency.clone(),
         );
-        let refused = Counter::default();
+        let refused = Family::<Refusal, Counter>::default();
+        registry.register(
+            "keylane_http_refused",
+            "HTTP requests that may not be done, cannot be done now, or would have changed something and are wrong, by route and error code",
+            refused.clone(),
+        );
+        let connections_refused = Counter::default();
         registry.register(
             "keylane_http_connections_refused",
             "Connections beyond server.connections",
-            refused.clone(),
+            connections_refused.clone(),
         );
-        Metrics { registry, requests, latency, refused }
+        Metrics { registry, requests, latency, refused, connections_refused }
     }
 
     /// Counts a connection for which there was no place.
     pub(crate) fn connection_refused(&self) {
-        self.refused.inc();
+        self.connections_refused.inc();
+    }
+
+    /// Counts a request that was refused.
+    pub(crate) fn refused(&self, route: &'static str, code: ErrorCode) {
+        self.refused.get_or_create(&Refusal { route, error: code.as_str() }).inc();
     }
 
     /// Counts a request that was answered.

@@ -14,7 +14,7 @@ mod path;
 mod problem;
 mod routes;
 
-pub(crate) use access::{Access, known_to_everybody, parse_hash};
+pub(crate) use access::{Access, Who, known_to_everybody, parse_hash};
 pub use access::{Role, hash_token, is_token, new_token};
 pub(crate) use health::alive;
 pub(crate) use json::{json, listed};

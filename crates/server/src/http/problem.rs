@@ -143,6 +143,8 @@ impl IntoResponse for Problem {
         let body = serde_json::to_vec(&self).expect("text and numbers always serialize");
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = self.status;
+        // For whoever tells of refusals: what is on its way to a client is not read again.
+        response.extensions_mut().insert(self.code);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         match self.status {

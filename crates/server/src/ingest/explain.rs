@@ -1,9 +1,14 @@
 //! What is wrong with a message that cannot be taken, in words of whoever sent it (ING-1): which field, what it may be,
 //! and an example. Looked for only once reading has failed, so it may take its time.
 
+use std::fmt;
+
+use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::Error;
 use serde_json::error::Category;
 use serde_json::value::RawValue;
-use serde_json::{Error, Map, Value};
+
+use super::message_json::Text;
 
 /// Characters of what is wrong with a message.
 const ERROR_CHARS_MAX: usize = 200;
@@ -63,33 +68,23 @@ fn syntax(text: &[u8], error: &Error) -> String {
 }
 
 /// Which field is of the wrong type, and what it may be. None if that is not what is wrong.
+///
+/// Each field is told by its first byte: values built of a body would take many times its size (SEC-2).
 fn wrong_type(text: &[u8]) -> Option<String> {
-    let fields: Map<String, Value> = match serde_json::from_slice(text).ok()? {
-        Value::Object(fields) => fields,
-        other => {
-            let found = kind(&other);
-            let instead = match other {
-                Value::Array(_) => {
-                    "; an array of messages is sent alone, as `Content-Type: application/json`"
-                }
-                _ => "",
-            };
-            return Some(format!("a message is an object such as {EXAMPLE}; this is {found}{instead}"));
-        }
-    };
-    fields.iter().find_map(|(name, value)| {
-        let (may_be, example) = match (name.as_str(), value) {
-            ("key" | "id" | "version" | "headers", Value::Null) => return None,
-            ("key" | "id" | "payload_base64", Value::String(_)) => return None,
-            ("version", Value::Number(number)) if number.is_u64() => return None,
-            ("headers", Value::Object(headers)) => {
-                let (header, value) = headers.iter().find(|(_, value)| !value.is_string())?;
-                return Some(format!(
-                    "the header `{}` must be text in quotes, for example \"headers\":{{\"a\":\"1\"}}; it is {}",
-                    shown(header),
-                    kind(value)
-                ));
-            }
+    let text = text.trim_ascii_start();
+    if text.first() != Some(&b'{') {
+        let instead = match text.first() {
+            Some(b'[') => "; an array of messages is sent alone, as `Content-Type: application/json`",
+            _ => "",
+        };
+        return Some(format!("a message is an object such as {EXAMPLE}; this is {}{instead}", kind(text)));
+    }
+    first_wrong(text, |name, value| {
+        let (may_be, example) = match (name, value.as_bytes()) {
+            ("key" | "id" | "version" | "headers", [b'n', ..]) => return None,
+            ("key" | "id" | "payload_base64", [b'"', ..]) => return None,
+            ("version", _) if value.parse::<u64>().is_ok() => return None,
+            ("headers", [b'{', ..]) => return wrong_header(value.as_bytes()),
             ("key", _) => ("text in quotes, or null", r#""key":"user-1""#),
             ("id", _) => ("text in quotes, or null", r#""id":"order-17""#),
             ("payload_base64", _) => ("text in quotes: bytes in base64", r#""payload_base64":"aGVsbG8=""#),
@@ -97,18 +92,69 @@ fn wrong_type(text: &[u8]) -> Option<String> {
             ("headers", _) => ("an object of text, or null", r#""headers":{"source":"shop"}"#),
             _ => return None,
         };
-        Some(format!("`{name}` must be {may_be}, for example {example}; it is {}", kind(value)))
+        Some(format!("`{name}` must be {may_be}, for example {example}; it is {}", kind(value.as_bytes())))
     })
 }
 
-fn kind(value: &Value) -> String {
-    match value {
-        Value::Null => "null".to_owned(),
-        Value::Bool(flag) => flag.to_string(),
-        Value::Number(number) => cut(&format!("the number {number}")).to_owned(),
-        Value::String(_) => "text".to_owned(),
-        Value::Array(_) => "an array".to_owned(),
-        Value::Object(_) => "an object".to_owned(),
+/// Which header is no text.
+fn wrong_header(headers: &[u8]) -> Option<String> {
+    first_wrong(headers, |name, value| {
+        (!value.starts_with('"')).then(|| {
+            format!(
+                "the header `{}` must be text in quotes, for example \"headers\":{{\"a\":\"1\"}}; it is {}",
+                shown(name),
+                kind(value.as_bytes())
+            )
+        })
+    })
+}
+
+/// What `wrong` says of the first field of an object that it says something of. What stands behind it is not read.
+fn first_wrong(object: &[u8], wrong: impl Fn(&str, &str) -> Option<String>) -> Option<String> {
+    let mut said = None;
+    let fields = Fields { wrong, said: &mut said };
+    // It ends early with what was said, or with a mistake that is none of a type.
+    let _ended = serde_json::Deserializer::from_slice(object).deserialize_map(fields);
+    said
+}
+
+struct Fields<'s, F> {
+    wrong: F,
+    said: &'s mut Option<String>,
+}
+
+impl<'de, F: Fn(&str, &str) -> Option<String>> Visitor<'de> for Fields<'_, F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        while let Some((Text(name), value)) = fields.next_entry::<Text<'de>, &'de RawValue>()? {
+            *self.said = (self.wrong)(&name, value.get());
+            if self.said.is_some() {
+                return Err(A::Error::custom("the first is enough"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What JSON that begins with these bytes is.
+fn kind(json: &[u8]) -> String {
+    match json.first() {
+        Some(b'n') => "null".to_owned(),
+        Some(b't') => "true".to_owned(),
+        Some(b'f') => "false".to_owned(),
+        Some(b'"') => "text".to_owned(),
+        Some(b'[') => "an array".to_owned(),
+        Some(b'{') => "an object".to_owned(),
+        _ => {
+            let of_number = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
+            let digits = json.iter().take(ERROR_CHARS_MAX).take_while(of_number);
+            format!("the number {}", digits.map(|byte| char::from(*byte)).collect::<String>())
+        }
     }
 }
 

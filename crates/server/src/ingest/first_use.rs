@@ -32,6 +32,17 @@ pub(crate) struct FirstUse {
 }
 
 impl FirstUse {
+    /// Whether it is known, before a body was read, that there is no such topic and that none is made. An error of the
+    /// broker leaves that open: a message can be kept here meanwhile.
+    pub(super) async fn is_nowhere(&self, app: &App, topic: &str) -> bool {
+        let may_be = app.topics.is_empty() || app.topics.iter().any(|declared| declared == topic);
+        !may_be && !self.knows(topic) && matches!(app.keylane.topic_spec(topic).await, Ok(None))
+    }
+
+    fn knows(&self, topic: &str) -> bool {
+        self.known.read().expect("no holder panics").contains(topic)
+    }
+
     /// Makes sure that `topic` is there or may be made for `body`. False: nothing in the body can be taken, so that
     /// there is nothing to make it for.
     pub(super) async fn admit(
@@ -41,7 +52,7 @@ impl FirstUse {
         form: Form,
         body: &[u8],
     ) -> Result<bool, Problem> {
-        if self.known.read().expect("no holder panics").contains(topic) {
+        if self.knows(topic) {
             return Ok(true);
         }
         if app.topics.is_empty() {
@@ -62,7 +73,7 @@ impl FirstUse {
     /// Remembers a topic that a producer has found. Warns once, in the log and in the answer, if nobody reads it: a name
     /// was mistyped, or a pipeline is missing, and messages pile up.
     pub(super) fn found(&self, app: &App, topic: &str) -> Option<String> {
-        if self.known.read().expect("no holder panics").contains(topic) {
+        if self.knows(topic) {
             return None;
         }
         let is_new = self.known.write().expect("no holder panics").insert(topic.to_owned());

@@ -63,6 +63,9 @@ async fn produce_all(app: &App, topic: &str, request: Request) -> Result<Respons
     }
     admission::takes_messages(app)?;
     admission::has_topics(app).await?;
+    if app.first_use.is_nowhere(app, topic).await {
+        return Err(no_call(app, topic, ProduceError::UnknownTopic(topic.to_owned()).into()));
+    }
     let (parts, body) = request.into_parts();
     let body = app.bodies.read(&parts.headers, body).await?;
     // Only now: a body may take its time, and must not keep others from their turn meanwhile.

@@ -9,6 +9,8 @@ use tokio::sync::watch;
 
 use super::broker_health::BrokerHealth;
 use super::outboxes::Outboxes;
+use super::refused_requests::RefusedRequests;
+use crate::admin::Pages;
 use crate::config::Config;
 use crate::http::{Access, Metrics};
 use crate::ingest::{Admission, Bodies, FirstUse};
@@ -45,6 +47,8 @@ pub(crate) struct App {
     pub(crate) bodies: Bodies,
     pub(crate) first_use: FirstUse,
     pub(crate) metrics: Metrics,
+    pub(crate) refused: RefusedRequests,
+    pub(crate) pages: Pages,
     pub(crate) outboxes: Outboxes,
     /// How the broker was when it was last looked at.
     pub(crate) broker_health: BrokerHealth,
@@ -69,6 +73,8 @@ impl App {
             bodies: Bodies::new(config.ingest.max_request, config.server.body_timeout),
             first_use: FirstUse::default(),
             metrics: Metrics::new(),
+            refused: RefusedRequests::default(),
+            pages: Pages::default(),
             outboxes: Outboxes::default(),
             broker_health: BrokerHealth::default(),
             clock: Clock::system(),

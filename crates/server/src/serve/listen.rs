@@ -29,11 +29,12 @@ use super::file_limit::KEPT_BACK;
 use super::leftover_body::LeftoverBody;
 use super::linger::Linger;
 use super::raw_stream::{HEAD_BYTES_MAX, RawStream, SentHead};
+use super::refused_requests::Seen;
 use super::request_head;
 use super::tasks::Tasks;
 use super::write_timeout::WriteTimeout;
 use crate::config::ServerConfig;
-use crate::http::{Problem, label, router};
+use crate::http::{Problem, Who, router};
 
 /// Headers of a request.
 pub(super) const HEADERS_MAX: usize = 100;
@@ -180,18 +181,23 @@ impl Asked {
     ) -> Result<Response<Body>, Infallible> {
         let app = &self.app;
         let started_us = app.clock.now_us();
-        let route = label(request.uri().path());
         // A client that asks first has not sent anything yet, and need not.
         let asks_first = request.headers().contains_key(header::EXPECT);
-        let (parts, body) = request.into_parts();
-        let allowed = request_head::check(&parts, &self.head)
-            .and_then(|()| app.access.check(&parts.method, &parts.uri, &parts.headers, self.peer));
+        let (mut parts, body) = request.into_parts();
+        let seen = Seen::of(&parts, self.peer);
+        let (who, allowed) = match request_head::check(&parts, &self.head) {
+            Ok(()) => app.access.check(&parts.method, &parts.uri, &parts.headers, self.peer),
+            Err(problem) => (Who::unknown(), Err(problem)),
+        };
+        let may = allowed.is_ok();
+        parts.extensions.insert(who.clone());
         let is_last = request_head::is_last(&parts, &self.head);
         let rest = LeftoverBody::new(body);
         let mut response = match allowed {
             Ok(()) => self.router.call(Request::from_parts(parts, rest.body())).await?,
             Err(problem) => problem.into_response(),
         };
+        app.refused.tell(app, &seen, &who, may, &response);
         let gave_up = response.status() == StatusCode::REQUEST_TIMEOUT;
         let mut ends = is_last;
         if !asks_first && !gave_up && !rest.is_read() {
@@ -206,7 +212,7 @@ impl Asked {
         }
         self.head.next();
         let took_us = app.clock.now_us() - started_us;
-        app.metrics.answered(route, response.status().as_u16(), took_us);
+        app.metrics.answered(seen.route, response.status().as_u16(), took_us);
         Ok(response)
     }
 }

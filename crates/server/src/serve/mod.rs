@@ -2,7 +2,7 @@
 //!
 //! `server` opens, starts, serves, drains and ends; `start` makes topics and pipelines; `opening` answers while the
 //! broker is being opened. `listen` accepts connections, which `raw_stream`, `request_head`, `leftover_body`, `linger`
-//! and `write_timeout` keep within bounds. [`App`] is what all routes share.
+//! and `write_timeout` keep within bounds; `refused_requests` says in the log whom they refused. [`App`] is what all routes share.
 
 mod app;
 mod broker_health;
@@ -13,6 +13,7 @@ mod listen;
 mod opening;
 mod outboxes;
 mod raw_stream;
+mod refused_requests;
 mod request_head;
 mod server;
 mod start;

@@ -23,6 +23,8 @@ use crate::http::Problem;
 pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
 /// What is read away at a time while a refusal travels.
 const AWAY_BYTES: usize = 16 * 1024;
+/// What a connection keeps of the room for a head once that is answered: thousands of connections may stay idle.
+const KEPT_BYTES_MAX: usize = 8 * 1024;
 /// How long a client whose head was refused may go on sending it.
 const LINGER_MAX: Duration = Duration::from_secs(1);
 
@@ -71,7 +73,10 @@ impl SentHead {
     /// The request is answered: what comes now is the next one.
     pub(crate) fn next(&self) {
         let mut sent = self.0.lock().expect("no holder panics");
-        sent.bytes.clear();
+        match sent.bytes.capacity() > KEPT_BYTES_MAX {
+            true => sent.bytes = Vec::new(),
+            false => sent.bytes.clear(),
+        }
         sent.whole = false;
     }
 
@@ -93,6 +98,10 @@ impl SentHead {
 }
 
 const END: &[u8] = b"\r\n\r\n";
+/// With what an answer begins.
+const VERSION: &str = "HTTP/1.1 ";
+/// With what an answer begins that says that the client is wrong.
+const REFUSED: &str = "HTTP/1.1 4";
 
 /// A stream whose heads and bare refusals are looked at.
 pub(super) struct RawStream<S> {
@@ -184,8 +193,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for RawStream<S> {
 /// The problem for hyper's answer to a head that it cannot read; none if these bytes are another answer, all of which
 /// have a body.
 fn refusal(written: &[u8]) -> Option<Bytes> {
+    // All that is ever written comes by here, so most of it must not be read.
+    if !written.starts_with(REFUSED.as_bytes()) {
+        return None;
+    }
     let text = std::str::from_utf8(written).ok()?;
-    let status = text.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    let status = text.strip_prefix(VERSION)?.get(..3)?.parse().ok()?;
     let status = StatusCode::from_u16(status).ok().filter(StatusCode::is_client_error)?;
     let is_bare =
         text.contains("\r\ncontent-length: 0\r\n") && text.find("\r\n\r\n")? + END.len() == text.len();
@@ -241,6 +254,18 @@ mod tests {
         }
         assert_eq!(lengths(&["0\r\n\r\n", one]), Lengths::Unknown, "the end of another body came with it");
         assert_eq!(lengths(&[&"x".repeat(HEAD_BYTES_MAX + 1)]), Lengths::Unknown);
+    }
+
+    /// SEC-2: an idle connection does not keep the room that a large head took.
+    #[test]
+    fn a_large_head_leaves_nothing_behind_in_memory() {
+        let head = SentHead::default();
+        for bytes in [1_000, HEAD_BYTES_MAX, 1_000] {
+            head.came(&vec![b'x'; bytes]);
+            head.next();
+            let kept = head.0.lock().expect("no holder panics").bytes.capacity();
+            assert!(kept <= KEPT_BYTES_MAX, "{kept} bytes are kept after a head of {bytes}");
+        }
     }
 
     /// ING-7.

@@ -19,6 +19,7 @@ use super::broker_health;
 use super::file_limit;
 use super::listen;
 use super::opening;
+use super::refused_requests;
 use super::start::{self, Coming};
 use super::tasks;
 use crate::config::{Config, ServerConfig};
@@ -102,6 +103,7 @@ pub struct Server {
     pipelines: Arc<Mutex<Vec<Pipeline>>>,
     accepting: JoinHandle<listen::Connections>,
     looking: JoinHandle<()>,
+    telling: JoinHandle<()>,
     /// What still comes up, if not all did at once.
     coming: tokio::sync::Mutex<Option<JoinHandle<Result<(), ServeError>>>>,
     drain: Duration,
@@ -160,7 +162,9 @@ impl Server {
             Coming { config, app: Arc::clone(&app), pipelines: Arc::clone(&pipelines), left, no_room };
         let coming_up = tokio::sync::Mutex::default();
         let looking = tasks::spawn(broker_health::watch(Arc::clone(&app)));
-        let server = Server { address, app, pipelines, accepting, looking, coming: coming_up, drain };
+        let telling = tasks::spawn(refused_requests::watch(Arc::clone(&app)));
+        let server =
+            Server { address, app, pipelines, accepting, looking, telling, coming: coming_up, drain };
         tracing::info!(address = %server.address, "listening");
         match coming.step().await {
             Ok(true) => {}
@@ -225,6 +229,10 @@ impl Server {
         if let Ok(connections) = self.accepting.await {
             connections.close(CLOSE_MAX.min(self.drain)).await;
         }
+        // Waited for: until it is gone it has the data folder open.
+        self.telling.abort();
+        let _aborted = self.telling.await;
+        self.app.refused.end();
         if !self.app.keylane.close().await {
             tracing::warn!("messages that were not acknowledged were on their way when the server stopped");
         }

@@ -360,3 +360,37 @@ async fn a_client_that_does_not_read_is_closed() {
         tokio::task::yield_now().await;
     }
 }
+
+/// SEC-2: pages are bounded together, too: clients that ask and do not read hold so many, and no more.
+#[tokio::test]
+async fn one_page_of_messages_too_many_is_503_until_another_was_taken() {
+    /// As `admin/pages.rs` has it.
+    const PAGES: usize = 16;
+    let rig = Rig::start("topics: { t: { partitions: 1 } }").await;
+    let payload = Message::new("t").payload(vec![b'x'; 1_000_000]);
+    for _ in 0..8 {
+        rig.server.keylane().produce(payload.clone()).await.expect("taken");
+    }
+    let path = "/admin/topics/t/messages?limit=8";
+    let mut deaf = Vec::new();
+    for _ in 0..PAGES {
+        let mut client = Client::connect_narrow(rig.address()).await;
+        client.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await;
+        // The head is there: the page has been made, and far more of it than the system buffers is left.
+        assert_eq!(client.head().await.map(|(status, _)| status), Some(200));
+        deaf.push(client);
+    }
+    rig.get(path).await.is_problem(503, "KL-1205");
+    assert_eq!(rig.get("/admin/topics").await.status, 200, "other routes have nothing to do with it");
+    // Whoever follows has places of their own.
+    let mut follower = rig.connect().await;
+    let follow =
+        "GET /admin/topics/t/messages?follow=true&from=earliest&limit=1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    follower.send(follow.as_bytes()).await;
+    assert_eq!(follower.head().await.map(|(status, _)| status), Some(200));
+    assert!(follower.chunk().await.is_some_and(|line| line.len() > 1_000_000));
+    drop(deaf.pop());
+    while rig.get(path).await.status != 200 {
+        tokio::task::yield_now().await;
+    }
+}

@@ -219,15 +219,22 @@ async fn a_refusal_does_not_wait_for_the_body() {
     let tokens = format!("{}, {}", token("writer", "operate"), token("reader", "read"));
     let rig = Rig::start(&format!("server: {{ body_timeout: 10m, tokens: [{tokens}] }}\n{ONE}\n")).await;
     let large = format!("Content-Length: {}", 1 << 30);
-    for (head, status, code) in [
-        ("Content-Type: application/json\r\nContent-Length: 5000", 401, "KL-1501"),
-        ("X-Admin-Token: reader\r\nContent-Type: application/json\r\nContent-Length: 5000", 403, "KL-1502"),
-        ("X-Admin-Token: writer\r\nContent-Type: text/plain\r\nContent-Length: 5000", 415, "KL-1209"),
-        (&format!("X-Admin-Token: writer\r\nContent-Type: application/json\r\n{large}"), 413, "KL-1210"),
-        ("Content-Type: application/json\r\nTransfer-Encoding: chunked", 401, "KL-1501"),
+    let unknown = "X-Admin-Token: writer\r\nContent-Type: application/json\r\nContent-Length: 5000";
+    for (topic, head, status, code) in [
+        ("t", "Content-Type: application/json\r\nContent-Length: 5000", 401, "KL-1501"),
+        ("nowhere", unknown, 404, "KL-1201"),
+        (
+            "t",
+            "X-Admin-Token: reader\r\nContent-Type: application/json\r\nContent-Length: 5000",
+            403,
+            "KL-1502",
+        ),
+        ("t", "X-Admin-Token: writer\r\nContent-Type: text/plain\r\nContent-Length: 5000", 415, "KL-1209"),
+        ("t", &format!("X-Admin-Token: writer\r\nContent-Type: application/json\r\n{large}"), 413, "KL-1210"),
+        ("t", "Content-Type: application/json\r\nTransfer-Encoding: chunked", 401, "KL-1501"),
     ] {
         let mut client = rig.connect().await;
-        let head = format!("POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n");
+        let head = format!("POST /v1/topics/{topic}/messages HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n");
         client.send(head.as_bytes()).await;
         let answer = timeout(HANGS, client.answer()).await.expect("it waits for the body");
         let answer = answer.expect("an answer, though no body was sent");
@@ -348,6 +355,13 @@ async fn with_tokens_each_role_may_do_what_it_says() {
                 assert_eq!(client.ask("GET", path, &headers, b"").await.status, 200, "{path}");
             }
         }
+    }
+    let metrics = client.ask("GET", "/metrics", &[("X-Admin-Token", "reader")], b"").await.text();
+    for (error, count) in [("KL-1501", 4), ("KL-1502", 2)] {
+        let line = format!(
+            "keylane_http_refused_total{{route=\"/v1/topics/{{topic}}/messages\",error=\"{error}\"}} {count}\n"
+        );
+        assert!(metrics.contains(&line), "{line} is not in:\n{metrics}");
     }
 }
 

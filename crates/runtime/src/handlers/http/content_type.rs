@@ -33,14 +33,15 @@ pub fn is_content_type(name: &str) -> bool {
 }
 
 fn is_json(payload: &[u8]) -> bool {
-    serde_json::from_slice::<IgnoredAny>(payload).is_ok()
+    // What is skipped is not decoded, so that bytes which are no text at all would pass for JSON.
+    std::str::from_utf8(payload).is_ok_and(|text| serde_json::from_str::<IgnoredAny>(text).is_ok())
 }
 
-/// The config's content type, if it can be one.
+/// The config's content type, if it can be one. An error does not repeat it: it may have come from outside (SEC-5).
 pub(super) fn checked_content_type(text: &str) -> Result<HeaderValue, String> {
     let shape = text.split_once('/').filter(|(kind, rest)| !kind.is_empty() && !rest.is_empty());
     HeaderValue::try_from(text)
         .ok()
         .filter(|_| shape.is_some())
-        .ok_or_else(|| format!("{text:?} is not a content type such as \"application/json\""))
+        .ok_or_else(|| "this is not a content type such as \"application/json\"".to_owned())
 }

@@ -75,7 +75,7 @@ static SERVER: Shape = Shape {
             "tokens",
             Kind::List(&TOKEN),
             Absent::Example(""),
-            "Who may do what. Without tokens only this machine may do anything.",
+            "Who may do what. Without tokens only this machine may do anything, and what a proxy passes on is refused.",
         ),
         field(
             "connections",

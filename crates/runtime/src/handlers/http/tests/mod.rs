@@ -416,6 +416,10 @@ async fn every_payload_has_a_content_type() {
         (&plain_handler, with(Some(b" 7 "), &[]), Some("application/json")),
         (&plain_handler, with(Some(b"{\"n\": 1"), &[]), Some("application/octet-stream")),
         (&plain_handler, with(Some(b""), &[]), Some("application/octet-stream")),
+        // Bytes that are no text, though a reader that only looks for the quotes would not see it.
+        (&plain_handler, with(Some(b"\"\xff\xfe\""), &[]), Some("application/octet-stream")),
+        (&plain_handler, with(Some(b"{\"n\": \"\xed\xa0\x80\"}"), &[]), Some("application/octet-stream")),
+        (&plain_handler, with(Some("{\"n\": \"\u{e9}\"}".as_bytes()), &[]), Some("application/json")),
         (&plain_handler, with(Some(b"7"), &odd), Some("application/json")),
         (&plain_handler, with(Some(b"7"), &own), Some("application/xml; charset=utf-8")),
         (&plain_handler, with(None, &[]), None),

@@ -18,7 +18,7 @@ public class OrdersApplication {
   }
 
   @PostMapping("/orders")
-  void orders(@RequestBody Order order, @RequestHeader("Keylane-Key") String key) {
+  void orders(@RequestBody Order order, @RequestHeader(name = "Keylane-Key", required = false) String key) {
     System.out.println(key + " " + order.count() + " " + order.item());
   }
 
