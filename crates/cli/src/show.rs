@@ -6,7 +6,7 @@
 use std::io::Write;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-pub use keylane::harmless::harmless;
+pub use keylane::raw::harmless;
 use serde::Serialize;
 use serde_json::value::RawValue;
 

@@ -32,7 +32,7 @@ pub mod data;
 mod error;
 mod flaws;
 pub mod handlers;
-pub mod harmless;
+mod harmless;
 mod message;
 #[cfg(feature = "sql")]
 pub mod outbox;
@@ -41,7 +41,7 @@ mod percent;
 mod pipeline;
 mod produce;
 pub mod raw;
-pub mod seldom;
+mod seldom;
 mod settings;
 mod shard;
 pub mod status;

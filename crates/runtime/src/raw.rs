@@ -7,6 +7,8 @@ pub use keylane_core::{Delivery, Draft};
 
 pub use crate::clock::Clock;
 pub use crate::error::produce_code;
+pub use crate::harmless::harmless;
 pub use crate::percent::encode as percent_encode;
 pub use crate::produce::Call;
+pub use crate::seldom::Seldom;
 pub use crate::tasks::{TaskKind, Tasks};

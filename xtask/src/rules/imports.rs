@@ -44,7 +44,7 @@ const LOCAL_COMMANDS: [&str; 10] =
     ["main", "lib", "serve", "check", "data", "doctor", "bench", "demo", "token", "completions"];
 const COMMANDS_FOLDER: &str = "crates/cli/src/";
 /// What those may use all the same: it knows nothing but text, and what a terminal obeys must have one list.
-const OF_TEXT_ONLY: &str = "keylane::harmless";
+const OF_TEXT_ONLY: &str = "keylane::raw::harmless";
 
 pub fn check(tree: &Tree, report: &mut Report) {
     for source in tree.rust.iter().filter(|source| !source.all_test) {
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn routes_and_clients_stay_outside() {
-        let text = "use keylane::Keylane;\nuse keylane_core::Frames;\nuse keylane::harmless::harmless;\n";
+        let text = "use keylane::Keylane;\nuse keylane_core::Frames;\nuse keylane::raw::harmless;\n";
         assert_eq!(found_in("crates/server/src/admin/pipelines.rs", text), [2]);
         assert_eq!(found_in("crates/cli/src/commands/tail.rs", text), [1, 2]);
         assert!(found_in("crates/cli/src/commands/serve.rs", text).is_empty());

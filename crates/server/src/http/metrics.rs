@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::Ordering;
 
+use keylane::ErrorCode;
 use keylane::outbox::OutboxState;
 use keylane::raw::ClientFigures;
 use keylane::spill::{SpillState, SpillStatus};
 use keylane::status::{PartitionState, PipelineStatus};
-use keylane::{ClientFigures, ErrorCode};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::TypedMetric;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::http::request::Parts;
 use axum::http::{Method, Response, StatusCode};
 use keylane::ErrorCode;
-use keylane::seldom::Seldom;
+use keylane::raw::Seldom;
 
 use super::app::App;
 use crate::http::{Who, label};

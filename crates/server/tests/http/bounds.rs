@@ -367,7 +367,7 @@ async fn one_page_of_messages_too_many_is_503_until_another_was_taken() {
     /// As `admin/pages.rs` has it.
     const PAGES: usize = 16;
     let rig = Rig::start("topics: { t: { partitions: 1 } }").await;
-    let payload = Message::new("t").payload(vec![b'x'; 1_000_000]);
+    let payload = Message::to("t").payload(vec![b'x'; 1_000_000]);
     for _ in 0..8 {
         rig.server.keylane().produce(payload.clone()).await.expect("taken");
     }
