@@ -1,8 +1,8 @@
 //! Makes the files of a log: its folder, its first segment, and the zeroed files that later become segments.
 //!
-//! Making a log never touches files that are not Keylane's, and never replaces a segment that holds a batch. A segment
-//! with batches shows that the log was in use and that only the file naming its owner is missing; a new log would delete
-//! messages.
+//! Making a log never touches files that are not Keylane's, and never replaces a segment that holds a batch. A
+//! segment with batches shows that the log was in use and that only the file naming its owner is missing; a new log
+//! would delete messages.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
