@@ -267,7 +267,7 @@ impl Run {
         self.check();
     }
 
-    /// The broker ends, one way or another; from then on the disk works again.
+    /// Ends the broker in one way or another; afterwards the disk works again.
     fn stop(&mut self, how: fn(&mut Rig)) {
         how(&mut self.rig);
         self.answers();

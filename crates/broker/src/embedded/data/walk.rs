@@ -190,8 +190,8 @@ impl Walker {
     }
 
     /// Handles an unreadable segment before the first readable one. Nothing tells what lay in it. In a topic, at most
-    /// the positions before those with which the first readable segment begins; in journals, what turns out to be
-    /// missing (`gaps`).
+    /// the positions below those at which the first readable segment begins are lost; in journals, the records that
+    /// turn out to be missing (`gaps`).
     fn lost_before(&mut self, number: u64, what: Option<&String>, next: Option<&Table>) {
         let mut region = Region::new(number, 0, 0, what.cloned().unwrap_or_default(), 0, 0);
         region.mend = Mend::MoveAway;
