@@ -27,7 +27,7 @@ use crate::embedded::failure::{Action, Failure};
 use crate::embedded::options::Host;
 use crate::threads;
 
-/// Spare files kept for later use. One is enough, since the next is made before it is used up.
+/// At most this many spare files wait for use; the files of further old segments are removed.
 const SPARES_MAX: usize = 2;
 /// After a full disk prevented a new file, none is tried again for this long, …
 const FULL_WAIT_MS: u64 = 1000;
@@ -146,7 +146,7 @@ impl Appender {
         (placed, None)
     }
 
-    /// Syncs what a put-back flaw has acknowledged before the sync.
+    /// Syncs the active segment. Called after the answers only where the flaw `acknowledge_before_sync` is put back.
     pub fn sync(&self) -> Result<(), Failure> {
         self.file.sync_data().map_err(Failure::io(Action::Sync, &self.active.path))
     }

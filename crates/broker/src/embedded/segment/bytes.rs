@@ -22,10 +22,10 @@
 //!
 //! A recycled segment still holds old batches with good checksums; their generation differs from the segment's. The
 //! generation is random and never leaves the broker, so no producer can send a payload that contains a valid batch
-//! header. All bytes before `group start` were synced before the batch was written: this is how damage is told from a
-//! torn tail. A file gets its name only once its full length is durable, so a file shorter than its header's capacity
-//! was cut later. Segments made before the field `capacity` existed have 0 there, and are not checked for their
-//! length.
+//! header. All bytes before the place where a batch's sync group begins were synced before the batch was written:
+//! this tells damage from a torn tail. A file gets its name only once its full length is durable, so a file shorter
+//! than its header's capacity was cut later. Segments made before the field `capacity` existed have 0 there, and are
+//! not checked for their length.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
