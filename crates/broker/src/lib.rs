@@ -1,8 +1,9 @@
-//! Where topics live.
+//! The interface that Keylane demands of a message broker, and the brokers that provide it.
 //!
-//! [`contract`] says what a broker gives: a partitioned log that is read from a position, journals beside it, and
-//! ownership of partitions. [`embedded`] is the one that needs nothing but a folder. Every broker passes the
-//! same conformance suite, also with faults injected.
+//! [`contract`] defines the interface: a partitioned log that is read from a position, journals beside that log, and
+//! the ownership of partitions. [`embedded`] implements it in a local folder, without any other software; `kafka`
+//! implements it on a Kafka cluster. Every broker must pass the same conformance suite, also while faults are
+//! injected (`testing`).
 
 pub mod contract;
 pub mod embedded;

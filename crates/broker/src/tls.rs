@@ -1,10 +1,11 @@
-//! The cryptography of TLS connections that Rust code makes: the push handler, token endpoints, the command line.
+//! Chooses the cryptography for the TLS connections that Rust code opens: of the push handler, to token endpoints, of
+//! the command line.
 //!
-//! `rustls` needs to be told once a process which implementation it uses. Kafka's client library is C and brings its
-//! own.
+//! `rustls` must be told once per process which implementation to use. Kafka's client library is written in C and
+//! brings its own.
 
-/// Chooses `ring`, unless the program that uses this library has chosen another implementation already. To be called
-/// before an HTTP client is made; calling it again changes nothing.
+/// Makes `rustls` use `ring`, unless the program that links this library has already chosen another implementation.
+/// Call this function before any HTTP client is made; further calls change nothing.
 pub fn provide_cryptography() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }

@@ -1,4 +1,4 @@
-//! The suite, for each broker of this crate. A line each.
+//! Runs the conformance suite for the brokers of this crate that need no cluster: one line for each.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use tempfile::TempDir;
 conformance!(memory, MemoryRig::new(1), can delete skip recreate share wait close kill begin_far grow swap);
 conformance!(memory_with_gaps, MemoryRig::new(2).with_gaps(9), can delete skip recreate share wait close kill begin_far grow swap);
 conformance!(memory_without_conditions, MemoryRig::new(3).unconditional(), can delete skip recreate share wait close kill begin_far grow swap);
-// Its positions have no gaps, its folder belongs to one process, and so nobody else can give a topic more partitions or
-// make it again while it is read.
+// The embedded broker has no gaps between positions, and its folder belongs to one process; so no other process can
+// add partitions to a topic, or make it anew while it is read.
 conformance!(embedded, EmbeddedRig::default(), can delete recreate close kill begin_far);
 
-/// Copies all files of a folder.
+/// Copies a folder with all its files.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a folder is made");
     for entry in std::fs::read_dir(from).expect("a folder") {
@@ -29,7 +29,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The embedded broker on a folder of its own.
+/// An embedded broker in a folder of its own.
 struct EmbeddedRig {
     folder: TempDir,
     opened: Option<Arc<Embedded>>,
@@ -66,7 +66,7 @@ impl Rig for EmbeddedRig {
         self.open()
     }
 
-    /// With a bound of one byte all that is settled goes when the next message comes.
+    /// With a bound of one byte, everything settled is deleted when the next message comes.
     async fn delete_below(&mut self, topic: &str, _partition: u32, _position: u64) {
         let broker = self.open();
         let there = broker.topic(topic).await.expect("asked").expect("it is there");
@@ -78,7 +78,8 @@ impl Rig for EmbeddedRig {
         self.open().close();
     }
 
-    /// What a kill leaves is what is in the files now: a copy of them, made while the broker still runs.
+    /// A kill leaves what the files contain at this moment: the broker is reopened on a copy made while it still
+    /// runs.
     async fn reopen_after_kill(&mut self) -> Arc<dyn Broker> {
         self.open();
         let left = tempfile::tempdir().expect("a folder");
@@ -88,7 +89,8 @@ impl Rig for EmbeddedRig {
         self.open()
     }
 
-    /// Nobody waits for so many messages: the table in the header of its first segment says where partitions are.
+    /// Producing that many messages would take too long, so the header of the first segment is changed: its table
+    /// says where the partition begins and ends.
     async fn begin_at(&mut self, topic: &str, position: u64) {
         EmbeddedRig::close(self);
         let path = self.folder.path().join("topics").join(topic).join("0000000000000001.seg");
@@ -102,7 +104,7 @@ impl Rig for EmbeddedRig {
         std::fs::write(&path, bytes).expect("it is written");
     }
 
-    /// Somebody deletes its files, and it is made by its next use.
+    /// Deletes the topic's folder while the broker is closed, and makes the topic anew.
     async fn recreate_topic(&mut self, topic: &str) {
         let spec = self.open().topic(topic).await.expect("asked").expect("it is there").spec;
         EmbeddedRig::close(self);

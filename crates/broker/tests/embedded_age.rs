@@ -1,4 +1,4 @@
-//! Retention by time: topics to which little comes, logs that are closed every night, and clocks that are wrong (BRK-1).
+//! Tests of retention by time: topics with few messages, logs that are closed often, and wrong clocks (BRK-1).
 #![cfg(feature = "testing")]
 #![allow(missing_docs)]
 
@@ -25,14 +25,15 @@ fn opened(seed: u64, retention_ms: u64) -> (Rig, Arc<AtomicU64>) {
     (rig, uptime)
 }
 
-/// Time passes, as clocks that are right see it.
+/// Lets time pass, for the clock and for the uptime alike.
 fn pass(rig: &Rig, uptime: &AtomicU64, ms: u64) {
     rig.now_ms.fetch_add(ms, Ordering::Relaxed);
     uptime.fetch_add(ms, Ordering::Relaxed);
     rig.broker().commit_once();
 }
 
-/// BRK-1: one message a minute fills no segment for years; it is kept for an hour and a little all the same.
+/// BRK-1: with one message a minute a segment would take years to fill; a message is kept for little more than an
+/// hour.
 #[test]
 fn a_topic_to_which_little_comes_keeps_to_its_time() {
     let (rig, uptime) = opened(1, HOUR);
@@ -50,7 +51,7 @@ fn a_topic_to_which_little_comes_keeps_to_its_time() {
     );
 }
 
-/// BRK-1: a close writes nothing that is younger than the messages.
+/// BRK-1: closing a log writes nothing that makes its segments look younger.
 #[test]
 fn a_log_that_is_closed_again_and_again_grows_old_all_the_same() {
     let (mut rig, uptime) = opened(2, HOUR);
@@ -61,12 +62,12 @@ fn a_log_that_is_closed_again_and_again_grows_old_all_the_same() {
         rig.open().expect("no damage");
     }
     pass(&rig, &uptime, 0);
-    // Half an hour is more than the part of it that the clock must have run evenly after a start.
+    // Half an hour is longer than the part of the retention for which the clock must run evenly after a start.
     pass(&rig, &uptime, HOUR / 2);
     assert_eq!(rig.ends("orders")[0], Ends { start: 1, end: 1 });
 }
 
-/// BRK-1: a clock that is a year ahead for a moment deletes nothing, at the start or later.
+/// BRK-1: a clock that is a year ahead for a moment, at the start or later, deletes nothing.
 #[test]
 fn a_clock_that_jumps_ahead_and_is_set_right_deletes_nothing() {
     let (mut rig, uptime) = opened(3, 24 * HOUR);
@@ -83,7 +84,7 @@ fn a_clock_that_jumps_ahead_and_is_set_right_deletes_nothing() {
     assert_eq!(rig.ends("orders")[0].start, 0);
     rig.now_ms.fetch_sub(YEAR, Ordering::Relaxed);
     rig.close();
-    // The machine starts with a wrong clock, which is set right when the network is there.
+    // The machine starts with a wrong clock, which is corrected once the network is there.
     rig.now_ms.fetch_add(YEAR, Ordering::Relaxed);
     rig.open().expect("no damage");
     for _ in 0..9 {
@@ -97,7 +98,7 @@ fn a_clock_that_jumps_ahead_and_is_set_right_deletes_nothing() {
     assert_eq!(rig.read("orders", 0).expect("no damage").len(), 100);
 }
 
-/// BRK-1: whatever the clock says and for however long, what a group has not settled stays.
+/// BRK-1: however wrong the clock is, and for however long, messages that a group has not settled stay.
 #[test]
 fn a_clock_that_stays_wrong_deletes_nothing_that_is_not_settled() {
     let (rig, uptime) = opened(4, HOUR);
@@ -133,8 +134,8 @@ fn messages_from_the_future_grow_old_with_those_that_came_after_them() {
     assert!(start > 0 && end == 101, "{start} to {end}");
 }
 
-/// BRK-1, P10: where there is no room for another segment, what is old stays a little longer, and what comes is taken as
-/// long as the segment has room.
+/// BRK-1, P10: if the disk has no room for another segment, old messages stay a little longer, and new ones are taken
+/// as long as the old segment has room.
 #[test]
 fn a_disk_without_room_for_another_segment_makes_nobody_refuse_what_fits() {
     let (rig, uptime) = opened(6, 8000);

@@ -1,5 +1,5 @@
-//! Places and bounds of calls that wait for a log: who came first is written first, and who went away holds no more than
-//! the bound (P2, P5).
+//! Tests of the calls that wait for a log: the first that came is the first that is written, and callers that went
+//! away take no more memory than the bound allows (P2, P5).
 #![cfg(feature = "testing")]
 #![allow(missing_docs)]
 
@@ -17,10 +17,10 @@ use keylane_broker::{
 use keylane_core::Frames;
 use rig::{Call, Rig, poll};
 
-/// More than fits at once, with another of its kind.
+/// Two calls of this size do not fit into the bound together.
 const LARGE: usize = 40 << 20;
 
-/// A call of about so many bytes, whose messages have this id.
+/// Frames of about this many bytes in all, each with this id.
 fn large(id: &str, bytes: usize) -> Frames {
     let messages: Vec<_> = (0..bytes.div_ceil(1 << 20)).map(|_| (0, id, (1 << 20) - 200)).collect();
     rig::frames(&messages)
@@ -28,7 +28,7 @@ fn large(id: &str, bytes: usize) -> Frames {
 
 fn opened(seed: u64, change: fn(&mut Rig)) -> Rig {
     let mut rig = Rig::new(seed);
-    // One segment takes all of it.
+    // A segment that has room for everything that the test writes.
     rig.options.segment_bytes = 256 << 20;
     change(&mut rig);
     rig.open().expect("an empty disk");
@@ -56,7 +56,7 @@ fn later_calls_wait(change: fn(&mut Rig)) {
     }
     rig.broker().commit_once();
     let a = first(poll(a.as_mut()));
-    // The last is polled before the one that came before it.
+    // The last call is polled again before the one that came before it.
     assert!(poll(c.as_mut()).is_pending());
     let mut d = produce(&rig, rig::frames(&[(0, "d", 10)]));
     assert!(poll(d.as_mut()).is_pending());
@@ -66,7 +66,7 @@ fn later_calls_wait(change: fn(&mut Rig)) {
     assert!(a < b && b < c && c < d, "a {a}, b {b}, c {c}, d {d}");
 }
 
-/// P2, BRK-5: a call's place is that of its first poll, however it is woken.
+/// P2, BRK-5: a call's place is that of its first poll, in whatever order the calls are polled later.
 #[test]
 fn a_later_call_never_overtakes_one_that_waits_for_room() {
     later_calls_wait(|_| ());
@@ -104,7 +104,7 @@ fn a_later_append_never_overtakes_one_that_waits_for_room() {
 
 fn cancelled_calls_are_bounded(change: fn(&mut Rig)) {
     let rig = opened(3, change);
-    // Clients that time out while the disk hangs, again and again.
+    // Clients that time out again and again while the disk hangs.
     for _ in 0..12 {
         let mut call = produce(&rig, large("gone", 10 << 20));
         assert!(poll(call.as_mut()).is_pending());
@@ -114,26 +114,26 @@ fn cancelled_calls_are_bounded(change: fn(&mut Rig)) {
     for _ in 0..20 {
         rig.broker().commit_once();
     }
-    // All that was kept for nobody has landed by now.
+    // All calls that were admitted for callers that had gone are written by now.
     let landed = rig.ends("orders")[0].end;
     let page = rig.run(journal(&rig).read(0, 1)).expect("no damage");
     assert!(landed <= 64, "{landed} MiB were kept for callers that had gone");
     assert!(page.end <= 6, "{} records of 10 MiB were kept for callers that had gone", page.end);
     assert!(landed > 0 && page.end > 0);
-    // And nothing of their room is lost.
+    // And the room of those calls was given back.
     let mut calls: Vec<_> = (0..6).map(|_| produce(&rig, large("there", 10 << 20))).collect();
     calls.iter_mut().for_each(|call| assert!(poll(call.as_mut()).is_pending()));
     rig.broker().commit_once();
     calls.iter_mut().for_each(|call| assert!(poll(call.as_mut()).is_ready()));
 }
 
-/// P5: what nobody waits for any more counts until it is written.
+/// P5: bytes for which no caller waits any more count until they are written.
 #[test]
 fn calls_that_were_cancelled_stay_within_the_bound() {
     cancelled_calls_are_bounded(|_| ());
 }
 
-/// BRK-5: a call that goes away while it waits outside makes way for those behind it.
+/// BRK-5: a call that is dropped while it waits for admission makes way for the calls behind it.
 #[test]
 fn a_call_that_waited_for_room_and_went_away_holds_nobody_up() {
     let rig = opened(4, |_| ());
@@ -149,7 +149,7 @@ fn a_call_that_waited_for_room_and_went_away_holds_nobody_up() {
     assert_eq!(first(poll(c.as_mut())), a + 40, "nothing of b lies between");
 }
 
-/// P2, BRK-5: where a message's fate is not known, nothing that was under way behind it is acknowledged.
+/// P2, BRK-5: after a group whose outcome is unknown, no call that was under way behind it is acknowledged.
 #[test]
 fn nothing_behind_a_group_that_failed_is_acknowledged() {
     let rig = opened(6, |_| ());
@@ -159,7 +159,7 @@ fn nothing_behind_a_group_that_failed_is_acknowledged() {
     for call in [&mut a, &mut b, &mut c] {
         assert!(poll(call.as_mut()).is_pending());
     }
-    // The disk is full for a moment; all bytes have landed.
+    // The disk reports that it is full, although it stored all bytes.
     rig.disk.fail(Fault::RefusedWrite, 1);
     rig.broker().commit_once();
     for call in [&mut a, &mut b, &mut c] {
@@ -169,7 +169,7 @@ fn nothing_behind_a_group_that_failed_is_acknowledged() {
     assert_eq!(rig.produce("orders", &[(0, "again", 10)]), [0]);
 }
 
-/// BRK-8, P10: everybody is answered at a close, those outside too.
+/// BRK-8, P10: closing answers every call, also those that still wait for admission.
 #[test]
 fn a_close_answers_those_who_wait_outside() {
     let rig = opened(5, |_| ());
@@ -185,7 +185,7 @@ fn a_close_answers_those_who_wait_outside() {
     assert_eq!(results[0], Err(ProduceError::Unavailable(BrokerError::Closed.to_string())));
 }
 
-/// BRK-1: a group whose join went away before it was on record keeps nothing from being deleted that it did not keep before.
+/// BRK-1: if a join is dropped before it is on record, its group holds back exactly what it held back before.
 #[test]
 fn a_join_that_goes_away_leaves_its_group_as_it_was() {
     let mut rig = Rig::new(7);
@@ -211,7 +211,7 @@ fn a_join_that_goes_away_leaves_its_group_as_it_was() {
     assert_eq!(held_back(), removed, "no pipeline is configured for it");
 }
 
-/// BRK-6: a group is forgotten as a whole or not at all, whether or not somebody waits for it.
+/// BRK-6: a group is forgotten as a whole or not at all, whether or not the caller waits for the answer.
 #[tokio::test]
 async fn a_group_that_nobody_waits_for_is_forgotten_to_the_end() {
     let dir = tempfile::tempdir().expect("a folder");

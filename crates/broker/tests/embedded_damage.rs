@@ -1,4 +1,4 @@
-//! What the embedded broker makes of bytes that are not as it wrote them: torn tails, flipped bits, old batches.
+//! Tests of bytes that are not as the broker wrote them: torn tails, flipped bits, old batches in recycled segments.
 #![cfg(feature = "testing")]
 #![allow(missing_docs)]
 
@@ -11,13 +11,13 @@ use keylane_broker::embedded::disk::Fault;
 use keylane_broker::{Broker, BrokerError, JournalName, LogKind, TopicSpec};
 use rig::{Lines, Rig};
 
-/// Where batches begin in a segment, by their magic.
+/// The offsets of the batches in a segment, found by their magic number.
 fn batches(bytes: &[u8]) -> Vec<usize> {
     let starts = (0..bytes.len().saturating_sub(64)).step_by(8);
     starts.filter(|at| &bytes[at + 4..at + 8] == b"KLB1").collect()
 }
 
-/// Groups of two batches each: a message or two for both of two partitions.
+/// Produces groups of two batches each: one or two messages for each of two partitions.
 fn groups(rig: &Rig, count: usize) -> Messages {
     let mut sent = vec![Vec::new(), Vec::new()];
     for group in 0..count {
@@ -35,10 +35,10 @@ fn read(rig: &Rig) -> Result<Messages, BrokerError> {
     Ok(vec![rig.read("orders", 0)?, rig.read("orders", 1)?])
 }
 
-/// Messages of each partition, as positions and ids.
+/// The messages of each partition, as positions and ids.
 type Messages = Vec<Vec<(u64, String)>>;
 
-/// A rig with some groups in the first segment of a topic, then killed.
+/// A rig with a few groups in the first segment of a topic, whose process was then killed.
 fn written(count: usize) -> (Rig, PathBuf, Vec<u8>, Messages) {
     let mut rig = Rig::new(1);
     rig.open().expect("an empty disk");
@@ -51,18 +51,18 @@ fn written(count: usize) -> (Rig, PathBuf, Vec<u8>, Messages) {
     (rig, path, bytes, sent)
 }
 
-/// BRK-1, P1: wherever the last write was torn, the rest is there, and it is never called damage.
+/// BRK-1, P1: wherever the last write was torn, everything before it is there, and no damage is reported.
 #[test]
 fn a_tail_torn_at_any_byte_is_cut_and_everything_before_it_is_kept() {
     let (mut rig, path, bytes, sent) = written(3);
     let starts = batches(&bytes);
     let end = (starts[5]..bytes.len()).rev().find(|at| bytes[*at] != 0).expect("a payload") + 1;
     let whole = |batches: usize| {
-        // Batches of a group: partition 0 with one message, partition 1 with two.
+        // The batches of a group: one message in partition 0, two messages in partition 1.
         let zero = batches.div_ceil(2);
         vec![sent[0][..zero].to_vec(), sent[1][..2 * (batches / 2)].to_vec()]
     };
-    // Each open records how far the log reaches; before the next tear it is as the kill left it.
+    // Each opening renews the file `end`. Before the next tear it is put back as the kill had left it.
     let record = path.with_file_name("end");
     let recorded = rig.disk.contents(&record).expect("a record of the end");
     for torn in starts[4]..end {
@@ -80,7 +80,7 @@ fn a_tail_torn_at_any_byte_is_cut_and_everything_before_it_is_kept() {
             assert!(found == whole(kept) || found == whole(kept + 1), "torn at {torn}: {found:?}");
             rig.kill();
         }
-        // Sectors reach the disk in any order: the end is there, and the beginning is not.
+        // Sectors reach the disk in any order: here the end of the write is there, and its beginning is missing.
         let mut late = bytes.clone();
         late[starts[4]..torn].fill(0);
         rig.disk.set_contents(&path, late);
@@ -92,7 +92,7 @@ fn a_tail_torn_at_any_byte_is_cut_and_everything_before_it_is_kept() {
     }
 }
 
-/// BRK-1: an operator hears once, with file and place, that the last write was not complete.
+/// BRK-1: the log tells the operator once, with file and place, that the last write was incomplete.
 #[test]
 fn a_tail_that_is_cut_is_logged_once_with_its_place() {
     let (mut rig, path, bytes, _) = written(3);
@@ -115,7 +115,7 @@ fn a_tail_that_is_cut_is_logged_once_with_its_place() {
     }
 }
 
-/// BRK-1: what is written behind a cut tail is never mixed with what was there.
+/// BRK-1: batches written behind a cut tail are never mixed with the remains of the tail.
 #[test]
 fn what_a_power_cut_left_behind_the_tail_does_not_come_back() {
     let (mut rig, path, bytes, sent) = written(3);
@@ -124,7 +124,7 @@ fn what_a_power_cut_left_behind_the_tail_does_not_come_back() {
     torn[starts[4]..starts[4] + 8].fill(0);
     rig.disk.set_contents(&path, torn);
     rig.open().expect("a torn tail");
-    // Of the same length as the torn one, so that the next batch of the old group would follow exactly.
+    // As long as the torn batch, so that the next batch of the old group would follow exactly.
     let placed = rig.produce("orders", &[(0, "2-x", 40)]);
     assert_eq!(placed, [2]);
     let mut want = vec![sent[0][..2].to_vec(), sent[1][..4].to_vec()];
@@ -137,7 +137,7 @@ fn what_a_power_cut_left_behind_the_tail_does_not_come_back() {
     }
 }
 
-/// BRK-1: what a refused group left on the disk is never taken for part of the next one.
+/// BRK-1: what a failed group left on the disk never counts as part of the next group.
 #[test]
 fn what_a_refused_write_left_behind_does_not_come_back() {
     let mut rig = Rig::new(1);
@@ -148,7 +148,7 @@ fn what_a_refused_write_left_behind_does_not_come_back() {
     let refused = rig.run(broker.produce("orders", rig::frames(&[(0, "a", 40), (1, "b", 40)])));
     assert!(refused.iter().all(Result::is_err), "{refused:?}");
     drop(broker);
-    // Of the same length as the first of them, so that the second would follow exactly.
+    // As long as the first batch of the failed group, so that the second would follow exactly.
     assert_eq!(rig.produce("orders", &[(0, "x", 40)]), [0]);
     for crash in [Rig::kill, Rig::cut_power] {
         crash(&mut rig);
@@ -157,7 +157,8 @@ fn what_a_refused_write_left_behind_does_not_come_back() {
     }
 }
 
-/// BRK-1, P10: damage before a later group is reported with file and place, whatever bit it is, and never the end.
+/// BRK-1, P10: whichever bit flips, damage before a later group is reported with file and place, and never taken for
+/// the end of the log.
 #[test]
 fn every_flipped_bit_before_the_last_group_is_reported_or_harmless() {
     let (mut rig, path, bytes, sent) = written(3);
@@ -169,7 +170,7 @@ fn every_flipped_bit_before_the_last_group_is_reported_or_harmless() {
         rig.disk.set_contents(&path, flipped);
         rig.open().expect("one damaged topic keeps no other from starting");
         match read(&rig) {
-            // Bytes that fill up a batch mean nothing.
+            // The bytes that pad a batch have no meaning.
             Ok(found) => assert_eq!(found, sent, "bit {bit}"),
             Err(BrokerError::Damaged(text)) => {
                 assert!(text.contains(&path.display().to_string()) && text.contains("byte"), "{text}");
@@ -183,7 +184,7 @@ fn every_flipped_bit_before_the_last_group_is_reported_or_harmless() {
     assert!(reported > last_group * 8 * 9 / 10, "{reported} of {}", last_group * 8);
 }
 
-/// BRK-1: after a clean close, nothing is a tail any more.
+/// BRK-1: after a clean close no batch can be a torn tail.
 #[test]
 fn after_a_close_a_flipped_bit_of_the_last_group_is_damage_too() {
     let (mut rig, path, _, sent) = written(2);
@@ -203,7 +204,7 @@ fn after_a_close_a_flipped_bit_of_the_last_group_is_damage_too() {
     }
 }
 
-/// BRK-1: closed segments, and segments that are not there.
+/// BRK-1: damage in a full segment and a missing segment are reported.
 #[test]
 fn damage_in_a_closed_segment_and_a_missing_one_are_reported() {
     let mut rig = Rig::new(2);
@@ -235,11 +236,11 @@ fn damage_in_a_closed_segment_and_a_missing_one_are_reported() {
     rig.open().expect("one damaged topic keeps no other from starting");
     let broker = Arc::clone(rig.broker());
     assert!(matches!(rig.run(broker.topic("orders")), Err(BrokerError::Damaged(_))));
-    // A topic that is damaged is not made anew over what is left of it.
+    // A damaged topic is not replaced by a new one.
     assert!(rig.run(broker.create_topic("orders", &rig::spec(1))).is_err());
 }
 
-/// BRK-1: damage that appears while the broker runs is met by the reader's own check.
+/// BRK-1: a reader finds damage that appears while the broker runs, because it verifies every batch.
 #[test]
 fn a_bit_that_flips_while_the_broker_runs_is_reported_by_the_reader() {
     let mut rig = Rig::new(3);
@@ -256,7 +257,7 @@ fn a_bit_that_flips_while_the_broker_runs_is_reported_by_the_reader() {
     assert!(matches!(rig.read("orders", 0), Err(BrokerError::Damaged(_))));
 }
 
-/// BRK-1, BRK-6: the journals' log is all that owners know; damaged, no owner may start.
+/// BRK-1, BRK-6: an owner learns only from the journals what is settled, so no owner may start on damaged ones.
 #[test]
 fn a_flipped_bit_in_the_journals_is_reported_at_the_start_or_harmless() {
     let mut rig = Rig::new(4);
@@ -293,7 +294,7 @@ fn a_flipped_bit_in_the_journals_is_reported_at_the_start_or_harmless() {
     }
 }
 
-/// BRK-1: recycled segments hold old batches with good checksums.
+/// BRK-1: recycled segments hold old batches with good checksums, which are never read.
 #[test]
 fn old_batches_in_a_recycled_segment_are_never_read() {
     let mut rig = Rig::new(5);
@@ -329,10 +330,10 @@ fn holds_old_batches(rig: &Rig, path: &Path) -> bool {
     batches(&bytes).iter().any(|at| &bytes[at + 8..at + 16] != generation)
 }
 
-/// BRK-1, P1: a power cut at any step of freeing, recycling and beginning segments leaves a log that opens.
+/// BRK-1, P1: after a power cut at any step of freeing, recycling and beginning segments, the log opens.
 #[test]
 fn a_power_cut_at_any_step_of_recycling_loses_nothing() {
-    // Runs until the machine goes off, and returns how many were acknowledged.
+    // Runs until the machine goes off, and returns how many messages were acknowledged.
     let run = |rig: &Rig, rounds: u64| {
         let small = TopicSpec { retention_bytes: Some(256 << 10), ..rig::spec(1) };
         let broker = Arc::clone(rig.broker());

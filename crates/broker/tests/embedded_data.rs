@@ -1,4 +1,4 @@
-//! A data folder in the hands of an operator: checked, repaired, backed up, restored.
+//! Tests of the operators' commands on a data folder: check, repair, back up, restore.
 #![cfg(feature = "testing")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ use keylane_broker::embedded::{Embedded, OpenError};
 use keylane_broker::{Broker, BrokerError, Commit, LogKind, TopicSpec};
 use keylane_core::{Draft, Frames};
 
-/// BRK-1: a folder that is whole is called so, with what lies in it; somebody else's files are named and left alone.
+/// BRK-1: a whole folder is reported as whole, with its contents; files that are not Keylane's are named and stay.
 #[tokio::test]
 async fn a_whole_folder_is_called_whole_and_what_is_not_ours_is_named() {
     let dir = tempfile::tempdir().unwrap();
@@ -35,8 +35,8 @@ async fn a_whole_folder_is_called_whole_and_what_is_not_ours_is_named() {
     assert!(dir.path().join("topics/orders/notes.txt").exists());
 }
 
-/// BRK-1, P10: whichever batch is damaged, and wherever in it, exactly its positions are called gone; skipped, the log
-/// opens, readers pass over them, everything else is there, and no position is given out twice.
+/// BRK-1, P10: whichever batch is damaged, and wherever, exactly its positions are reported as lost. After the repair
+/// the log opens, readers skip these positions, everything else is there, and no position is given out twice.
 #[tokio::test]
 async fn each_damaged_batch_is_named_with_its_positions_and_can_be_skipped() {
     let whole = tempfile::tempdir().unwrap();
@@ -45,7 +45,7 @@ async fn each_damaged_batch_is_named_with_its_positions_and_can_be_skipped() {
     let starts = batches(&std::fs::read(&path).unwrap());
     assert_eq!(starts.len(), 15);
     for (index, start) in starts.iter().enumerate() {
-        // In the header, and in the payload.
+        // A byte in the header, and a byte in the payload.
         for at in [20, 70] {
             let dir = tempfile::tempdir().unwrap();
             copy_folder(whole.path(), dir.path());
@@ -58,7 +58,7 @@ async fn each_damaged_batch_is_named_with_its_positions_and_can_be_skipped() {
             let (partition, position) = (index as u32 % PARTITIONS, index as u64 / u64::from(PARTITIONS));
             let exact = damage.lost.iter().find(|lost| lost.of == format!("partition {partition}")).unwrap();
             assert_eq!(exact.from, position, "{damage:?}");
-            // Behind the last header nothing says whose it was.
+            // Behind the last header of a partition, nothing says which positions a batch held.
             let in_doubt = at == 20 && index >= starts.len() - PARTITIONS as usize;
             assert_eq!(exact.at_most, in_doubt, "{index} {damage:?}");
             assert!(in_doubt || damage.lost.len() == 1, "{damage:?}");
@@ -85,10 +85,10 @@ async fn each_damaged_batch_is_named_with_its_positions_and_can_be_skipped() {
     }
 }
 
-/// What happens to a folder with so many segments of the topic.
+/// Damages a folder; the second argument is the number of the topic's segments.
 type Harm = fn(&Path, u64);
 
-/// Each with whether something is lost by it, if the log was closed before.
+/// The damages by name, each with whether positions are lost by it if the log was closed before.
 const HARMS: [(&str, Harm, bool); 8] = [
     ("missing in the middle", |dir, _| std::fs::remove_file(segment(dir, "topics/orders", 2)).unwrap(), true),
     ("missing at the end", |dir, n| std::fs::remove_file(segment(dir, "topics/orders", n)).unwrap(), true),
@@ -100,7 +100,7 @@ const HARMS: [(&str, Harm, bool); 8] = [
     ("no end", |dir, _| std::fs::remove_file(dir.join("topics/orders/end")).unwrap(), false),
 ];
 
-/// BRK-1: what is missing as a whole, or cut, is told, and can be skipped.
+/// BRK-1: segments that are missing, cut, or without a header are reported, and a repair can skip them.
 #[tokio::test]
 async fn missing_cut_and_headless_segments_are_told_and_can_be_skipped() {
     let whole = tempfile::tempdir().unwrap();
@@ -114,7 +114,7 @@ async fn missing_cut_and_headless_segments_are_told_and_can_be_skipped() {
         harm(dir.path(), count as u64);
         let report = found(dir.path());
         assert!(report.troubles.is_empty(), "{what}: {report:?}");
-        // Where a file was cut within a batch, the header of that one still says what it was.
+        // If the file was cut within a batch, that batch's header still says what it held.
         let damages: Vec<_> = report.damages().cloned().collect();
         assert!((1..3).contains(&damages.len()), "{what}: {damages:?}");
         assert_eq!(damages.iter().all(|damage| damage.lost.is_empty()), !loses, "{what}: {damages:?}");
@@ -134,8 +134,8 @@ async fn missing_cut_and_headless_segments_are_told_and_can_be_skipped() {
     }
 }
 
-/// P1, P10, BRK-1: after a kill nobody knows how far the log reached. Where its end is missing, cut, or without a header,
-/// all that may have been there is called lost, and no position is given out twice.
+/// P1, P10, BRK-1: after a kill it is not known how far the log reached. If its end is missing, cut, or without a
+/// header, everything that may have been there is reported as lost, and no position is given out twice.
 #[tokio::test]
 async fn after_a_kill_whatever_had_room_at_a_lost_end_is_in_doubt_and_no_position_comes_twice() {
     let whole = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ async fn after_a_kill_whatever_had_room_at_a_lost_end_is_in_doubt_and_no_positio
         assert!(open(dir.path()).topic("orders").await.is_err(), "{what}");
         let in_doubt = what.contains("the end");
         assert_eq!(damages.iter().any(|damage| !damage.lost.is_empty()), loses || in_doubt, "{what}");
-        // One after the other, each as if the operator had stopped there to look.
+        // One after the other, each as if the operator had checked again in between.
         for damage in &damages {
             let done = repair(dir.path(), &options(), std::slice::from_ref(&damage.word)).unwrap();
             assert_eq!(done[0].lost, damage.lost, "{what}");
@@ -173,8 +173,8 @@ async fn after_a_kill_whatever_had_room_at_a_lost_end_is_in_doubt_and_no_positio
     }
 }
 
-/// P1, P10, BRK-1: the segments before a lost end may lack their own ends, and nobody sees it any more; whatever is
-/// skipped first, no position comes twice.
+/// P1, P10, BRK-1: a segment before a lost end may lack its own end, which nothing shows any more. Whichever place is
+/// repaired first, no position is given out twice.
 #[tokio::test]
 async fn damage_before_a_lost_end_makes_the_doubt_no_smaller() {
     let whole = tempfile::tempdir().unwrap();
@@ -184,7 +184,7 @@ async fn damage_before_a_lost_end_makes_the_doubt_no_smaller() {
     for order in [[0, 1], [1, 0]] {
         let dir = tempfile::tempdir().unwrap();
         copy_folder(whole.path(), dir.path());
-        // Of the segment before the last all but the first batches, and the last one as a whole.
+        // The last segment but one loses all but its first batches; the last segment is removed.
         let path = segment(dir.path(), "topics/orders", count - 1);
         let starts = batches(&std::fs::read(&path).unwrap());
         cut(&path, starts[3] as u64 + 100);
@@ -192,7 +192,7 @@ async fn damage_before_a_lost_end_makes_the_doubt_no_smaller() {
         let damages: Vec<_> = found(dir.path()).damages().cloned().collect();
         assert_eq!(damages.len(), 2, "{damages:?}");
         for word in order.map(|index| &damages[index].word) {
-            // Once there is a last segment again, nobody misses what was cut behind the end of the one before.
+            // After the last segment was made anew, the check no longer misses what was cut off the one before.
             if found(dir.path()).damages().any(|damage| damage.word == *word) {
                 repair(dir.path(), &options(), std::slice::from_ref(word)).unwrap();
             }
@@ -205,8 +205,8 @@ async fn damage_before_a_lost_end_makes_the_doubt_no_smaller() {
     }
 }
 
-/// P1, BRK-1: several places are damaged where nothing behind them says what they held. Whichever is skipped first, and
-/// if the file was cut as well, no position comes twice.
+/// P1, BRK-1: several places are damaged, and nothing behind them says what they held. Whichever is repaired first,
+/// and also if the file was cut, no position is given out twice.
 #[tokio::test]
 async fn several_damaged_places_at_the_end_are_skipped_in_any_order() {
     const LARGE: u64 = 200;
@@ -229,7 +229,7 @@ async fn several_damaged_places_at_the_end_are_skipped_in_any_order() {
             let dir = tempfile::tempdir().unwrap();
             copy_folder(whole.path(), dir.path());
             let path = segment(dir.path(), "topics/orders", 1);
-            // Both are of partition 0, of which nothing lies behind the second.
+            // Both batches are of partition 0, which has no batch behind the second.
             for start in [starts[count - 4], starts[count - 2]] {
                 flip(&path, start + 20);
             }
@@ -249,7 +249,7 @@ async fn several_damaged_places_at_the_end_are_skipped_in_any_order() {
     }
 }
 
-/// BRK-1, P10: what is small says what is lost of it, and what lies before it says the rest.
+/// BRK-1, P10: a small damaged batch has room to report only its own loss, and a place before it reports the others.
 #[tokio::test]
 async fn damaged_batches_of_different_partitions_leave_room_to_say_what_each_lost() {
     let whole = tempfile::tempdir().unwrap();
@@ -261,7 +261,8 @@ async fn damaged_batches_of_different_partitions_leave_room_to_say_what_each_los
     drop(broker);
     let path = segment(whole.path(), "topics/orders", 1);
     let starts = batches(&std::fs::read(&path).unwrap());
-    // Partition 0's last large one, and partition 2's small one: behind both lies one of each.
+    // The last large batch of partition 0 and a small one of partition 2: each is followed by a batch of that
+    // partition.
     for start in [starts[12], starts[16]] {
         flip(&path, start + 20);
     }
@@ -274,7 +275,8 @@ async fn damaged_batches_of_different_partitions_leave_room_to_say_what_each_los
     assert_eq!(open(whole.path()).troubles().await, []);
 }
 
-/// BRK-1: a start wants to find the place that the log is known to have reached, also once damage around it was skipped.
+/// BRK-1: a server's start demands a batch that ends where the file `end` says, also after a repair of damage around
+/// it.
 #[tokio::test]
 async fn damage_on_both_sides_of_the_recorded_end_can_be_skipped() {
     let dir = tempfile::tempdir().unwrap();
@@ -297,8 +299,8 @@ async fn damage_on_both_sides_of_the_recorded_end_can_be_skipped() {
     assert!(produce(&broker, 0, "next", 40).await >= 5);
 }
 
-/// BRK-6, P10: damage in the journals' log is told by group; skipped, only the journal that lost a record stays unread,
-/// and its group can be forgotten.
+/// BRK-6, P10: damage in the journals' log is reported by group. After the repair only the journal that lost a record
+/// cannot be read, and its group can be forgotten.
 #[tokio::test]
 async fn a_damaged_journal_is_told_by_its_group_and_stops_only_its_own() {
     let whole = tempfile::tempdir().unwrap();
@@ -324,7 +326,7 @@ async fn a_damaged_journal_is_told_by_its_group_and_stops_only_its_own() {
         let two = broker.journal(&name_of("two", LogKind::Journal)).await.unwrap();
         assert_eq!(two.read(0, 10_000).await.unwrap().records.len(), 4);
         assert_eq!(broker.committed("one", "orders", 0).await.unwrap().unwrap().position, 1);
-        // Cut beyond what is lost, nothing is missing any more.
+        // After a cut behind the lost record, nothing is missing any more.
         one.cut(3).await.unwrap();
         assert_eq!(one.read(0, 10_000).await.unwrap().records.len(), 1);
         drop((one, two));
@@ -335,7 +337,7 @@ async fn a_damaged_journal_is_told_by_its_group_and_stops_only_its_own() {
     }
 }
 
-/// BRK-1: half a folder is not taken for a whole one, and nothing is mended that cannot be told.
+/// BRK-1: half a folder is not taken for a whole one, and a repair does nothing with names it does not know.
 #[tokio::test]
 async fn a_half_copied_folder_and_unknown_words_are_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -357,8 +359,8 @@ async fn a_half_copied_folder_and_unknown_words_are_told() {
     assert!(report.troubles[0].contains("there is no Keylane data here"), "{report:?}");
 }
 
-/// P1: a backup that is made under load has everything that was acknowledged before it began, each of its logs is whole,
-/// no journal speaks of what the topics do not have, and what the server does later does not change it.
+/// P1: a backup under load contains everything that was acknowledged before it began. Each of its logs is whole, no
+/// journal mentions a message that the topics lack, and the server's later work does not change the backup.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_under_load_has_all_that_was_acknowledged_before_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -368,7 +370,7 @@ async fn a_backup_under_load_has_all_that_was_acknowledged_before_it() {
     broker.create_topic("orders", &small).await.unwrap();
     let journal = broker.journal(&name_of("one", LogKind::Journal)).await.unwrap();
     drop(broker.join("one", "orders", "node").await.unwrap());
-    // Produces, then puts on record that it is settled, then commits and cuts: old segments go all the time.
+    // Produces, records the settlement, commits and cuts, so that old segments are freed all the time.
     let stop = Arc::new(AtomicBool::new(false));
     let (writer, stopping) = (Arc::clone(&broker), Arc::clone(&stop));
     let (sender, mut reached) = tokio::sync::watch::channel(0);
@@ -386,7 +388,7 @@ async fn a_backup_under_load_has_all_that_was_acknowledged_before_it() {
     let before = *reached.borrow();
     let made = broker.backup(&target).await.unwrap();
     assert!(made.files > 5 && made.shared_bytes > 0, "{made:?}");
-    // Long enough that every segment of then is gone or used again.
+    // Runs until every segment that the backup shares was freed or recycled.
     let end = *reached.borrow();
     reached.wait_for(|position| *position > end + 250).await.unwrap();
     stop.store(true, Ordering::Relaxed);
@@ -411,7 +413,7 @@ async fn a_backup_under_load_has_all_that_was_acknowledged_before_it() {
     produce(&copy, 0, "goes on", 40).await;
 }
 
-/// Bad input: where a backup cannot go, nothing is left behind.
+/// Bad input: a backup that is refused leaves nothing behind.
 #[tokio::test]
 async fn a_backup_goes_only_into_an_empty_folder_outside_of_the_data() {
     let folder = tempfile::tempdir().unwrap();
@@ -445,13 +447,13 @@ async fn a_backup_goes_only_into_an_empty_folder_outside_of_the_data() {
     assert!(found(folder.path()).troubles[0].contains("no Keylane data"));
     assert!(!folder.path().join("lock").exists(), "nothing is made in a folder that is not ours");
 
-    // A topic that cannot be read is not in a backup, which says so.
+    // A topic that cannot be read is left out of the backup, and the answer names it.
     std::fs::write(data.join("topics/orders/topic"), "damaged").unwrap();
     let made = open(&data).backup(&folder.path().join("rest")).await.unwrap();
     assert_eq!(made.left_out, ["orders"]);
 }
 
-/// Bad input: a backup that is not what was made is refused before anything is made of it.
+/// Bad input: a backup that was changed is refused before anything is made from it.
 #[tokio::test]
 async fn a_tampered_backup_is_refused_and_nothing_is_made() {
     let folder = tempfile::tempdir().unwrap();
@@ -490,8 +492,8 @@ async fn a_tampered_backup_is_refused_and_nothing_is_made() {
     assert!(found(&target).is_whole());
 }
 
-/// Bad input, P1: a restore writes into a folder that is there, since that may be a mount point or a link to another
-/// disk, and touches nothing beside it that is not its own.
+/// Bad input, P1: a restore writes into an existing folder, which may be a mount point or a link to another disk, and
+/// touches nothing beside it.
 #[tokio::test]
 async fn a_restore_goes_into_a_folder_that_is_there_and_leaves_its_neighbours_alone() {
     use std::os::unix::fs::MetadataExt;
@@ -503,7 +505,7 @@ async fn a_restore_goes_into_a_folder_that_is_there_and_leaves_its_neighbours_al
     let (there, elsewhere, link) =
         (folder.path().join("there"), folder.path().join("elsewhere"), folder.path().join("link"));
     std::fs::create_dir(&there).unwrap();
-    // What a file system puts at its root is not somebody's data.
+    // A folder that file systems make at their root is nobody's data.
     std::fs::create_dir(there.join("lost+found")).unwrap();
     std::fs::create_dir(&elsewhere).unwrap();
     std::os::unix::fs::symlink(&elsewhere, &link).unwrap();
@@ -520,7 +522,7 @@ async fn a_restore_goes_into_a_folder_that_is_there_and_leaves_its_neighbours_al
     assert!(link.is_symlink() && elsewhere.join("broker").exists());
     assert!(neighbour.join("notes.txt").exists());
 
-    // One that is not there yet is made beside, under a name that somebody may have used.
+    // A folder that does not exist yet is first made beside its place, under a name that may be in use.
     let new = folder.path().join("new");
     let neighbour = folder.path().join("new.restoring");
     std::fs::create_dir(&neighbour).unwrap();
@@ -528,13 +530,13 @@ async fn a_restore_goes_into_a_folder_that_is_there_and_leaves_its_neighbours_al
     let refused = restore(&backup, &new).unwrap_err().to_string();
     assert!(refused.contains("new.restoring"), "{refused}");
     assert!(neighbour.join("notes.txt").exists() && !new.exists());
-    // What an earlier try left has a mark, and goes.
+    // What an interrupted restore left has the mark, and is removed.
     std::fs::write(neighbour.join("restoring"), "").unwrap();
     restore(&backup, &new).unwrap();
     assert!(found(&new).is_whole() && !neighbour.exists());
 }
 
-/// Bad input: a restore into a folder that is there and fails leaves it as it was; one that was cut off goes on.
+/// Bad input: a failed restore leaves an existing folder as it was, and an interrupted one can be repeated.
 #[tokio::test]
 async fn a_restore_that_fails_leaves_an_empty_folder_and_one_that_was_cut_off_can_be_repeated() {
     let folder = tempfile::tempdir().unwrap();
@@ -548,7 +550,7 @@ async fn a_restore_that_fails_leaves_an_empty_folder_and_one_that_was_cut_off_ca
     assert!(restore(&backup, &target).is_err());
     assert_eq!(std::fs::read(&foreign).unwrap(), b"in the way");
     std::fs::remove_file(&foreign).unwrap();
-    // The power went in the middle of it.
+    // The power went in the middle of a restore.
     std::fs::write(target.join("restoring"), "").unwrap();
     std::fs::create_dir(target.join("journals")).unwrap();
     std::fs::write(target.join("journals/0000000000000001.seg"), "half a file").unwrap();
@@ -556,7 +558,7 @@ async fn a_restore_that_fails_leaves_an_empty_folder_and_one_that_was_cut_off_ca
     assert!(found(&target).is_whole());
 }
 
-/// P1, BRK-1: a folder into which a restore writes, or wrote until it was cut off, is opened and mended by nobody.
+/// P1, BRK-1: while a restore into a folder is unfinished, no server opens the folder and no command changes it.
 #[tokio::test]
 async fn a_folder_whose_restore_is_not_finished_is_neither_opened_nor_mended() {
     let folder = tempfile::tempdir().unwrap();
@@ -571,7 +573,7 @@ async fn a_folder_whose_restore_is_not_finished_is_neither_opened_nor_mended() {
     while !target.join("restoring").exists() && !restoring.is_finished() {
         std::hint::spin_loop();
     }
-    // As often as a hasty supervisor starts it.
+    // Again and again, as an impatient supervisor starts a server.
     let broker = loop {
         match Embedded::open(&target, options()) {
             Ok(broker) => break broker,
@@ -593,7 +595,7 @@ async fn a_folder_whose_restore_is_not_finished_is_neither_opened_nor_mended() {
     assert!(matches!(check(&target, &options()), Err(OpenError::Restoring(_))));
 }
 
-/// P1, BRK-1: a restore that is repeated removes nothing of a folder that somebody uses, whatever lies in it.
+/// P1, BRK-1: a repeated restore removes nothing from a folder that a process uses, whatever lies in it.
 #[tokio::test]
 async fn a_restore_leaves_a_folder_alone_that_is_in_use() {
     use keylane_broker::embedded::disk::{Disk, RealDisk};
@@ -618,7 +620,7 @@ async fn a_restore_leaves_a_folder_alone_that_is_in_use() {
     }
 }
 
-/// BRK-1: what lies in a backup and in a folder that was made of it is the owner's alone, as in the data folder.
+/// BRK-1: a backup and a restored folder are readable for their owner only, as the data folder is.
 #[tokio::test]
 async fn a_backup_and_what_is_restored_of_it_are_the_owners_alone() {
     fn modes(dir: &Path, wrong: &mut Vec<(PathBuf, u32)>) {

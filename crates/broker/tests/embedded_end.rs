@@ -1,4 +1,4 @@
-//! Logs that have lost their end, in whole files or in part; and folders of other versions (BRK-1, P10).
+//! Tests of logs that lost their end, by a missing or shortened file, and of what newer versions wrote (BRK-1, P10).
 #![cfg(feature = "testing")]
 #![allow(missing_docs)]
 
@@ -17,7 +17,7 @@ fn name(kind: LogKind) -> JournalName {
     JournalName { group: "group".into(), topic: "orders".into(), partition: 0, kind }
 }
 
-/// A rig whose three logs hold `count` entries of 4,000 bytes each.
+/// A rig with `count` entries of 4,000 bytes in each of its three logs.
 fn filled(seed: u64, count: usize) -> Rig {
     let mut rig = Rig::new(seed);
     rig.open().expect("an empty disk");
@@ -37,7 +37,7 @@ fn fill(rig: &Rig, count: usize) {
     }
 }
 
-/// Opens the folder, and says why the log in question cannot be used, if so. The others go on without it.
+/// Opens the folder and returns why `log` cannot be used, if so. Fails if another log cannot be used.
 fn trouble(rig: &mut Rig, log: &str) -> Option<BrokerError> {
     let broker = rig.open().expect("one log that cannot be read keeps no other from starting");
     let asked = [
@@ -51,7 +51,7 @@ fn trouble(rig: &mut Rig, log: &str) -> Option<BrokerError> {
     asked.into_iter().flatten().next()
 }
 
-/// The same for damage.
+/// Like [`trouble`], and fails if the reason is not damage.
 fn open_log(rig: &mut Rig, log: &str) -> Option<String> {
     trouble(rig, log).map(|error| match error {
         BrokerError::Damaged(text) => text,
@@ -68,7 +68,7 @@ fn counts(rig: &Rig) -> [u64; 3] {
     [rig.ends("orders")[0].end, end(LogKind::Journal), end(LogKind::Hold)]
 }
 
-/// P10, BRK-1: cut anywhere, after a close or a crash, in any of the logs.
+/// P10, BRK-1: the last segment is cut anywhere, after a close or a crash, in each of the logs.
 #[test]
 fn a_last_segment_that_was_cut_stops_its_log() {
     for log in LOGS {
@@ -114,7 +114,7 @@ fn a_missing_last_segment_stops_its_log() {
     }
 }
 
-/// P10, BRK-1: the file that says how far a log reaches is guarded as the log is.
+/// P10, BRK-1: the file `end` is guarded as the log is: missing, damaged or of another log, it stops the log.
 #[test]
 fn without_its_record_of_the_end_or_with_another_one_a_log_stops() {
     for log in LOGS {
@@ -143,7 +143,7 @@ fn without_its_record_of_the_end_or_with_another_one_a_log_stops() {
     }
 }
 
-/// BRK-1: after a close the last group is no tail any more.
+/// BRK-1: after a close the last group can no longer be a torn tail.
 #[test]
 fn after_a_close_an_end_that_was_zeroed_is_damage() {
     for log in LOGS {
@@ -158,8 +158,8 @@ fn after_a_close_an_end_that_was_zeroed_is_damage() {
     }
 }
 
-/// P1, P10: the record is never ahead of the log, wherever the power is cut: while a folder is made, opened, written,
-/// rolled and closed.
+/// P1, P10: the file `end` is never ahead of the log, wherever the power is cut: while a folder is made, opened,
+/// written, rolled and closed.
 #[test]
 fn a_power_cut_at_any_step_leaves_a_folder_that_opens_with_all_that_was_acknowledged() {
     let run = |rig: &mut Rig, acknowledged: &mut [u64; 3]| -> Option<()> {
@@ -202,7 +202,8 @@ fn a_power_cut_at_any_step_leaves_a_folder_that_opens_with_all_that_was_acknowle
     }
 }
 
-/// P1, P10: a group whose sync failed is read from the cache after a restart; it counts only once it is on the disk.
+/// P1, P10: after a failed sync and a restart the group is read from the cache; it is shown only once it is on the
+/// disk.
 #[test]
 fn what_a_failed_sync_left_in_the_cache_is_written_again_before_it_is_believed() {
     for log in LOGS {
@@ -222,7 +223,7 @@ fn what_a_failed_sync_left_in_the_cache_is_written_again_before_it_is_believed()
             }
         }
         drop(broker);
-        // Only the process ends: the cache has it.
+        // Only the process ends, so the cache still has the group.
         rig.kill();
         rig.open().expect("no damage");
         let found = counts(&rig);
@@ -236,7 +237,7 @@ fn what_a_failed_sync_left_in_the_cache_is_written_again_before_it_is_believed()
     }
 }
 
-/// P10: what a newer version wrote is neither read nor overwritten.
+/// P10: batches and files of a newer version are neither read nor overwritten.
 #[test]
 fn what_a_newer_version_wrote_stops_with_what_where_and_what_to_do() {
     for log in LOGS {
@@ -249,7 +250,7 @@ fn what_a_newer_version_wrote_stops_with_what_where_and_what_to_do() {
             let mut bytes = segment.clone();
             let behind = bytes.iter().rposition(|byte| *byte != 0).expect("batches") + 1;
             let behind = behind.next_multiple_of(8);
-            // A batch of kind 99 in a later group, as a newer version would add it.
+            // A batch of kind 99 in a later group, as a newer version might append it.
             let mut header = [0; 64];
             header[4..8].copy_from_slice(b"KLB1");
             header[8..16].copy_from_slice(&segment[8..16]);

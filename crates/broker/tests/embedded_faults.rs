@@ -1,4 +1,4 @@
-//! Disks that are full or fail, bounds of topics, journals that live long: on the simulated disk.
+//! Tests on the simulated disk: full and failing disks, the bounds of topics, and long-lived records of journals.
 #![cfg(feature = "testing")]
 #![allow(missing_docs)]
 
@@ -32,7 +32,7 @@ fn commit(rig: &Rig, position: u64) {
     rig.run(broker.commit("group", "orders", 0, Commit { position, metadata })).expect("room");
 }
 
-/// P1, P10: a full disk is an error to the producer, loses nothing, and is over when there is room.
+/// P1, P10: a full disk is an error for the producer, loses nothing, and the topic goes on once there is room.
 #[test]
 fn a_full_disk_refuses_loses_nothing_and_goes_on_when_there_is_room() {
     let mut rig = Rig::new(1);
@@ -63,7 +63,7 @@ fn a_full_disk_refuses_loses_nothing_and_goes_on_when_there_is_room() {
     }
 }
 
-/// P10: after a failed sync a log stops; it never tries to sync again what may be gone. The others go on.
+/// P10: after a failed sync a log stops and never syncs again, because the pages may be gone. The other logs go on.
 #[test]
 fn a_failed_sync_stops_the_log_and_nothing_is_guessed() {
     let mut rig = Rig::new(2);
@@ -119,14 +119,14 @@ fn bounded() -> TopicSpec {
     TopicSpec { retention_bytes: Some(512 << 10), retention_ms: Some(60_000), ..rig::spec(2) }
 }
 
-/// BRK-1: what a group has not settled is never deleted; past the bound, producing is refused.
+/// BRK-1: messages that a group has not settled are never deleted; at the bound, producing is refused.
 #[test]
 fn a_topic_full_of_what_a_group_has_not_settled_is_full_until_it_has() {
     let mut rig = Rig::new(4);
     rig.open().expect("an empty disk");
     rig.create("orders", &bounded());
     let broker = Arc::clone(rig.broker());
-    // It joins and commits nothing: it is known all the same, also after a restart.
+    // The group joins and commits nothing. It is known all the same, also after a restart.
     drop(rig.run(broker.join("group", "orders", "node")).expect("a topic"));
     drop(broker);
     rig.cut_power();
@@ -159,7 +159,7 @@ fn a_topic_full_of_what_a_group_has_not_settled_is_full_until_it_has() {
     assert_eq!(rig.ends("orders")[1], Ends::default());
 }
 
-/// BRK-1: a group that is gone for good can be forgotten.
+/// BRK-1: an operator can forget a group, which then holds nothing back.
 #[test]
 fn a_forgotten_group_keeps_nothing_any_more() {
     let mut rig = Rig::new(5);
@@ -181,7 +181,7 @@ fn a_forgotten_group_keeps_nothing_any_more() {
     }
 }
 
-/// BRK-1: by size, and by time, whole segments; positions go on.
+/// BRK-1: retention by size and by age deletes whole segments, and positions go on.
 #[test]
 fn old_segments_go_by_size_and_by_time_and_positions_go_on() {
     let mut rig = Rig::new(6);
@@ -208,7 +208,7 @@ fn old_segments_go_by_size_and_by_time_and_positions_go_on() {
     assert_eq!(produce(&rig, "next", 10), Ok(500));
 }
 
-/// BRK-6: an entry that lives long pins nothing, and survives every rewrite.
+/// BRK-6: a long-lived record keeps no space from being freed, and survives every rewrite.
 #[test]
 fn a_long_lived_record_moves_along_and_keeps_no_space() {
     for kind in [LogKind::Journal, LogKind::Hold] {
@@ -247,7 +247,7 @@ fn a_long_lived_record_moves_along_and_keeps_no_space() {
     }
 }
 
-/// BRK-6: a journal takes records larger than a segment.
+/// BRK-6: a journal takes records that are larger than a segment.
 #[test]
 fn a_record_larger_than_a_segment_is_taken() {
     let mut rig = Rig::new(8);
@@ -264,7 +264,7 @@ fn a_record_larger_than_a_segment_is_taken() {
     assert_eq!(page.records, [(1, Bytes::from(vec![1; 300_000]))]);
 }
 
-/// P1: appends of all streams and partitions that wait together cost one sync each log.
+/// P1: appends to all streams and partitions that wait together cost one write and one sync for each log.
 #[test]
 fn one_group_commit_serves_all_that_wait() {
     let mut rig = Rig::new(9);

@@ -1,4 +1,4 @@
-//! The embedded broker on real files.
+//! Tests of the embedded broker on real files: restarts, positions, topics, journals, commits, groups, reading.
 #![allow(missing_docs, clippy::unwrap_used, clippy::field_reassign_with_default)]
 
 use std::path::Path;
@@ -74,7 +74,7 @@ async fn what_was_acknowledged_is_there_after_a_restart_and_positions_go_on() {
     }
 }
 
-/// BPR-2: a reader at the end is woken when more is durable.
+/// BPR-2: a reader at the end of the log is woken once more messages are durable.
 #[tokio::test]
 async fn a_reader_at_the_end_gets_what_comes_later() {
     let dir = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ async fn a_reader_at_the_end_gets_what_comes_later() {
     assert_eq!(next(&mut *reader, 1000).await, Err(BrokerError::Closed));
 }
 
-/// BRK-10: never a silent reset.
+/// BRK-10: a reader never silently begins at another position than the one asked for.
 #[tokio::test]
 async fn a_position_outside_of_the_log_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ async fn a_position_outside_of_the_log_is_an_error() {
     );
 }
 
-/// BRK-10: keys would move.
+/// BRK-10: another number of partitions would move keys.
 #[tokio::test]
 async fn a_topic_keeps_its_partitions_and_its_identity() {
     let dir = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ async fn a_topic_keeps_its_partitions_and_its_identity() {
     );
 }
 
-/// BRK-1: one process per folder.
+/// BRK-1: one process at a time can use a folder.
 #[tokio::test]
 async fn a_folder_in_use_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
@@ -185,7 +185,7 @@ async fn a_commit_survives_a_restart_with_its_metadata() {
     assert_eq!(broker.committed("group", "orders", 0).await, Ok(None));
 }
 
-/// BRK-7: the folder's lock proves every other process dead.
+/// BRK-7: the folder's lock proves that every other process in the group is dead.
 #[tokio::test]
 async fn a_member_gets_all_partitions_once_and_proves_others_dead() {
     let dir = tempfile::tempdir().unwrap();
@@ -204,7 +204,7 @@ async fn a_member_gets_all_partitions_once_and_proves_others_dead() {
     assert_eq!(member.changed().await, Err(BrokerError::Closed));
 }
 
-/// BRK-5: a result each.
+/// BRK-5: each message has a result of its own.
 #[tokio::test]
 async fn one_message_too_large_does_not_spoil_the_others() {
     let dir = tempfile::tempdir().unwrap();
@@ -218,7 +218,7 @@ async fn one_message_too_large_does_not_spoil_the_others() {
     assert!(placed[3].is_err());
 }
 
-/// BRK-1: readers far behind the end read what was written, from the disk, across segments.
+/// BRK-1: a reader far behind the end reads what was written: from the disk, and across segments.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn everything_is_read_back_across_segments_from_disk_and_from_memory() {
     let dir = tempfile::tempdir().unwrap();

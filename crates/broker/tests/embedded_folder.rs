@@ -1,4 +1,4 @@
-//! The embedded broker's folder as a whole: what one bad file stops and what it does not, who may read it, who has it.
+//! Tests of the data folder as a whole: what one bad file stops, who may read the files, and which groups hold back.
 #![cfg(feature = "testing")]
 #![allow(missing_docs, clippy::unwrap_used, clippy::field_reassign_with_default)]
 
@@ -50,7 +50,7 @@ fn segment(dir: &Path, log: &str) -> PathBuf {
     dir.join(log).join(format!("{:016x}.seg", 1))
 }
 
-/// Flips a bit of the `nth` batch of a segment, `at` bytes behind its beginning.
+/// Flips a bit of the batch number `nth` of a segment, `at` bytes behind the batch's beginning.
 fn flip(path: &Path, nth: usize, at: usize) {
     let mut bytes = std::fs::read(path).unwrap();
     let starts = (0..bytes.len() - 64).step_by(8).filter(|at| &bytes[at + 4..at + 8] == b"KLB1");
@@ -63,7 +63,7 @@ fn journal_of(topic: &str, kind: LogKind) -> JournalName {
     JournalName { group: "group".into(), topic: topic.into(), partition: 0, kind }
 }
 
-/// Two topics with messages, groups that read them, and a record in each kind of journal.
+/// Fills a folder with two topics, groups that read them, and a record in each kind of journal.
 async fn filled(dir: &Path) {
     let broker = open(dir);
     for topic in ["good", "bad"] {
@@ -79,7 +79,7 @@ async fn filled(dir: &Path) {
     }
 }
 
-/// P10, BRK-1: damage, a file that cannot be read, and a file of somebody else's concern their own topic alone.
+/// P10, BRK-1: damage, an unreadable file, and a file that is not Keylane's affect only their own topic.
 #[tokio::test]
 async fn a_topic_that_cannot_be_opened_is_kept_apart_with_its_cause_and_all_others_run() {
     type Harm = fn(&Path);
@@ -129,7 +129,7 @@ async fn a_topic_that_cannot_be_opened_is_kept_apart_with_its_cause_and_all_othe
     }
 }
 
-/// P10, BRK-6: without journals no group reads and nothing is deleted; messages are taken all the same.
+/// P10, BRK-6: without journals no group reads and nothing is deleted, but messages are taken.
 #[tokio::test]
 async fn damaged_journals_stop_groups_and_retention_and_nothing_else() {
     for missing in [false, true] {
@@ -159,7 +159,7 @@ async fn damaged_journals_stop_groups_and_retention_and_nothing_else() {
     }
 }
 
-/// P10: a body that was rejected has no place without the holds; journals are whole.
+/// P10: without the holds no dead letter can be stored, but journals and topics work.
 #[tokio::test]
 async fn damaged_holds_leave_journals_and_topics_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -173,10 +173,11 @@ async fn damaged_holds_leave_journals_and_topics_alone() {
     assert!(matches!(&hold, BrokerError::Damaged(why) if why.contains("holds")), "{hold}");
 }
 
-/// P10, BRK-1: while it runs, a batch that turns bad stops readers of its partition, and of no other.
+/// P10, BRK-1: a batch that is damaged while the broker runs stops the readers of its partition only.
 #[tokio::test]
 async fn a_batch_that_turns_bad_while_the_broker_runs_concerns_its_own_partition_alone() {
-    // In the payload, where the header still says whose it is; and in the header, where only what is missing does.
+    // A byte in the payload, where the header still names the partition; and two in the header, where only the gap
+    // does.
     for at in [70, 20, 3] {
         let dir = tempfile::tempdir().unwrap();
         let mut options = Options::default();
@@ -192,7 +193,7 @@ async fn a_batch_that_turns_bad_while_the_broker_runs_concerns_its_own_partition
                 .into_iter()
                 .for_each(|placed| assert!(placed.is_ok()));
         }
-        // The third round's batch of partition 1.
+        // The batch of partition 1 in the third round.
         flip(&segment(dir.path(), "topics/orders"), 7, at);
         for partition in [0, 2] {
             let want: Vec<_> = (0..5).map(|round| format!("{round}-{partition}")).collect();
@@ -218,7 +219,7 @@ async fn a_batch_that_turns_bad_while_the_broker_runs_concerns_its_own_partition
     }
 }
 
-/// BRK-1: one process per folder, also if somebody removes the file that says so.
+/// BRK-1: one process per folder, even if the lock's file is removed.
 #[test]
 fn a_folder_whose_lock_file_was_removed_is_still_locked() {
     let dir = tempfile::tempdir().unwrap();
@@ -230,7 +231,7 @@ fn a_folder_whose_lock_file_was_removed_is_still_locked() {
     open(dir.path());
 }
 
-/// BRK-1: payloads are nobody else's.
+/// BRK-1: files and folders are readable for their owner only.
 #[tokio::test]
 async fn files_are_the_owners_alone_and_those_of_an_earlier_version_become_so() {
     fn modes(dir: &Path, found: &mut Vec<(PathBuf, u32)>) {
@@ -265,7 +266,7 @@ async fn files_are_the_owners_alone_and_those_of_an_earlier_version_become_so() 
     check(&data);
 }
 
-/// What the tests of groups stand on: a clock, and small segments.
+/// A folder, and a clock that the test sets, for the tests of groups.
 struct Timed {
     dir: tempfile::TempDir,
     now_ms: Arc<AtomicU64>,
@@ -290,7 +291,7 @@ impl Timed {
     }
 }
 
-/// Produces until the topic is full, or until so much was taken that it never will be.
+/// Produces until the topic is full. Returns `Ok` once so much was taken that the topic will not become full.
 async fn fill(broker: &Embedded) -> Result<(), ProduceError> {
     for index in 0..200 {
         let (id, payload) = (index.to_string(), vec![b'p'; 4000]);
@@ -306,8 +307,8 @@ fn pair(group: &str) -> (String, String) {
     (group.to_owned(), "orders".to_owned())
 }
 
-/// BRK-1: only what configured pipelines have not settled is kept beyond the bound; a group that lost its pipeline keeps
-/// its messages for a day, so that a name that was mistyped loses nothing at once.
+/// BRK-1: beyond the bound only messages are kept that configured pipelines have not settled; a group that lost its
+/// pipeline holds back for a day, so that a mistyped name does not lose messages at once.
 #[tokio::test]
 async fn a_group_that_no_pipeline_is_configured_for_holds_back_for_a_day_and_then_no_more() {
     let timed = Timed::new();
@@ -319,7 +320,7 @@ async fn a_group_that_no_pipeline_is_configured_for_holds_back_for_a_day_and_the
     let held = HeldBack { group: "old".into(), until_ms: None };
     assert_eq!(broker.held_back("orders").await.unwrap(), [held]);
 
-    // Said at each start; only the first counts.
+    // The groups are reported at each start; only the first report without this group begins its day.
     broker.configured(&[pair("new")]).await.unwrap();
     let until_ms = Some(timed.now_ms.load(Ordering::Relaxed) + DAY_MS);
     for _ in 0..2 {
@@ -336,17 +337,17 @@ async fn a_group_that_no_pipeline_is_configured_for_holds_back_for_a_day_and_the
     fill(&broker).await.expect("nothing holds it back any more");
     assert_eq!(broker.held_back("orders").await.unwrap(), []);
 
-    // It was not forgotten: configured again, it holds back what is left.
+    // The group was not forgotten: configured again, it holds back what is left.
     broker.configured(&[pair("old")]).await.unwrap();
     assert!(matches!(fill(&broker).await, Err(ProduceError::Full { .. })));
     broker.configured(&[]).await.unwrap();
-    // A pipeline that is started without a word in any config counts as well.
+    // A pipeline that joins without being reported as configured counts as well.
     drop(broker.join("old", "orders", "node").await.unwrap());
     timed.pass(2 * DAY_MS);
     assert!(matches!(fill(&broker).await, Err(ProduceError::Full { .. })));
 }
 
-/// BRK-1, BRK-6: a group that is forgotten leaves nothing behind, holds nothing back, and begins anew if it comes back.
+/// BRK-1, BRK-6: a forgotten group leaves nothing behind, holds nothing back, and begins anew if it returns.
 #[tokio::test]
 async fn a_forgotten_group_holds_nothing_back_and_begins_anew() {
     let timed = Timed::new();
@@ -398,7 +399,7 @@ async fn a_forgotten_group_holds_nothing_back_and_begins_anew() {
     fill(&broker).await.expect("nothing holds it back any more");
 }
 
-/// BRK-1, P10: damage in what nobody reads is found, counted and told, once.
+/// BRK-1, P10: damage is found before a reader needs the messages, and is counted and reported once.
 #[tokio::test]
 async fn damage_is_found_before_anybody_reads_it() {
     let timed = Timed::new();

@@ -1,5 +1,5 @@
-//! Two things that happen in one breath, and things that fail at a bad moment: a roll that fails twice, a group that is
-//! forgotten while it commits, a disk that is full of what is dead (P1, P10, BRK-1, BRK-6).
+//! Tests of two things at the same moment, and of failures at a bad moment: a roll that fails twice, a group that
+//! commits while it is forgotten, a disk that is full of dead records (P1, P10, BRK-1, BRK-6).
 #![cfg(feature = "testing")]
 #![allow(missing_docs)]
 
@@ -29,13 +29,13 @@ fn produce(rig: &Rig, id: &str, bytes: usize) -> Result<u64, ProduceError> {
     rig.run(broker.produce("orders", frames(&[(0, id, bytes)]))).remove(0)
 }
 
-/// A log that begins the next segment in the middle of a call, so that no file for it is there, and whose record of the
-/// new end cannot be made: the file waits for the next time.
+/// A log that had to make its next segment within a call, and failed to write `end.new`: the new file got no
+/// segment's name and waits as a spare.
 fn with_a_file_that_got_no_name() -> Rig {
     let mut rig = Rig::new(1);
     rig.open().expect("an empty disk");
     rig.create("orders", &rig::spec(2));
-    // The first file that is made is the segment, the next one says that it is there.
+    // The first file that is made is the segment, the second is `end.new`.
     rig.disk.fail_after(Fault::Create, 1, 1);
     let broker = Arc::clone(rig.broker());
     let placed = rig.run(broker.produce("orders", frames(&[(0, "0", 50_000), (1, "1", 50_000)])));
@@ -43,11 +43,11 @@ fn with_a_file_that_got_no_name() -> Rig {
     rig
 }
 
-/// P1: two files that got no name, of different sizes, are two files.
+/// P1: two spares of different sizes, both without a segment's name, are two separate files.
 #[test]
 fn what_is_acknowledged_after_two_rolls_that_failed_is_there_after_a_restart() {
     let mut rig = with_a_file_that_got_no_name();
-    // Too large for the file that waits, and again the new segment does not get its name.
+    // Too large for the spare that waits; and again the new segment does not get its name.
     rig.disk.fail_after(Fault::Create, 1, 1);
     assert!(produce(&rig, "large", 150_000).is_err());
     let mut want = vec![(0, "0".to_owned())];
@@ -62,7 +62,7 @@ fn what_is_acknowledged_after_two_rolls_that_failed_is_there_after_a_restart() {
     }
 }
 
-/// P10: a larger file that is made meanwhile leaves the one that waits alone, so that the log goes on.
+/// P10: making a larger file does not touch the spare that waits, and the log goes on.
 #[test]
 fn a_file_that_got_no_name_is_used_later_though_a_larger_one_was_made_meanwhile() {
     let rig = with_a_file_that_got_no_name();
@@ -73,7 +73,7 @@ fn a_file_that_got_no_name_is_used_later_though_a_larger_one_was_made_meanwhile(
     }
 }
 
-/// P10, BRK-6: whatever a group writes behind its own end in one group commit, the journals go on.
+/// P10, BRK-6: whatever a group writes in the group commit that forgets it, the journals go on.
 #[test]
 fn a_group_that_commits_while_it_is_forgotten_stops_no_journal() {
     let mut rig = Rig::new(2);
@@ -112,7 +112,7 @@ fn a_group_that_commits_while_it_is_forgotten_stops_no_journal() {
 
 type Produced = BoxFuture<'static, Vec<Result<u64, ProduceError>>>;
 
-/// A caller that produces again as soon as it hears what became of the last time, on the thread that tells it.
+/// A caller that produces again as soon as it is answered, in the thread that wakes it.
 struct ComesBack {
     broker: Arc<Embedded>,
     calls: Mutex<Vec<Produced>>,
@@ -134,14 +134,14 @@ impl ComesBack {
 
 impl Wake for ComesBack {
     fn wake(self: Arc<Self>) {
-        // Without an end it would never come back from here.
+        // Bounded, because otherwise an error would make this test run for ever.
         if self.count() < 1000 {
             self.call();
         }
     }
 }
 
-/// P2, P10: what was under way when a group failed is refused, and not who comes back at once when it hears of it.
+/// P2, P10: calls under way when a group failed are refused, but not the next call of a caller that just heard of it.
 #[test]
 fn who_comes_back_at_once_after_a_refusal_is_written_once_there_is_room() {
     let mut rig = Rig::new(6);
@@ -160,7 +160,7 @@ fn who_comes_back_at_once_after_a_refusal_is_written_once_there_is_room() {
     assert!(matches!(&told[1], Poll::Ready(told) if told[0].is_ok()), "{told:?}");
 }
 
-/// P1, P10: a log that was closed and is opened on a full disk no longer says that it is closed: more may follow.
+/// P1, P10: a closed log that is opened on a full disk no longer counts as closed, because more may be written.
 #[test]
 fn a_log_that_is_opened_on_a_full_disk_no_longer_counts_as_closed() {
     let crashes = [Rig::kill as fn(&mut Rig), Rig::cut_power];
@@ -191,7 +191,7 @@ fn a_log_that_is_opened_on_a_full_disk_no_longer_counts_as_closed() {
     }
 }
 
-/// P10, BRK-6: a disk that is full of what is dead has room.
+/// P10, BRK-6: on a disk full of dead records, journals and holds free their own space.
 #[test]
 fn journals_and_holds_on_a_full_disk_free_their_own_dead_segments() {
     for kind in [LogKind::Journal, LogKind::Hold] {
@@ -217,7 +217,7 @@ fn journals_and_holds_on_a_full_disk_free_their_own_dead_segments() {
     }
 }
 
-/// P10, BRK-6: nothing waits deaf, whenever it came.
+/// P10, BRK-6: a caller that waits for a stopped log is told so, even if its journal was first opened afterwards.
 #[test]
 fn a_journal_that_is_first_opened_after_its_log_ended_says_so_to_whoever_waits() {
     let mut rig = Rig::new(4);
@@ -239,7 +239,7 @@ fn a_journal_that_is_first_opened_after_its_log_ended_says_so_to_whoever_waits()
     assert_eq!(poll(late.beyond(0).as_mut()), Poll::Ready(Err(BrokerError::Closed)));
 }
 
-/// Makes a log look as it did before logs recorded their ends.
+/// Makes a log look like one of a version without the file `end`.
 fn make_old(rig: &Rig, log: &str) {
     for path in rig.segments(log) {
         let mut bytes = rig.disk.contents(&path).expect("a segment");
@@ -252,8 +252,8 @@ fn make_old(rig: &Rig, log: &str) {
     rig.disk.lose(&Path::new("data").join(log).join("end"));
 }
 
-/// P1, BRK-1: a folder of an earlier version whose end could not be recorded at the first start, and a crash at any step
-/// of the first roll after it.
+/// P1, BRK-1: the end of an older version's log could not be recorded at the first start; then a crash comes at any
+/// step of the first roll.
 #[test]
 fn a_log_whose_end_was_never_recorded_survives_a_crash_in_its_first_roll() {
     for step in 0..14 {
@@ -264,7 +264,7 @@ fn a_log_whose_end_was_never_recorded_survives_a_crash_in_its_first_roll() {
             let mut want = vec![(produce(&rig, "old", 50_000).expect("room"), "old".to_owned())];
             rig.close();
             make_old(&rig, "topics/orders");
-            // The disk is full: three logs cannot record their ends, which is no reason not to open.
+            // The disk is full: three logs cannot write their file `end`, and are opened all the same.
             rig.disk.fail(Fault::Create, 3);
             rig.open().expect("a full disk is no damage");
             assert!(rig.disk.contents(Path::new("data/topics/orders/end")).is_none());
@@ -281,7 +281,7 @@ fn a_log_whose_end_was_never_recorded_survives_a_crash_in_its_first_roll() {
     }
 }
 
-/// BRK-1: the more topics there are, the less of each is held in memory; what is not held is read from the disk.
+/// BRK-1: the more topics there are, the less memory each gets; other messages are read from the disk.
 #[test]
 fn topics_share_the_memory_for_their_newest_messages() {
     let mut rig = Rig::new(5);
@@ -292,7 +292,7 @@ fn topics_share_the_memory_for_their_newest_messages() {
     for (position, id) in &want {
         assert_eq!(produce(&rig, id, 5000), Ok(*position));
     }
-    // A disk that gives nothing shows what is in memory.
+    // A disk that cannot be read shows what is in memory.
     rig.disk.fail(Fault::Read, u32::MAX);
     assert_eq!(rig.read("orders", 0), Ok(want.clone()));
     rig.create("other", &rig::spec(1));
@@ -306,18 +306,18 @@ fn topics_share_the_memory_for_their_newest_messages() {
     assert_eq!(rig.read("orders", 0), Ok(want));
 }
 
-/// P1, BRK-1: a segment in which the first write was refused, and no other came, leaves no hole behind when those around it
-/// are freed.
+/// P1, BRK-1: a segment whose first write was refused, and that stayed empty, leaves no hole when the segments around
+/// it are freed.
 #[test]
 fn a_segment_that_was_begun_and_holds_nothing_is_freed_in_its_turn() {
     let mut rig = Rig::new(8);
     rig.open().expect("an empty disk");
     rig.create("orders", &TopicSpec { retention_bytes: Some(400_000), ..rig::spec(1) });
     assert_eq!(produce(&rig, "first", 50_000), Ok(0));
-    // The next segment's header, its last bytes, the record of the new end; then the message itself.
+    // The next segment's header and its last bytes, the file `end`; then the message itself.
     rig.disk.fail_after(Fault::RefusedWrite, 3, 1);
     assert!(produce(&rig, "refused", 50_000).is_err());
-    // Too large for it: another segment is begun for each of them, and the oldest goes.
+    // Too large for the segment, so that each message begins another one, and the oldest segment is freed.
     for position in 1..4 {
         assert_eq!(produce(&rig, "large", 150_000), Ok(position));
     }
@@ -331,7 +331,7 @@ fn a_segment_that_was_begun_and_holds_nothing_is_freed_in_its_turn() {
     }
 }
 
-/// A topic with three segments, of which the first is harmed while it is in use.
+/// A topic with three segments, of which the first is damaged while the broker runs.
 fn harmed(seed: u64, harm: fn(&Rig, &Path)) -> Rig {
     let mut rig = Rig::new(seed);
     rig.options.tail_bytes = 0;
@@ -353,7 +353,7 @@ fn cut(rig: &Rig, path: &Path) {
     rig.disk.set_contents(path, bytes[..10_000].to_vec());
 }
 
-/// P10: what a file does not have any more, or a file that is gone, is damage. Nobody who waits gets it back.
+/// P10: a file that was cut or removed counts as damage, because waiting does not bring its bytes back.
 #[test]
 fn a_file_that_is_cut_or_gone_while_it_is_in_use_is_damage() {
     for harm in [lose as fn(&Rig, &Path), cut] {
@@ -365,7 +365,7 @@ fn a_file_that_is_cut_or_gone_while_it_is_in_use_is_damage() {
     }
 }
 
-/// P10, BRK-1: a file that is gone when its segment is to be freed keeps none of those behind it.
+/// P10, BRK-1: a file that is already gone when its segment is freed does not keep later segments.
 #[test]
 fn a_file_that_is_gone_already_keeps_nothing_else_from_being_freed() {
     for harm in [lose as fn(&Rig, &Path), cut] {
@@ -381,7 +381,7 @@ fn a_file_that_is_gone_already_keeps_nothing_else_from_being_freed() {
     }
 }
 
-/// P10, BRK-8: damage that went with its segment troubles nobody any more.
+/// P10, BRK-8: damage is no longer reported after its segment was freed.
 #[test]
 fn damage_that_was_found_is_no_trouble_once_its_segment_is_freed() {
     let flip = |rig: &Rig, path: &Path| {

@@ -1,4 +1,4 @@
-//! kill -9 of a process that appends to real files, again and again.
+//! Kills a process that appends to real files (kill -9), again and again, and checks what is left.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader};
@@ -22,7 +22,7 @@ fn journal() -> JournalName {
     JournalName { group: "group".into(), topic: "orders".into(), partition: 0, kind: LogKind::Journal }
 }
 
-/// Not a test: the process that is killed. Prints what was acknowledged.
+/// Not a test: the process that is killed. It prints what was acknowledged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "started by the test below"]
 async fn appends_until_it_is_killed() {
@@ -49,7 +49,7 @@ async fn appends_until_it_is_killed() {
     }
 }
 
-/// P1, BRK-1: what was acknowledged before the kill is there after it, and the next process goes on behind it.
+/// P1, BRK-1: what was acknowledged before the kill is there afterwards, and the next process goes on behind it.
 #[tokio::test]
 async fn what_was_acknowledged_before_a_kill_is_there_after_it() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Where a log is to be made there may be something already: of an earlier try, of somebody else's, or a log that has
-//! lost the file that says whose it is (BRK-1). And a process that has run out of descriptors.
+//! Tests of making a log where something lies already: remains of an earlier try, other people's files, or a log that
+//! lost the file naming it (BRK-1). Also tests of a process that runs out of descriptors.
 #![cfg(feature = "testing")]
 #![allow(missing_docs)]
 
@@ -17,13 +17,13 @@ use keylane_broker::embedded::disk::{Disk, DiskDir, DiskFile, Fault, SimDisk};
 use keylane_broker::{Broker, BrokerError, Ends, JournalName, LogKind, TopicSpec};
 use rig::Rig;
 
-/// P1, BRK-1: half of a folder was restored, and the file that makes it a topic is not among it.
+/// P1, BRK-1: half of a folder was restored, without the file that makes it a topic.
 #[test]
 fn a_topic_whose_file_is_missing_is_not_made_anew_over_its_messages() {
     a_half_restored_topic_is_kept(|_| ());
 }
 
-/// P1: the flaw, put back, is found.
+/// P1: the test above finds the flaw that is put back here.
 #[cfg(feature = "flaws")]
 #[test]
 fn clearing_the_folder_of_a_log_that_is_to_be_made_is_found() {
@@ -61,7 +61,7 @@ fn a_half_restored_topic_is_kept(change: fn(&mut Rig)) {
     assert_eq!(rig.read("orders", 0).expect("whole again").len(), 40);
 }
 
-/// P1, BRK-6: the same for journals and holds, whose identities are in the folder's own file.
+/// P1, BRK-6: the same for journals and holds, whose identities are in the file `broker`.
 #[test]
 fn journals_without_the_folders_file_are_not_made_anew() {
     for kind in [LogKind::Journal, LogKind::Hold] {
@@ -89,7 +89,7 @@ fn journals_without_the_folders_file_are_not_made_anew() {
     }
 }
 
-/// BRK-1: files that are not ours stay, wherever they are.
+/// BRK-1: files that are not Keylane's stay, wherever they are.
 #[test]
 fn files_of_somebody_else_are_left_alone() {
     let mut rig = Rig::new(3);
@@ -98,7 +98,7 @@ fn files_of_somebody_else_are_left_alone() {
             .map(|path| Path::new("data").join(path));
     rig.open().expect("an empty disk");
     rig.close();
-    // The folders are there, and nothing else: somebody made them by hand.
+    // The folders exist and are empty, as if an operator had made them.
     for path in rig.disk.paths() {
         rig.disk.lose(&path);
     }
@@ -116,7 +116,7 @@ fn files_of_somebody_else_are_left_alone() {
     }
 }
 
-/// BRK-1: what an interrupted try left is removed, at whatever step it was.
+/// BRK-1: the remains of an interrupted try are removed, at whatever step it ended.
 #[test]
 fn a_topic_is_made_after_a_try_that_was_cut_off_at_any_step() {
     let mut whole = Rig::new(4);
@@ -139,7 +139,7 @@ fn a_topic_is_made_after_a_try_that_was_cut_off_at_any_step() {
     }
 }
 
-/// BRK-1, P10: a step that fails while the process lives: the next try makes the topic, whatever is there of the first.
+/// BRK-1, P10: if a step fails while the process lives, the next try makes the topic, whatever the first one left.
 #[test]
 fn a_topic_whose_making_failed_at_any_step_is_made_by_the_next_try() {
     let mut failed = 0;
@@ -166,7 +166,7 @@ fn bounded() -> TopicSpec {
     TopicSpec { retention_bytes: Some(512 << 10), ..rig::spec(1) }
 }
 
-/// P1, BRK-1: a step of freeing a segment that fails is tried again, and no newer segment goes before it.
+/// P1, BRK-1: a failed step of freeing a segment is tried again, and no newer segment is freed before.
 #[test]
 fn an_old_segment_that_cannot_be_freed_leaves_no_hole() {
     for fault in [Fault::Open, Fault::Rename, Fault::Remove] {
@@ -177,7 +177,7 @@ fn an_old_segment_that_cannot_be_freed_leaves_no_hole() {
             for index in 0..400 {
                 rig.disk.fail_after(fault, skipped, u32::from(index % 20 == 0));
                 let broker = Arc::clone(rig.broker());
-                // A call may be refused meanwhile; what was acknowledged counts.
+                // Calls may be refused meanwhile; only acknowledged messages count.
                 rig.run(broker.produce("orders", rig::frames(&[(0, &index.to_string(), 4000)])));
             }
             let Ends { end, .. } = rig.ends("orders")[0];
@@ -192,7 +192,7 @@ fn an_old_segment_that_cannot_be_freed_leaves_no_hole() {
     }
 }
 
-/// BRK-1, P10: a process without descriptors refuses, and loses and stops nothing.
+/// BRK-1, P10: without descriptors a log refuses for now; it loses nothing and does not stop.
 #[test]
 fn without_descriptors_a_log_goes_on_where_it_can_and_stops_nowhere() {
     let mut rig = Rig::new(6);
@@ -216,7 +216,7 @@ fn without_descriptors_a_log_goes_on_where_it_can_and_stops_nowhere() {
     assert_eq!(rig.ends("orders")[0].end, acknowledged);
 }
 
-/// BRK-1: a log has more segments than a process has descriptors.
+/// BRK-1: a log may have more segments than a process may have descriptors.
 #[test]
 fn a_log_of_many_segments_opens_with_few_descriptors() {
     let mut rig = Rig::new(7);
@@ -234,12 +234,12 @@ fn a_log_of_many_segments_opens_with_few_descriptors() {
     assert_eq!(rig.read("orders", 0).expect("no damage").len(), 600);
 }
 
-/// A disk that keeps the capitals of names, and finds them by any.
+/// A file system that preserves the case of names but ignores it when it looks them up.
 #[derive(Debug)]
 struct AnyCase(SimDisk);
 
 impl AnyCase {
-    /// The path under which it is there.
+    /// The path as it is stored on the disk.
     fn there(&self, path: &Path) -> PathBuf {
         path.iter().fold(PathBuf::new(), |above, name| {
             let names = self.0.list(&above).unwrap_or_default();
@@ -279,7 +279,7 @@ impl Disk for AnyCase {
     }
 }
 
-/// P1, BRK-1: where the file system takes `orders` for `Orders`, the second topic is refused, and the first stays.
+/// P1, BRK-1: where `orders` and `Orders` are the same folder, the second topic is refused, and the first stays.
 #[test]
 fn a_topic_with_other_capitals_is_refused_where_it_would_be_the_same_folder() {
     let mut rig = Rig::new(8);

@@ -1,5 +1,5 @@
-//! Damage that is hard to tell: a whole segment without its header, copies of records that live long, what a newer
-//! version wrote, bytes that the disk does not give any more, a folder that nobody can write to.
+//! Tests of damage that is hard to explain: a segment without its header, copies of long-lived records, batches of a
+//! newer version, unreadable sectors, and a folder that cannot be written.
 #![cfg(feature = "testing")]
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use keylane_broker::embedded::data::{Damage, check, repair};
 use keylane_broker::{Broker, BrokerError, JournalName, LogKind, TopicSpec};
 use rig::Rig;
 
-/// BRK-1: a log may be larger than the machine's memory, and is checked all the same.
+/// BRK-1: a log may be larger than the machine's memory, and can be checked all the same.
 #[tokio::test]
 async fn a_check_holds_one_segment_in_memory_and_not_a_whole_log() {
     let dir = tempfile::tempdir().unwrap();
@@ -24,7 +24,7 @@ async fn a_check_holds_one_segment_in_memory_and_not_a_whole_log() {
     let segments = segments.map(|entry| entry.unwrap().path());
     let segments: Vec<_> = segments.filter(|path| path.extension().is_some_and(|of| of == "seg")).collect();
     assert!(segments.len() > 40, "{}", segments.len());
-    // Behind what was written: room that takes memory where it is read, and none on the disk.
+    // Lengthens the files: the added bytes take memory when they are read, and no space on the disk.
     for path in &segments {
         cut(path, 8 << 20);
     }
@@ -35,7 +35,7 @@ async fn a_check_holds_one_segment_in_memory_and_not_a_whole_log() {
     assert!(most < 200 << 10, "{most} KiB were in use, and all segments together have 320 MiB and more");
 }
 
-/// BRK-1, P10: whoever gives up a whole segment is told what may have been in it.
+/// BRK-1, P10: an operator who gives up a whole segment is told what may have been in it.
 #[tokio::test]
 async fn an_oldest_segment_without_a_header_is_not_called_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -57,7 +57,7 @@ async fn an_oldest_segment_without_a_header_is_not_called_nothing() {
     }
 }
 
-/// What is left once all damage is skipped: every log opens, and only `broken` lacks something.
+/// Skips all damage. Then every log opens, and only the journal `broken` lacks a record.
 async fn skipped(dir: &Path, broken: &JournalName, whole: &[(JournalName, usize)]) -> Vec<Damage> {
     let damages: Vec<_> = found(dir).damages().cloned().collect();
     let words: Vec<_> = damages.iter().map(|damage| damage.word.clone()).collect();
@@ -80,8 +80,8 @@ async fn skipped(dir: &Path, broken: &JournalName, whole: &[(JournalName, usize)
     damages
 }
 
-/// BRK-6, P10: the same in the journals' log, where records that are still needed lay in that segment; also where the
-/// newest segment has no room left to say so.
+/// BRK-6, P10: the same in the journals' log, where the segment held records that are still needed; also if the
+/// newest segment has no room for the `Lost` batches.
 #[tokio::test]
 async fn an_oldest_segment_of_journals_without_a_header_is_told_by_what_it_held() {
     for is_full in [false, true] {
@@ -118,7 +118,7 @@ async fn an_oldest_segment_of_journals_without_a_header_is_told_by_what_it_held(
     }
 }
 
-/// Journals of which one has an old record that was copied to the end again and again, and one was cut all the time.
+/// Three journals: the first has an old record that was copied to the end again and again, the second was often cut.
 async fn with_copies(dir: &Path) -> [JournalName; 3] {
     let names = ["old", "busy", "other"].map(|group| name_of(group, LogKind::Journal));
     let broker = open(dir);
@@ -133,21 +133,21 @@ async fn with_copies(dir: &Path) -> [JournalName; 3] {
         at = busy.append(vec![7; 2000].into(), None).await.unwrap();
         busy.cut(at).await.unwrap();
     }
-    // Behind all cuts, so that nothing there is in doubt.
+    // Appended behind all cuts, so that nothing at the end is in doubt.
     for name in &names {
         broker.journal(name).await.unwrap().append("the last one".into(), None).await.unwrap();
     }
     names
 }
 
-/// The last batch in the journals' log of that kind, and of that stream: its file and place.
+/// The last batch of this kind and stream in the journals' log: its file and its offset.
 fn last_of(dir: &Path, kind: u8, stream: u8) -> (std::path::PathBuf, usize) {
     let files = std::fs::read_dir(dir.join("journals")).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|of| of == "seg")).collect();
     files.sort();
     let places = files.iter().rev().flat_map(|path| {
         let bytes = std::fs::read(path).unwrap();
-        // Of this life of the file: it may have been another segment before.
+        // Compares the generation, since the file may have been another segment before.
         let is_it = move |at: &usize| {
             bytes[at + 60] == kind && bytes[at + 36] == stream && bytes[at + 8..at + 16] == bytes[8..16]
         };
@@ -157,7 +157,7 @@ fn last_of(dir: &Path, kind: u8, stream: u8) -> (std::path::PathBuf, usize) {
     places.into_iter().next().expect("one of that kind")
 }
 
-/// BRK-6, P10: a record that lives long lies in a copy; a damaged copy is told by its group, and can be skipped.
+/// BRK-6, P10: a damaged copy of a long-lived record is reported by its group, and can be skipped.
 #[tokio::test]
 async fn a_damaged_copy_of_a_record_can_be_skipped() {
     let whole = tempfile::tempdir().unwrap();
@@ -176,7 +176,7 @@ async fn a_damaged_copy_of_a_record_can_be_skipped() {
     }
 }
 
-/// BRK-6, P10: the last cut of a journal is damaged, and what it had cut is gone with its segments.
+/// BRK-6, P10: the last cut of a journal is damaged, and the segments below the cut are already gone.
 #[tokio::test]
 async fn a_damaged_cut_can_be_skipped() {
     let dir = tempfile::tempdir().unwrap();
@@ -205,8 +205,8 @@ async fn a_damaged_cut_can_be_skipped() {
     assert_eq!(damages[0].lost[0].from, 0);
 }
 
-/// A topic whose messages are larger than a sector, on a disk that does not give one sector within the first message of
-/// partition 0 any more.
+/// A topic whose messages are larger than a sector, on a disk that cannot read one sector in the first message of
+/// partition 0.
 fn with_a_bad_sector(seed: u64) -> Rig {
     let mut rig = Rig::new(seed);
     rig.options.tail_bytes = 0;
@@ -223,7 +223,7 @@ fn with_a_bad_sector(seed: u64) -> Rig {
     rig
 }
 
-/// P10, BRK-1: a sector that cannot be read concerns the partition whose message lies there.
+/// P10, BRK-1: an unreadable sector affects only the partition whose message lies there.
 #[test]
 fn a_sector_that_cannot_be_read_concerns_its_own_partition_alone() {
     let rig = with_a_bad_sector(1);
@@ -232,7 +232,7 @@ fn a_sector_that_cannot_be_read_concerns_its_own_partition_alone() {
     assert!(matches!(refused, BrokerError::Damaged(_)), "{refused}");
 }
 
-/// P10, BRK-1: it is damage: told by `check`, skipped by `repair`, found by whoever reads old segments again.
+/// P10, BRK-1: `check` reports an unreadable sector as damage, `repair` skips it, and the scrubber finds it.
 #[test]
 fn a_sector_that_cannot_be_read_is_told_as_damage_and_can_be_skipped() {
     let mut rig = with_a_bad_sector(2);
@@ -250,7 +250,7 @@ fn a_sector_that_cannot_be_read_is_told_as_damage_and_can_be_skipped() {
     assert_eq!(rig.read("orders", 1).unwrap().len(), 10);
 }
 
-/// Harms the oldest segment of the journals, in which something lives: another one is emptied all the same.
+/// Damages the oldest segment of the journals, which has a live record; another segment must still be emptied.
 fn other_journals_are_emptied_beside(harm: impl Fn(&Rig, &Path)) -> (Rig, PathBuf) {
     let mut rig = Rig::new(3);
     rig.open().unwrap();
@@ -284,7 +284,7 @@ fn other_journals_are_emptied_beside(harm: impl Fn(&Rig, &Path)) -> (Rig, PathBu
     (rig, spoiled)
 }
 
-/// P10, BRK-6: a record that cannot be read stops its own journal, and keeps no other segment from being emptied.
+/// P10, BRK-6: an unreadable record stops its own journal, and does not keep other segments from being emptied.
 #[test]
 fn a_sector_that_cannot_be_read_keeps_no_other_segment_of_the_journals() {
     let (rig, spoiled) = other_journals_are_emptied_beside(|rig, path| {
@@ -294,7 +294,7 @@ fn a_sector_that_cannot_be_read_keeps_no_other_segment_of_the_journals() {
     assert!(rig.segments("journals").contains(&spoiled));
 }
 
-/// P10, BRK-6: the same for a file that somebody has cut or removed.
+/// P10, BRK-6: the same for a file that was cut or removed.
 #[test]
 fn a_file_that_is_cut_or_gone_keeps_no_other_segment_of_the_journals() {
     other_journals_are_emptied_beside(|rig, path| rig.disk.lose(path));
@@ -304,7 +304,7 @@ fn a_file_that_is_cut_or_gone_keeps_no_other_segment_of_the_journals() {
     });
 }
 
-/// P10: what a newer version wrote is neither damage nor a tail, wherever it lies.
+/// P10: batches of a newer version are neither damage nor a torn tail, wherever they lie.
 #[test]
 fn a_check_calls_what_a_newer_version_wrote_by_its_name() {
     for behind_damage in [false, true] {
@@ -318,7 +318,7 @@ fn a_check_calls_what_a_newer_version_wrote_by_its_name() {
         let path = rig.segments("topics/orders").remove(0);
         let mut bytes = rig.disk.contents(&path).unwrap();
         let places = batches(&bytes);
-        // The last batch is of a kind that is not known here.
+        // The last batch is of a kind that this version does not know.
         let last = &mut bytes[places[2]..places[2] + 64];
         last[60..62].copy_from_slice(&99u16.to_le_bytes());
         let crc = crc32c::crc32c(&last[4..]);
@@ -332,7 +332,7 @@ fn a_check_calls_what_a_newer_version_wrote_by_its_name() {
     }
 }
 
-/// BRK-1: a copy on a disk that is mounted read-only can be checked, and a server's folder cannot, whoever asks.
+/// BRK-1: a copy on a read-only file system can be checked; a folder that a server uses cannot.
 #[test]
 fn a_folder_that_nobody_can_write_to_can_be_checked() {
     let mut rig = Rig::new(5);

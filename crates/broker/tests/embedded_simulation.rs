@@ -1,10 +1,10 @@
-//! Random runs of the embedded broker on a simulated disk, against a model: kills, power cuts at any write, closes,
-//! operations that fail, disks and descriptors that run out, files that are cut or lost between two runs.
+//! Random runs of the embedded broker on a simulated disk, compared with a model: kills, power cuts at any write,
+//! closes, failing operations, lack of space and of descriptors, files that are cut or lost between two runs.
 //!
-//! The model knows what was handed over, what was acknowledged, and what readers saw. After every restart: all that
-//! was acknowledged is there, at its position; what was seen once is the same for ever; order is the order of
-//! handing over; nothing is there that nobody sent. Whatever fails, a restart on a disk that works opens everything.
-//! After a file was cut or lost, either its log says so, or all of it is there all the same.
+//! The model knows what was sent, what was acknowledged, and what readers saw. After every restart it demands:
+//! everything acknowledged is there, at its position; what a reader saw stays the same for ever; messages lie in the
+//! order in which they were sent; nothing is there that was not sent. Whatever failed, a restart on a working disk
+//! opens every log. After a file was cut or lost, either its log reports damage, or everything is there all the same.
 #![cfg(feature = "testing")]
 #![allow(missing_docs)]
 
@@ -29,9 +29,9 @@ const RETENTION_BYTES: u64 = 300 << 10;
 #[derive(Default)]
 struct Model {
     next_id: u64,
-    /// Position to id, of each partition: acknowledged, or seen by a reader.
+    /// For each partition, the ids by position: of messages that were acknowledged or seen by a reader.
     messages: Vec<BTreeMap<u64, u64>>,
-    /// The same of each journal, and the highest cut asked for and answered.
+    /// The same for each journal, with the highest cut that was asked for, and the highest that was answered.
     journals: Vec<JournalModel>,
     commits: Vec<(u64, Vec<u64>)>,
 }
@@ -100,7 +100,7 @@ impl Run {
         self.produce(1 + sent, size, size);
     }
 
-    /// One message of that size, which may need a larger segment than the next one would be, and some small ones.
+    /// Produces a message of this size, which may need a larger segment than the next one, and perhaps a small one.
     fn produce_first(&mut self, bytes: usize) {
         let behind = self.random.below(2);
         self.produce(1 + behind, bytes, 100);
@@ -167,7 +167,7 @@ impl Run {
         self.under_way.retain_mut(|under| !model.settle(under));
     }
 
-    /// One thing happens.
+    /// Does one random thing.
     fn step(&mut self) {
         match self.random.below(107) {
             0..35 => self.start_produce(),
@@ -183,7 +183,7 @@ impl Run {
                 self.rig.now_ms.fetch_add(1000, Ordering::Relaxed);
             }
             94..96 => {
-                // The power goes in the middle of a group commit, or of making a segment.
+                // The power goes in the middle of a group commit, or while a segment is made.
                 self.rig.disk.stop_after(self.random.below(12));
                 self.rig.broker().commit_once();
                 self.answers();
@@ -205,14 +205,14 @@ impl Run {
         }
     }
 
-    /// The next operations of some kind fail.
+    /// Makes the next operations of some kind fail.
     fn break_something(&mut self) {
         let fault = Fault::ALL[self.random.below(Fault::ALL.len() as u64) as usize];
         let (skipped, count) = (self.random.below(6) as u32, 1 + self.random.below(2) as u32);
         self.rig.disk.fail_after(fault, skipped, count);
     }
 
-    /// Space or descriptors run out, or are there again.
+    /// Takes space or descriptors away, or gives them back.
     fn run_short(&mut self) {
         let disk = &self.rig.disk;
         match self.random.below(3) {
@@ -222,7 +222,7 @@ impl Run {
         }
     }
 
-    /// Messages that need larger segments come while descriptors run out in the middle of making one.
+    /// Produces messages that need larger segments while descriptors run out in the middle of making one.
     fn roll_short(&mut self) {
         let disk = self.rig.disk.clone();
         for _ in 0..3 {
@@ -235,7 +235,7 @@ impl Run {
         disk.set_descriptors(None);
     }
 
-    /// Somebody cuts or removes a file while nothing runs: its log stops, or nothing of it is missing.
+    /// Cuts or removes a file while no process runs: its log must stop, or lack nothing.
     fn tamper(&mut self) {
         let how = [Rig::kill, Rig::cut_power, Rig::close][self.random.below(3) as usize];
         self.stop(how);
@@ -246,7 +246,8 @@ impl Run {
         });
         let path = paths.swap_remove(self.random.below(paths.len() as u64) as usize);
         let whole = self.rig.disk.contents(&path).expect("a file");
-        // Without its oldest segment a topic looks as retention leaves it; its groups are told when they read (BRK-10).
+        // A topic without its oldest segment looks like one after retention; its groups are told when they read
+        // (BRK-10).
         let oldest = self.rig.segments("topics/orders").first() == Some(&path)
             && self.rig.segments("topics/orders").len() > 1;
         if self.random.below(3) == 0 && !oldest {
@@ -266,7 +267,7 @@ impl Run {
         self.check();
     }
 
-    /// The broker ends, one way or another; from then on the disk works again.
+    /// Ends the broker in one way or another; afterwards the disk works again.
     fn stop(&mut self, how: fn(&mut Rig)) {
         how(&mut self.rig);
         self.answers();
@@ -276,7 +277,7 @@ impl Run {
 
     fn restart(&mut self, how: fn(&mut Rig)) {
         self.stop(how);
-        // The power may go again while the log is being opened, or something else may fail.
+        // The power may go again, or an operation may fail, while the log is being opened.
         match self.random.below(8) {
             0 | 1 => {
                 self.rig.disk.stop_after(self.random.below(8));
@@ -333,7 +334,7 @@ impl Run {
     }
 }
 
-/// Compares what is there with what is known, and notes what was seen.
+/// Compares what a log holds with what the model knows, and remembers what was seen.
 fn check_log(known: &mut BTreeMap<u64, u64>, start: u64, read: &[(u64, u64)]) {
     for (index, (position, _)) in read.iter().enumerate() {
         assert_eq!(*position, start + index as u64, "positions have no gaps");
@@ -347,7 +348,7 @@ fn check_log(known: &mut BTreeMap<u64, u64>, start: u64, read: &[(u64, u64)]) {
 }
 
 impl Model {
-    /// Takes an answer in; false if there is none yet.
+    /// Takes an answer into the model; false if there is none yet.
     fn settle(&mut self, under: &mut Under) -> bool {
         match under {
             Under::Produce(call, sent) => {
@@ -397,7 +398,7 @@ fn run(seed: u64, change: fn(&mut Rig)) -> std::thread::Result<()> {
         let mut run = Run::new(seed);
         change(&mut run.rig);
         run.open();
-        // From here on the group is known, and nothing may go that it has not settled.
+        // From here on the group is known, and messages that it has not settled may not be deleted.
         let broker = Arc::clone(run.rig.broker());
         drop(run.rig.run(broker.join("group", "orders", "node")).expect("a topic"));
         drop(broker);
@@ -407,7 +408,7 @@ fn run(seed: u64, change: fn(&mut Rig)) -> std::thread::Result<()> {
     })
 }
 
-/// P1, P10, BRK-1, BRK-6, COM-3: whatever is cut or killed, whenever.
+/// P1, P10, BRK-1, BRK-6, COM-3: all promises of the model hold, whatever is cut or killed, and whenever.
 #[test]
 fn what_is_acknowledged_survives_every_crash_and_nothing_is_invented() {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -418,14 +419,14 @@ fn what_is_acknowledged_survives_every_crash_and_nothing_is_invented() {
     }
 }
 
-/// Each flaw, put back, is found (docs/decisions/0005).
+/// The runs find each flaw that is put back (docs/decisions/0005).
 #[cfg(feature = "flaws")]
 mod flaws {
     use keylane_broker::embedded::Flaws;
 
     use super::*;
 
-    /// The first seed that finds it.
+    /// The first seed whose run finds the flaw.
     fn finds(put_back: fn(&mut Rig)) -> Option<u64> {
         (0..60).find(|seed| run(*seed, put_back).is_err())
     }

@@ -1,4 +1,4 @@
-//! Disks that are full or nearly so, or take nothing at all: what is refused, what goes on, and who hears of it (P10,
+//! Tests of disks that are full, nearly full or read-only: what is refused, what goes on, and who is told (P10,
 //! BRK-1, BRK-8).
 #![cfg(feature = "testing")]
 #![allow(missing_docs)]
@@ -30,7 +30,7 @@ fn health(rig: &Rig) -> Result<(), BrokerError> {
     rig.run(broker.health())
 }
 
-/// A rig whose disk has so many bytes left, in which messages were produced until they were refused.
+/// A rig whose disk had this many bytes left, and whose topic was then filled until it refused a message.
 fn full(seed: u64, left: u64) -> (Rig, u64) {
     let mut rig = Rig::new(seed);
     rig.open().expect("an empty disk");
@@ -44,7 +44,7 @@ fn full(seed: u64, left: u64) -> (Rig, u64) {
     (rig, taken)
 }
 
-/// BRK-1: a disk on which the next segment does not fit is left alone, however long the log waits.
+/// BRK-1: if the next segment does not fit on the disk, the log does not try to write it, however long it waits.
 #[test]
 fn a_nearly_full_disk_is_not_filled_again_and_again() {
     let (rig, _) = full(1, 190 << 10);
@@ -57,7 +57,7 @@ fn a_nearly_full_disk_is_not_filled_again_and_again() {
     assert_eq!(rig.disk.operations(), operations, "nothing is even tried");
 }
 
-/// BRK-1: a quota that the disk does not tell of is met now and then, and not every second.
+/// BRK-1: a full disk that does not report it is tried less and less often, and not every second.
 #[test]
 fn a_disk_that_hides_that_it_is_full_is_tried_less_and_less_often() {
     let mut rig = Rig::new(2);
@@ -68,7 +68,7 @@ fn a_disk_that_hides_that_it_is_full_is_tried_less_and_less_often() {
     }
     rig.broker().commit_once();
     let before = rig.disk.faults_met();
-    // The spare that was made is used up by the roll; the next one cannot be made.
+    // The roll uses up the spare that was made before, and the next one cannot be made.
     rig.disk.fail(Fault::ShortWrite, u32::MAX);
     rig.disk.fail_after(Fault::Create, 0, u32::MAX);
     let refused = (0..100).filter(|index| produce(&rig, &index.to_string()).is_err()).count();
@@ -85,7 +85,7 @@ fn a_disk_that_hides_that_it_is_full_is_tried_less_and_less_often() {
     produce(&rig, "room").expect("room again");
 }
 
-/// P10, BRK-1: topics stop before the journals must, so that what pipelines settle is still recorded.
+/// P10, BRK-1: topics stop before the journals must, so that settlements can still be recorded.
 #[test]
 fn a_disk_that_takes_no_message_any_more_still_takes_what_is_settled() {
     let (rig, taken) = full(3, 400 << 10);
@@ -93,7 +93,7 @@ fn a_disk_that_takes_no_message_any_more_still_takes_what_is_settled() {
     let broker = Arc::clone(rig.broker());
     for kind in [LogKind::Journal, LogKind::Hold] {
         let journal = journal(&rig, kind);
-        // More than one segment of either, with the cuts that owners make.
+        // More than one segment of either log, with the cuts that owners make.
         for index in 0..60u64 {
             let appended = rig.run(journal.append(vec![7; 2000].into(), None));
             assert_eq!(appended, Ok(index), "{kind:?}");
@@ -105,7 +105,7 @@ fn a_disk_that_takes_no_message_any_more_still_takes_what_is_settled() {
     assert!(produce(&rig, "more").is_err());
 }
 
-/// BRK-8: health says that a full disk refuses, why, and when it is over, whether or not anybody tries.
+/// BRK-8: health reports that a full disk refuses messages, why, and when that is over, even if no producer tries.
 #[test]
 fn health_says_when_a_full_disk_refuses_and_when_it_is_over() {
     let (rig, taken) = full(4, 300 << 10);
@@ -122,7 +122,7 @@ fn health_says_when_a_full_disk_refuses_and_when_it_is_over() {
     assert_eq!(produce(&rig, "more"), Ok(taken));
 }
 
-/// BRK-1, P1: a full disk is no reason not to start: pipelines may settle what is there, and so make room.
+/// BRK-1, P1: a full disk does not prevent a start, because pipelines may make room by settling what is there.
 #[test]
 fn a_folder_on_a_disk_without_a_byte_left_opens_and_is_read() {
     for leave in [Rig::close as fn(&mut Rig), Rig::kill] {
@@ -140,14 +140,14 @@ fn a_folder_on_a_disk_without_a_byte_left_opens_and_is_read() {
     }
 }
 
-/// BRK-1: a new folder on a disk with a megabyte left.
+/// BRK-1: a new folder is opened on a nearly full disk.
 #[test]
 fn a_new_folder_without_room_says_so_and_can_be_made_later() {
     let mut rig = Rig::new(6);
     rig.options.journal_segment_bytes = 16 << 20;
     for left in [0, 1000, 1 << 20, (1 << 20) + 50_000] {
         rig.disk.set_space(Some(left));
-        // Without room for its journals a folder takes messages, if anything; pipelines are told.
+        // Without room for its journals a folder may take messages, but no pipeline can join.
         let broker = rig.open().expect("a folder");
         let name = JournalName { group: "g".into(), topic: "t".into(), partition: 0, kind: LogKind::Journal };
         let refused = rig.run(broker.journal(&name)).err().expect("no room").to_string();
@@ -161,7 +161,7 @@ fn a_new_folder_without_room_says_so_and_can_be_made_later() {
     rig.create("orders", &rig::spec(1));
 }
 
-/// BRK-1: a disk that was mounted read-only, before and while the broker runs.
+/// BRK-1: the disk becomes read-only, while the broker runs and before it starts.
 #[test]
 fn a_read_only_disk_says_so_and_loses_nothing() {
     let mut rig = Rig::new(7);
@@ -185,7 +185,7 @@ fn a_read_only_disk_says_so_and_loses_nothing() {
     assert_eq!(rig.read("orders", 0).expect("no damage").len(), 1);
 }
 
-/// P10: whoever comes after a log has stopped hears why.
+/// P10: producers that come after a log has stopped are told why.
 #[test]
 fn producers_hear_why_a_log_has_stopped() {
     let mut rig = Rig::new(8);
@@ -200,7 +200,7 @@ fn producers_hear_why_a_log_has_stopped() {
     assert!(matches!(&told, Err(BrokerError::Stopped(text)) if text.contains("cannot sync")), "{told:?}");
 }
 
-/// P10, BRK-1: a full disk that does not even take another name is no reason not to open a log.
+/// P10, BRK-1: a disk so full that not even a file can be renamed does not keep a log from being opened.
 #[test]
 fn a_log_whose_end_cannot_be_recorded_for_want_of_room_is_opened_all_the_same() {
     for leave in [Rig::close as fn(&mut Rig), Rig::kill] {

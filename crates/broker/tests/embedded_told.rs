@@ -1,5 +1,5 @@
-//! What an operator reads in the log file while nothing is refused yet (BRK-8). Apart from other tests: whether a line is
-//! written at all is decided by the first thread that comes to it.
+//! What an operator reads in the telemetry before anything is refused (BRK-8). In a file of its own, because the
+//! first thread that reaches a `tracing` line decides whether that line is recorded at all.
 #![cfg(feature = "testing")]
 #![allow(missing_docs)]
 
@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use keylane_broker::Broker;
 use rig::{Lines, Rig};
 
-/// BRK-8: an operator hears that a disk is nearly full while it still takes messages, and is not told every second.
+/// BRK-8: a log warns that the disk is nearly full while it still takes messages, and does not repeat it every
+/// second.
 #[test]
 fn a_disk_without_room_for_the_next_segment_is_told_before_it_refuses_anything() {
     let lines = Arc::new(Mutex::new(Vec::<String>::new()));

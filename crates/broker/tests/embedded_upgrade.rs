@@ -1,7 +1,7 @@
-//! Folders that older versions of Keylane left. `fixtures/folder-0.1.0` was written by the version before logs recorded
-//! where they end, with segments as small as they can be: `closed` after a clean close, `killed` as a kill leaves it.
-//! Each has 20 messages of 2,000 bytes in both partitions of `orders`, ten records in a journal and in a hold, cut
-//! below 3, and a commit.
+//! Tests with folders of older versions. `fixtures/folder-0.1.0` was written by the version before the file `end`
+//! existed, with the smallest possible segments: `closed` after a clean close, `killed` as a kill leaves it. Each has
+//! 20 messages of 2,000 bytes in both partitions of `orders`, ten records in a journal and in a hold, both cut below
+//! 3, and a commit.
 #![allow(missing_docs, clippy::unwrap_used, clippy::field_reassign_with_default)]
 
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ fn ends(dir: &Path) -> [PathBuf; 3] {
     ["topics/orders/end", "journals/end", "holds/end"].map(|end| dir.join(end))
 }
 
-/// BRK-1: a folder from before is taken over once, with all that is in it.
+/// BRK-1: a folder without the files `end` is taken over once, with everything in it.
 #[tokio::test]
 async fn a_folder_from_before_ends_were_recorded_is_opened_and_taken_over() {
     for which in ["closed", "killed"] {
@@ -89,7 +89,7 @@ async fn a_folder_from_before_ends_were_recorded_is_opened_and_taken_over() {
     }
 }
 
-/// P10: once it was taken over, its end cannot get lost unseen, though its segments do not say their size.
+/// P10: after the takeover a lost end is noticed, although the old segments do not state their length.
 #[tokio::test]
 async fn a_folder_that_was_taken_over_notices_a_cut_file() {
     for which in ["closed", "killed"] {

@@ -1,32 +1,32 @@
-//! Where calls come in: bounds what waits for a log, in the order in which calls were first polled.
+//! Admits calls to a log in the order in which they were first polled, and bounds the memory of those that wait.
 //!
-//! A call that finds room is *admitted*: what it wants written is laid out in the group that gathers, and its room is
-//! given back when that group was written, whether or not anybody still waits for the answer. A call that finds none,
-//! or others before it, waits *outside* and is admitted in its turn, by whoever gives room back. Invariants:
+//! A call that finds room is *admitted*: its messages or records are laid out in the group that gathers. Its room is
+//! given back when that group was written, whether or not its caller still waits. A call that finds no room, or other
+//! calls before it, waits *outside*. Giving room back admits the calls outside, in their order. Invariants:
 //!
-//! - Places are taken under the queue's lock at the first poll, so that no later call gets before an earlier one (P2).
-//! - A caller that goes away before it was admitted takes its bytes with it. One that goes away later leaves them, and
-//!   they stay counted until they were written: callers that give up cannot make a slow disk take all memory (P5).
+//! - A call gets its place at its first poll, under the queue's lock, so no later call passes an earlier one (P2).
+//! - If a caller goes away before its call is admitted, the call's bytes go with it. If it goes away later, the bytes
+//!   stay and count until they are written: so callers that give up cannot make a slow disk use up all memory (P5).
 
 use std::collections::VecDeque;
 
-/// A group that gathers.
+/// A group that gathers calls.
 pub(crate) trait Gather: Default {
-    /// What comes in.
+    /// The type of a call.
     type Call;
-    /// Takes a call in behind those that are there.
+    /// Lays out a call behind those that are in the group already.
     fn admit(&mut self, call: Self::Call);
 }
 
-/// The group that gathers, and who waits outside.
+/// The group that gathers, and the calls that wait outside.
 #[derive(Debug)]
 pub(crate) struct Entrance<G: Gather> {
     group: G,
     group_kib: usize,
-    /// The first call in the group.
+    /// The id of the first call in the group.
     group_from: Option<u64>,
     kib_max: usize,
-    /// Of all that was admitted and not yet written.
+    /// KiB of all calls that were admitted and are not yet written.
     held_kib: usize,
     outside: VecDeque<Outside<G::Call>>,
     last_id: u64,
@@ -39,7 +39,7 @@ struct Outside<C> {
     call: C,
 }
 
-/// What a caller holds while it waits.
+/// The place of a call. Its caller holds the ticket while it waits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket {
     id: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Ticket {
 }
 
 impl<G: Gather> Entrance<G> {
-    /// Nobody waits; at most `kib_max` KiB are ever admitted and not written.
+    /// An entrance without calls. At most `kib_max` KiB are ever admitted and not yet written.
     pub fn new(kib_max: usize) -> Entrance<G> {
         Entrance {
             group: G::default(),
@@ -60,9 +60,9 @@ impl<G: Gather> Entrance<G> {
         }
     }
 
-    /// Takes the place of a call with so many bytes, behind all that came before. `overtake` is a flaw, put back.
+    /// Gives a call of `bytes` bytes its place behind all earlier ones. `overtake` puts a known flaw back.
     pub fn enter(&mut self, bytes: usize, call: G::Call, overtake: bool) -> Ticket {
-        // One that is larger than the bound is admitted alone.
+        // A call that is larger than the bound counts as large as the bound, so that it is admitted alone.
         let kib = (bytes / 1024 + 1).min(self.kib_max);
         self.last_id += 1;
         let ticket = Ticket { id: self.last_id, kib };
@@ -74,7 +74,7 @@ impl<G: Gather> Entrance<G> {
         ticket
     }
 
-    /// The caller has gone away without an answer. True if others were admitted in its place. `forget` is a flaw.
+    /// The caller went away without an answer. True if other calls were admitted. `forget` puts a known flaw back.
     pub fn leave(&mut self, ticket: Ticket, forget: bool) -> bool {
         match self.outside.binary_search_by_key(&ticket.id, |outside| outside.id) {
             Ok(at) => {
@@ -86,29 +86,29 @@ impl<G: Gather> Entrance<G> {
         self.admit_all()
     }
 
-    /// Takes the group that has gathered, and what [`Entrance::written`] is to be told of it.
+    /// Takes the group that has gathered, and its KiB, which the writer passes to [`Entrance::written`] afterwards.
     pub fn take(&mut self) -> (G, usize) {
         self.group_from = None;
         (std::mem::take(&mut self.group), std::mem::take(&mut self.group_kib))
     }
 
-    /// The same, if any of it was entered by when [`Entrance::last`] said `last`.
+    /// Like [`Entrance::take`], if the group contains a call that entered when [`Entrance::last`] was at most `last`.
     pub fn take_up_to(&mut self, last: u64) -> Option<(G, usize)> {
         self.group_from.is_some_and(|first| first <= last).then(|| self.take())
     }
 
-    /// The call that was entered last.
+    /// The id of the call that entered last.
     pub fn last(&self) -> u64 {
         self.last_id
     }
 
-    /// A group was written, or refused. True if others were admitted.
+    /// Gives back the room of a group that was written or refused. True if other calls were admitted.
     pub fn written(&mut self, kib: usize) -> bool {
         self.held_kib = self.held_kib.saturating_sub(kib);
         self.admit_all()
     }
 
-    /// Drops all that waits: nobody will write it.
+    /// Drops all calls, because no thread will write them.
     pub fn clear(&mut self) {
         self.group = G::default();
         self.group_from = None;
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(entrance.take(), (vec![3, 4], 5));
     }
 
-    /// P5: one larger than the bound comes in alone.
+    /// P5: a call larger than the bound is admitted alone.
     #[test]
     fn a_call_larger_than_the_bound_is_taken_alone() {
         let mut entrance: Entrance<Vec<u32>> = Entrance::new(10);
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(entrance.take().0, [3]);
     }
 
-    /// P2: what waited is told from what came since, also while some of it waits outside.
+    /// P2: calls that entered up to a certain call are told from later ones, even if some of them wait outside.
     #[test]
     fn what_was_entered_up_to_a_call_is_taken_and_no_more_than_its_groups() {
         let mut entrance: Entrance<Vec<u32>> = Entrance::new(10);

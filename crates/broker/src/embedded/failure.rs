@@ -1,8 +1,8 @@
-//! What can go wrong below the contract, and how it is told.
+//! The errors of the embedded broker's files, and what each means for the log in which it happened.
 //!
-//! [`Failure`] is what files do to us; it becomes an [`OpenError`] at the start, and a [`BrokerError`] later. Only a
-//! full disk, or a lack of descriptors or threads, is survived; after anything else the log stops, because what the disk holds is
-//! then a guess (P10).
+//! A [`Failure`] comes from the disk. It becomes an [`OpenError`] when a folder is opened, and a [`BrokerError`]
+//! later. A log goes on only after a failure that leaves the contents of the disk certain, such as a full disk or a
+//! lack of descriptors or threads; after any other it stops, because what the disk contains is then unknown (P10).
 
 use std::fmt;
 use std::io;
@@ -14,50 +14,51 @@ use crate::contract::{BrokerError, ProduceError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Another process has it.
+    /// Another process uses the folder.
     #[error(
         "the folder {} is in use by another process; stop that one, or set another data folder",
         .0.display()
     )]
     Locked(PathBuf),
-    /// A restore is writing to it, or was cut off.
+    /// A restore is writing to the folder, or was interrupted.
     #[error(
         "a restore into the folder {} is not finished; wait for it, or run the same `keylane data restore` again, which begins anew",
         .0.display()
     )]
     Restoring(PathBuf),
-    /// The file system refuses.
+    /// The file system returned an error.
     #[error("cannot {action} {}: {error}", path.display())]
     Io {
-        /// What was tried.
+        /// What was attempted.
         action: String,
-        /// On what.
+        /// The file or folder concerned.
         path: PathBuf,
-        /// What came of it.
+        /// The error of the file system.
         #[source]
         error: io::Error,
     },
-    /// Stored bytes are damaged, at a place that is not the tail.
+    /// Stored bytes are damaged, at a place that is not a torn tail.
     #[error("damaged: {0}")]
     Damaged(String),
-    /// A newer version of Keylane wrote it, in a way that this one does not know.
+    /// A newer version of Keylane wrote the folder, in a format that this version does not know.
     #[error("{0}")]
     Newer(String),
-    /// No damage has this name.
+    /// The folder has no damage of this name.
     #[error("there is no damage called {0}; `keylane data check` says what there is")]
     Unknown(String),
 }
 
-/// What was tried on a file.
+/// What was attempted on a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
     Open,
     Read,
     Write,
     Sync,
-    /// A file that is no part of a log yet.
+    /// Making a file that is not part of a log yet.
     Make,
-    /// The file `end`, after the segment that it speaks of got its name: there is no way back from there.
+    /// Renaming `end.new` to `end` after the new segment got its name. From there the log can neither go on nor go
+    /// back.
     Record,
     Rename,
     Remove,
@@ -86,7 +87,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// What files do to us.
+/// An error of a file, or of its contents.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("cannot {action} {}: {error}", path.display())]
@@ -121,7 +122,7 @@ impl Failure {
         Failure::Newer { file: file.to_owned(), what: what.into() }
     }
 
-    /// True if the disk has no room left for it.
+    /// True if the disk or the quota is full.
     pub fn is_full(&self) -> bool {
         let Failure::Io { kind, .. } = self else {
             return false;
@@ -129,15 +130,16 @@ impl Failure {
         matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
 
-    /// True if the disk had no room, and all that it took before is still there. After a failed sync nobody knows that,
-    /// whatever its reason.
+    /// True if the disk was full, and everything written before is still there. False after a failed sync, whatever
+    /// its error says: nothing is known about the written pages then.
     pub fn is_only_full(&self) -> bool {
         self.is_full() && !matches!(self, Failure::Io { action: Action::Sync, .. })
     }
 
-    /// True if nothing is in doubt, and it may work later: a file that could not be made holds nothing yet, a read
-    /// changes nothing, a thread may be started another time, and a full disk may have room again. A failed sync is never among these: the kernel may have
-    /// dropped the pages, and says so only once.
+    /// True if the contents of the disk are not in doubt, and the operation may succeed later: a file that could not
+    /// be made holds nothing yet, a read changes nothing, a thread may start another time, and a full disk may have
+    /// room again. Never true for a failed sync, because the kernel may have dropped the pages, and reports that only
+    /// once.
     pub fn is_harmless(&self) -> bool {
         let Failure::Io { action, .. } = self else {
             return false;
@@ -198,8 +200,8 @@ mod tests {
         Failure::io(action, Path::new("log"))(kind.into()).is_harmless()
     }
 
-    /// P10: a process at its limit of threads refuses nothing and stops nothing: the next segment is made when it is
-    /// needed.
+    /// P10: a process that reaches its limit of threads refuses nothing and stops no log: the next segment is then
+    /// made when it is needed.
     #[test]
     fn a_thread_that_cannot_be_started_stops_no_log_and_a_failed_sync_does() {
         assert!(harmless(Action::StartThread, io::ErrorKind::WouldBlock));

@@ -1,12 +1,14 @@
-//! The folder: its lock, its topics, its two logs of journals; what is opened, made and closed.
+//! An open data folder: takes its lock, opens and makes its topics and its two logs of journals, and closes
+//! everything.
 //!
-//! In: a path. Out: logs by name. A log that cannot be opened (damaged bytes, a disk that does not read them, a file that
-//! is missing) is kept closed with the reason, and the others are opened all the same. What each of them stops:
+//! In: a path. Out: logs by name. If a log cannot be opened (damaged bytes, read errors of the disk, a missing file),
+//! the folder keeps the reason in the log's place and opens the other logs. What a closed log stops:
 //!
-//! - A topic: whoever produces to it or reads it.
-//! - The journals: whoever reads a topic in a group, because owners know nothing else; and retention, because nobody
-//!   knows what is settled. Producing goes on until a topic has reached its bound.
-//! - The holds: whoever reads a topic in a group, because a message that is rejected could not be kept.
+//! - A topic: producing to the topic, and reading it.
+//! - The journals: reading any topic in a group, because an owner learns only from its journal what is settled; and
+//!   retention, because without commits no message may be deleted. Producing goes on until a topic has reached its
+//!   bound.
+//! - The holds: reading any topic in a group, because a dead letter could not be stored.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -31,24 +33,24 @@ use super::{lock, meta};
 use crate::contract::{BrokerError, Topic, TopicSpec};
 use crate::threads;
 
-/// The first segment of journals and holds: small, because many installations need no more.
+/// The first segment of the journals and of the holds. Small, because many installations never need another.
 const JOURNAL_SEGMENT_FIRST: u64 = 1 << 20;
 
 /// An open folder.
 pub(crate) struct Folder {
     root: PathBuf,
     pub options: Options,
-    /// Random, and new each time: names this process in claims.
+    /// Identifies this process in claims. Random, and new each time the folder is opened.
     pub instance: u128,
     pub groups: Arc<Groups>,
     topics: Mutex<BTreeMap<String, TopicState>>,
     journals: Kept,
     holds: Kept,
     pub members: Arc<Members>,
-    /// Held while a topic is made or changed: both take long, and must not happen twice.
+    /// Held while a topic is made or altered, so that two calls never write the same topic's files at once.
     making: Mutex<()>,
-    /// Held to write while a backup is made, and to read while a group is forgotten, in two logs one after the other: a
-    /// backup in between would have one half of it.
+    /// Write-locked while a backup is made, read-locked while a group is forgotten. Forgetting changes two logs one
+    /// after the other, and a backup in between would contain half of it.
     pub backing_up: Arc<tokio::sync::RwLock<()>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     pub closed: watch::Sender<bool>,
@@ -56,17 +58,17 @@ pub(crate) struct Folder {
     folder_lock: Mutex<Option<Box<dyn Any + Send + Sync>>>,
 }
 
-/// A topic's log, or why it cannot be used.
+/// The log of a topic, or the reason why the log is closed.
 type TopicState = Result<Arc<TopicLog>, BrokerError>;
-/// The log of all journals or of all holds, or why it cannot be used.
+/// The log of all journals or of all holds, or the reason why it is closed.
 type Kept = Result<Arc<JournalLog>, BrokerError>;
 
-/// Topics are opened by at most so many threads at once: each reads one segment after the other, and a disk has little
-/// more to give to many.
+/// At most this many threads open topics at the start. Each of them reads segment after segment, and a disk has
+/// hardly more to give to further threads.
 const OPENING_MAX: usize = 8;
 
 impl Folder {
-    /// Opens the folder, or makes it.
+    /// Locks the folder, which is made if it does not exist, and opens every log in it.
     pub fn open(root: &Path, options: Options) -> Result<Folder, OpenError> {
         let host = options.host.clone();
         let topics_dir = root.join("topics");
@@ -130,27 +132,28 @@ impl Folder {
         self.holds.as_ref().map_err(Clone::clone)
     }
 
-    /// Where it is.
+    /// The path of the data folder.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// All logs as they are now. One after the other, as the answer is asked for them.
+    /// A snapshot of every log: the journals, the holds, then each topic. Each is taken when the iterator reaches it.
     pub fn captured(&self) -> impl Iterator<Item = Captured> {
         let journals = [&self.journals, &self.holds].into_iter().flatten().map(|log| log.capture());
         journals.chain(self.open_topics().into_iter().map(|log| log.capture()))
     }
 
-    /// Nothing is cut or deleted until the answer is dropped.
+    /// Stops all cutting and deleting in every log until the returned guard is dropped.
     pub fn stand_still(&self) -> Still<'_> {
         self.groups.stand_still(true);
         [&self.journals, &self.holds].into_iter().flatten().for_each(|log| log.stand_still(true));
-        // Whoever was about to delete something has done so once its log's turn has ended.
+        // A writer thread may already have decided to delete segments; after the end of its turn it has done so.
         self.open_topics().iter().for_each(|log| log.end_of_turn());
         Still(self)
     }
 
-    /// Why no message can be taken, if none can: no topic works.
+    /// The reason why no message at all can be taken; `Ok` if at least one topic takes messages, or if there are no
+    /// topics.
     pub fn health(&self) -> Result<(), BrokerError> {
         let topics = lock(&self.topics);
         let mut states = topics.values().map(topic_health);
@@ -158,7 +161,8 @@ impl Folder {
         if first.is_ok() || states.any(|state| state.is_ok()) { Ok(()) } else { first }
     }
 
-    /// Every log that has stopped, or cannot be used.
+    /// The reason of every log that has stopped, refuses for now, or is closed, and all damage that the scrubber
+    /// found.
     pub fn troubles(&self) -> Vec<BrokerError> {
         let health = |log: &Kept| log.as_ref().map_err(Clone::clone).and_then(|log| log.health());
         let topics = lock(&self.topics);
@@ -179,7 +183,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Opens the topics at the start, several at once.
+    /// Opens the topics when the folder is opened, several at once.
     fn open_all_topics(&self, names: Vec<String>) {
         let at_once = if self.options.host.threads { OPENING_MAX } else { 1 };
         let opened = threads::all(at_once, names, |name| (name.clone(), self.open_topic(&name)));
@@ -187,13 +191,15 @@ impl Folder {
         lock(&self.topics).extend(opened);
     }
 
-    /// Opens a topic. Why that fails is kept for whoever asks for the topic; `None`: there is no topic of that name.
+    /// Opens a topic. `None`: there is no topic of that name. If the opening fails, the error is kept in the topic's
+    /// place.
     fn open_topic(&self, name: &str) -> Result<Option<Arc<TopicLog>>, BrokerError> {
         let dir = self.topic_dir(name);
         let open = || {
             let host = &self.options.host;
             let Some(topic) = meta::read_topic(host, &dir, name)? else {
-                // What lies here without the file was never made, or is somebody else's; unless messages lie here.
+                // Without the file `topic`, this folder belongs to an unfinished topic or to somebody else. Segments
+                // that hold messages are the exception: then the file was lost, and the topic counts as damaged.
                 return if host.disk.list(&dir).is_ok() {
                     check_unused(host, &dir).map(|()| None)
                 } else {
@@ -208,7 +214,7 @@ impl Folder {
         open().map_err(|failure: Failure| closed(&format!("topic {name}"), &failure))
     }
 
-    /// The log of a topic, if it can be used.
+    /// The log of a topic that is open.
     pub fn log(&self, name: &str) -> Result<Arc<TopicLog>, BrokerError> {
         if *self.closed.borrow() {
             return Err(BrokerError::Closed);
@@ -217,7 +223,7 @@ impl Folder {
         lock(&self.topics).get(name).cloned().unwrap_or_else(unknown)
     }
 
-    /// The same, if it has that partition.
+    /// Like [`Folder::log`], if the topic has that partition.
     pub fn partition(&self, topic: &str, partition: u32) -> Result<Arc<TopicLog>, BrokerError> {
         let log = self.log(topic)?;
         match partition < log.topic.partitions {
@@ -229,18 +235,18 @@ impl Folder {
         }
     }
 
-    /// All topics that can be used, by name.
+    /// All topics that are open, by name.
     pub fn open_topics(&self) -> Vec<Arc<TopicLog>> {
         lock(&self.topics).values().flatten().cloned().collect()
     }
 
-    /// Topics that cannot be used, by name.
+    /// The names of the topics that are closed, in order.
     pub fn closed_topics(&self) -> Vec<String> {
         let topics = lock(&self.topics);
         topics.iter().filter(|(_, state)| state.is_err()).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Makes a topic, or finds the one that is there.
+    /// Makes a topic. If the topic exists, gives it the bounds in `spec`.
     pub fn create_topic(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
         if !meta::is_topic_name(name) {
             let text = format!("'{name}' is no topic name: 1 to 255 of A-Z a-z 0-9 . _ -, and not . or ..");
@@ -273,11 +279,13 @@ impl Folder {
         Ok(topic)
     }
 
-    /// Opens a topic whose making failed in its last step, when its file was there already: a sync, or its thread.
+    /// Opens a topic that an earlier call made except for its last step: the file `topic` exists, but its sync or the
+    /// start of the thread failed.
     fn find_topic(&self, name: &str) -> Result<(), BrokerError> {
         let topics = self.root.join("topics");
         let names = self.options.host.disk.list(&topics).unwrap_or_default();
-        // By exactly this name: where the file system takes `Orders` for `orders` it is the other topic's.
+        // Compares the exact name: on a file system that ignores case, the folder `orders` would also open as
+        // `Orders`.
         if names.iter().any(|there| there == name)
             && matches!(self.log(name), Err(BrokerError::UnknownTopic(_)))
             && let Some(log) = self.open_topic(name)?
@@ -287,7 +295,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Gives a topic other bounds.
+    /// Changes the bounds of a topic.
     pub fn alter_topic(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
         let _one_at_a_time = lock(&self.making);
         self.alter(&*self.log(name)?, spec)
@@ -305,14 +313,15 @@ impl Folder {
         Ok(topic)
     }
 
-    /// Ends all logs, then lets the lock go.
+    /// Closes all logs, waits for their threads, and then unlocks the folder.
     pub fn close(&self) {
         if self.closed.send_replace(true) {
             return;
         }
         self.scrub.close();
-        // A topic that is being made is among those that are closed below, and no other is begun: it would have a thread
-        // that nobody ends, and write to the folder after it was let go.
+        // Waits for a topic that is being made: it must be among the topics that are closed below. No other can begin
+        // after `closed` is set. Otherwise its thread would never end, and would write to the folder after another
+        // process has it.
         drop(lock(&self.making));
         let topics = self.open_topics();
         topics.iter().for_each(|log| log.close());
@@ -320,19 +329,19 @@ impl Folder {
         journals.into_iter().flatten().for_each(|log| log.close());
         if self.options.host.threads {
             for thread in std::mem::take(&mut *lock(&self.threads)) {
-                // A writer that panicked has said so, and synced nothing it acknowledged later.
+                // A writer thread that panicked has logged its panic, and acknowledged nothing after it.
                 let _panicked = thread.join();
             }
         } else {
             topics.iter().for_each(|log| log.finish());
             journals.into_iter().flatten().for_each(|log| log.finish());
         }
-        // Last: until here another process would find files that still change.
+        // The lock goes last: another process that opens the folder earlier would find files that still change.
         lock(&self.folder_lock).take();
     }
 }
 
-/// While it is there, nothing is cut or deleted.
+/// A guard: while it exists, nothing is cut or deleted in any log.
 pub(crate) struct Still<'a>(&'a Folder);
 
 impl Drop for Still<'_> {
@@ -352,8 +361,9 @@ fn topic_health(state: &TopicState) -> Result<(), BrokerError> {
     state.as_ref().map_err(Clone::clone)?.health()
 }
 
-/// What an earlier version left open to others is theirs no longer. The folder itself is ours if our file is in it:
-/// one that somebody made for more than us stays as it is. Not being able to is no reason not to start.
+/// Takes away the access that an earlier version gave to other users. The data folder itself is changed only if it
+/// holds the file `broker`, because a folder without it may serve other programs too. Failing is no reason not to
+/// start.
 fn make_private(host: &Host, root: &Path) {
     let dirs =
         |dir: &Path| host.disk.list(dir).unwrap_or_default().into_iter().map(|name| dir.join(name)).collect();
@@ -378,8 +388,8 @@ fn make_private(host: &Host, root: &Path) {
     }
 }
 
-/// Says that a log stays closed, here and to whoever asks for it. Nothing is tried again until the next start, so that
-/// what cannot be read now does not count as something that waiting mends.
+/// Logs that a log stays closed, and returns the error for its callers. Opening is not retried before the next start,
+/// so the error is never one that tells callers to wait.
 fn closed(what: &str, failure: &Failure) -> BrokerError {
     tracing::error!(%failure, "{what} cannot be opened and stays closed");
     match failure {
@@ -389,7 +399,7 @@ fn closed(what: &str, failure: &Failure) -> BrokerError {
     }
 }
 
-/// The journals' and the holds' log, made if the folder is new.
+/// Opens the log of the journals and that of the holds; makes both if the folder is new.
 fn open_journals(root: &Path, options: &Options) -> Result<(Kept, Kept), Failure> {
     let host = &options.host;
     let sizes = |max: u64| Sizes { first: JOURNAL_SEGMENT_FIRST.min(max), max, reserve: 0 };
@@ -405,7 +415,8 @@ fn open_journals(root: &Path, options: &Options) -> Result<(Kept, Kept), Failure
             open("holds", &holds_dir, holds, large),
         ));
     }
-    // A folder with topics has had its file: whoever took it away took the way to the journals.
+    // A folder with topics has had the file `broker`. If the file is missing, the identities of the journals are
+    // lost, and new journals would hide that every position was settled already.
     let topics_dir = root.join("topics");
     for name in host.disk.list(&topics_dir).map_err(Failure::io(Action::List, &topics_dir))? {
         if meta::read_topic(host, &topics_dir.join(&name), &name).is_ok_and(|topic| topic.is_none()) {
@@ -452,7 +463,7 @@ mod tests {
     use super::*;
     use crate::embedded::disk::{Disk, DiskDir, DiskFile, RealDisk};
 
-    /// A disk that tells when the first file of a topic is to be made, and waits before it makes it.
+    /// A disk that reports when the first file of a topic is about to be made, and then waits for permission.
     #[derive(Debug)]
     struct Gated {
         begun: SyncSender<()>,
@@ -493,7 +504,7 @@ mod tests {
         }
     }
 
-    /// BRK-1, P10: when a folder was let go nothing writes to it any more, not even a topic that was being made.
+    /// BRK-1, P10: after the folder is unlocked nothing writes to it any more, not even a topic that was being made.
     #[test]
     fn a_topic_that_is_being_made_is_closed_with_its_folder() {
         let dir = tempfile::tempdir().expect("a folder");

@@ -1,9 +1,9 @@
-//! What groups are known, how far each has settled a topic, and which of them keep messages from being deleted.
+//! The known groups: how far each has settled a topic, and which of them keep messages from being deleted.
 //!
-//! In memory; the journals' log keeps it. Retention asks here before it frees anything. A group is known from its
-//! first join or commit on, and stays so until it is forgotten by name. It holds messages back while a pipeline is
-//! configured for it, and for [`REMOVED_KEEP_MS`] after it was first seen that none is: a pipeline whose group was
-//! renamed by mistake must not lose its messages at once, and one that was removed must not fill the disk for ever.
+//! Kept in memory; the journals' log has the durable copy. Retention asks here before it frees anything. A group is
+//! known from its first join or commit until an operator forgets it by name. It holds messages back while a pipeline
+//! is configured for it, and for [`REMOVED_KEEP_MS`] after Keylane first saw that none is: a group renamed by mistake
+//! must not lose its messages at once, and a removed pipeline must not fill the disk for ever.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
@@ -14,30 +14,30 @@ use bytes::Bytes;
 use super::lock;
 use crate::contract::{Commit, HeldBack};
 
-/// How long a group that no pipeline is configured for still holds messages back: a day, so that whoever reads the
-/// warnings of a deployment on the next morning can still put the pipeline back.
+/// How long a group without a configured pipeline still holds messages back: a day, so that an operator who reads the
+/// warnings the next morning can put the pipeline back.
 pub(crate) const REMOVED_KEEP_MS: u64 = 24 * 3600 * 1000;
 
 /// Known groups by topic.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     topics: Mutex<HashMap<String, BTreeMap<String, Group>>>,
-    /// The journals cannot be read: any group may be known, and none may have settled anything.
+    /// The journals cannot be read: any group may exist, and how far it has settled is unknown.
     unknown: AtomicBool,
-    /// Backups under way: nothing is deleted meanwhile.
+    /// How many backups are under way. While there are any, nothing is deleted.
     still: AtomicUsize,
 }
 
-/// A group, as far as one topic is concerned.
+/// A group in relation to one topic.
 #[derive(Debug, Default)]
 struct Group {
     commits: BTreeMap<u32, Commit>,
-    /// When it was first seen that no pipeline is configured for it.
+    /// When Keylane first saw that no pipeline is configured for the group.
     removed_ms: Option<u64>,
 }
 
 impl Group {
-    /// Until when it holds messages back; `None`: without end.
+    /// Until when the group holds messages back; `None`: without limit.
     fn until_ms(&self) -> Option<u64> {
         self.removed_ms.map(|removed_ms| removed_ms.saturating_add(REMOVED_KEEP_MS))
     }
@@ -51,11 +51,11 @@ impl Group {
     }
 }
 
-/// Whether a pipeline is configured for a group, as the journals' log keeps it.
+/// Whether a pipeline is configured for a group, as recorded in the journals' log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     Configured,
-    /// It was first seen at that time that none is.
+    /// At this time (ms since 1970) Keylane first saw that no pipeline is configured for the group.
     Removed(u64),
 }
 
@@ -67,19 +67,19 @@ impl Standing {
         }
     }
 
-    /// What a record says; an empty one: the group was forgotten.
+    /// Reads a record. An empty record means that the group was forgotten.
     pub fn parse(record: &[u8]) -> Option<Standing> {
         if record.is_empty() {
             return None;
         }
         let removed = std::str::from_utf8(record).ok().and_then(|text| text.strip_prefix("removed "));
-        // What cannot be read stands for a group that holds back: nothing is deleted by a guess.
+        // A record that makes no sense counts as a configured group, because a wrong guess would delete messages.
         Some(removed.and_then(|at| at.parse().ok()).map_or(Standing::Configured, Standing::Removed))
     }
 }
 
 impl Groups {
-    /// Nobody can say which groups there are: nothing may be deleted.
+    /// Notes that the journals cannot be read: from then on nothing may be deleted.
     pub fn unknown(&self) {
         self.unknown.store(true, Ordering::Relaxed);
     }
@@ -92,12 +92,12 @@ impl Groups {
         };
     }
 
-    /// True while nothing is to be deleted, whatever is settled.
+    /// True while nothing may be deleted, whatever is settled.
     pub fn stands_still(&self) -> bool {
         self.still.load(Ordering::SeqCst) > 0
     }
 
-    /// Notes that a group reads a topic, or that no pipeline is configured for it any more.
+    /// Notes whether a pipeline is configured for the group, which is known from then on.
     pub fn know(&self, group: &str, topic: &str, standing: Standing) {
         self.change(group, topic, |group| {
             group.removed_ms = match standing {
@@ -107,22 +107,23 @@ impl Groups {
         });
     }
 
-    /// A group joins: it counts as configured at once, since nothing that it has not settled may be deleted while that is
-    /// put on record; and as what it was before, unless the answer is told that it is on record.
+    /// Called when a group joins. The group counts as configured at once, because nothing that it has not settled may
+    /// be deleted while the join is being recorded. Unless the caller reports the record, dropping the answer undoes
+    /// this.
     pub fn joining<'g>(&'g self, group: &'g str, topic: &'g str) -> Joining<'g> {
         let before = self.standing(group, topic);
         self.know(group, topic, Standing::Configured);
         Joining { groups: self, group, topic, before, is_recorded: before == Some(Standing::Configured) }
     }
 
-    /// How a group stands, if it has joined or committed before.
+    /// Whether a pipeline is configured for the group; `None` if the group is not known.
     pub fn standing(&self, group: &str, topic: &str) -> Option<Standing> {
         let topics = lock(&self.topics);
         let removed_ms = topics.get(topic)?.get(group)?.removed_ms;
         Some(removed_ms.map_or(Standing::Configured, Standing::Removed))
     }
 
-    /// All groups that are known, each with its topic.
+    /// All known groups, each with its topic.
     pub fn all(&self) -> Vec<(String, String)> {
         let topics = lock(&self.topics);
         let of = |(topic, groups): (&String, &BTreeMap<String, Group>)| {
@@ -131,20 +132,20 @@ impl Groups {
         topics.iter().flat_map(of).collect()
     }
 
-    /// Notes a commit; the group is known from then on.
+    /// Notes a commit. The group is known from then on.
     pub fn commit(&self, group: &str, topic: &str, partition: u32, commit: Commit) {
         self.change(group, topic, |group| {
             group.commits.insert(partition, commit);
         });
     }
 
-    /// The last commit.
+    /// The last commit, if there is one.
     pub fn committed(&self, group: &str, topic: &str, partition: u32) -> Option<Commit> {
         let topics = lock(&self.topics);
         topics.get(topic)?.get(group)?.commits.get(&partition).cloned()
     }
 
-    /// The group stands as it did before it tried to join; one that committed meanwhile is known by that.
+    /// Undoes a join that was not recorded. A group that has committed meanwhile stays known.
     fn put_back(&self, group: &str, topic: &str, before: Option<Standing>) {
         let mut topics = lock(&self.topics);
         let Some(groups) = topics.get_mut(topic) else { return };
@@ -156,14 +157,14 @@ impl Groups {
         }
     }
 
-    /// Forgets a group: it keeps nothing from being deleted any more.
+    /// Forgets a group, which then holds no messages back.
     pub fn forget(&self, group: &str, topic: &str) {
         if let Some(groups) = lock(&self.topics).get_mut(topic) {
             groups.remove(group);
         }
     }
 
-    /// For each partition the lowest position that some group which holds back has not settled; `None` if none does.
+    /// For each partition, the lowest commit of all groups that hold messages back; `None` if no group does.
     pub fn settled(&self, topic: &str, partitions: u32, now_ms: u64) -> Option<Vec<u64>> {
         if self.unknown.load(Ordering::Relaxed) {
             return Some(vec![0; partitions as usize]);
@@ -175,7 +176,7 @@ impl Groups {
         (0..partitions).map(lowest).collect()
     }
 
-    /// Groups that hold back what lies below `next` in some partition: those that have not settled it.
+    /// The groups that hold messages back and have not settled everything below `next` in every partition.
     pub fn holding(&self, topic: &str, next: &[u64], now_ms: u64) -> Vec<HeldBack> {
         let topics = lock(&self.topics);
         let Some(groups) = topics.get(topic) else {
@@ -194,8 +195,8 @@ impl Groups {
     }
 }
 
-/// A group that joins a topic, until that is on record. Dropped before, also because its caller went away, it takes back
-/// that the group counts as configured: nobody would read what is kept for it.
+/// A group whose join is not on record yet. If this value is dropped before that (the caller may have gone away), the
+/// group is again what it was before: otherwise messages would be kept that no pipeline reads.
 pub(crate) struct Joining<'g> {
     groups: &'g Groups,
     group: &'g str,
@@ -205,12 +206,12 @@ pub(crate) struct Joining<'g> {
 }
 
 impl Joining<'_> {
-    /// True if it is on record that the group is configured.
+    /// True if it is on record that a pipeline is configured for the group.
     pub fn is_recorded(&self) -> bool {
         self.is_recorded
     }
 
-    /// It is on record now.
+    /// Notes that the join is on record.
     pub fn recorded(mut self) {
         self.is_recorded = true;
     }

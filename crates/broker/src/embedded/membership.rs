@@ -1,6 +1,7 @@
-//! Groups of one process: whoever joins gets all partitions at once, and nobody else can (BRK-7).
+//! Membership in groups, all within this process: a member gets all partitions at once, and no second member may join
+//! (BRK-7).
 //!
-//! The folder's lock is what proves every other process dead.
+//! No other process can be alive in the group, because this process holds the lock of the folder.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -11,19 +12,19 @@ use tokio::sync::watch;
 use super::lock;
 use crate::contract::{BrokerError, Change, Membership};
 
-/// Who has joined what, as (group, topic).
+/// The groups that have a member, as (group, topic).
 #[derive(Debug, Default)]
 pub(crate) struct Members {
     joined: Mutex<HashSet<(String, String)>>,
 }
 
 impl Members {
-    /// True if somebody is in the group.
+    /// True if the group has a member.
     pub fn has(&self, pair: &(String, String)) -> bool {
         lock(&self.joined).contains(pair)
     }
 
-    /// Lets nobody into a group that nobody is in, until the answer is dropped.
+    /// Keeps members out of an empty group until the returned guard is dropped. An error if the group has a member.
     pub fn keep_out(self: &Arc<Self>, group: &str, topic: &str) -> Result<KeptOut, BrokerError> {
         let name = (group.to_owned(), topic.to_owned());
         match lock(&self.joined).insert(name.clone()) {
@@ -35,7 +36,7 @@ impl Members {
     }
 }
 
-/// Nobody can join the group.
+/// A guard: while it exists, no member can join the group.
 pub(crate) struct KeptOut {
     members: Arc<Members>,
     name: (String, String),
@@ -47,7 +48,7 @@ impl Drop for KeptOut {
     }
 }
 
-/// A part in a group.
+/// The one member of a group.
 pub(crate) struct Member {
     members: Arc<Members>,
     name: (String, String),
@@ -59,7 +60,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// Joins; two of one process in one group and topic would each run every message.
+    /// Joins the group. An error if the group has a member: two members would each run every message.
     pub fn join(
         members: &Arc<Members>,
         group: &str,
@@ -103,7 +104,7 @@ impl Membership for Member {
             self.announced += 1;
             return Ok(Change::Assigned(self.announced - 1));
         }
-        // Nothing changes any more, until the end.
+        // Assignments never change again; only the closing of the folder ends the wait.
         let _sender_gone = self.closed.wait_for(|closed| *closed).await;
         Err(BrokerError::Closed)
     }

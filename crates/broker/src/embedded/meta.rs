@@ -1,4 +1,5 @@
-//! Small files that say what a folder is: text, for people too, with a checksum in the last line.
+//! The small text files that describe a folder (`topic`, `broker`), readable for people, with a checksum in the last
+//! line.
 //!
 //! ```text
 //! keylane topic 1
@@ -8,8 +9,8 @@
 //! crc 1a2b3c4d             CRC32C of all lines above
 //! ```
 //!
-//! Such a file is written under another name, synced, and then renamed: it is there whole, or not at all. It is the
-//! last step of making a topic, so that a topic without it was never made.
+//! Such a file is written under another name, synced, and then renamed, so that it is either complete or absent. The
+//! file `topic` is the last step of making a topic: without it, the topic was never made.
 
 use std::path::Path;
 
@@ -21,14 +22,14 @@ use crate::contract::{Compression, Ids, Topic, TopicSpec};
 const TOPIC: &str = "keylane topic 1";
 const BROKER: &str = "keylane embedded 1";
 
-/// A topic's name becomes that of a folder, and may be as long: the spill's logs have the names of topics, and a little
-/// before them.
+/// The name of a topic becomes the name of a folder, and may be as long. The logs of the spill are named after topics
+/// with a short prefix.
 pub(crate) fn is_topic_name(name: &str) -> bool {
     let valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     (1..=255).contains(&name.len()) && name != "." && name != ".." && name.bytes().all(valid)
 }
 
-/// Writes a topic's file.
+/// Writes the file `topic`.
 pub(crate) fn write_topic(host: &Host, dir: &Path, topic: &Topic) -> Result<(), Failure> {
     let spec = &topic.spec;
     let optional = |value: Option<u64>| value.map_or("none".to_owned(), |value| value.to_string());
@@ -45,7 +46,7 @@ pub(crate) fn write_topic(host: &Host, dir: &Path, topic: &Topic) -> Result<(), 
     write(host, dir, "topic", &text)
 }
 
-/// Reads a topic's file; `None` if there is none.
+/// Reads the file `topic`; `None` if there is none.
 pub(crate) fn read_topic(host: &Host, dir: &Path, name: &str) -> Result<Option<Topic>, Failure> {
     let Some(text) = read(host, dir, "topic", TOPIC)? else {
         return Ok(None);
@@ -68,9 +69,9 @@ pub(crate) fn read_topic(host: &Host, dir: &Path, name: &str) -> Result<Option<T
                 retention_ms: optional("retention_ms")?,
                 retention_bytes: optional("retention_bytes")?,
                 message_bytes_max: number("message_bytes_max")? as usize,
-                // Messages are kept as they are, so that it is not.
+                // Not stored, because this broker never compresses messages.
                 compression: Compression::default(),
-                // Each has one, for the same reason.
+                // Not stored, because every message of this broker has an id.
                 ids: Ids::default(),
             },
         })
@@ -79,13 +80,13 @@ pub(crate) fn read_topic(host: &Host, dir: &Path, name: &str) -> Result<Option<T
     parse().ok_or_else(damaged).map(Some)
 }
 
-/// Writes the broker's own file: the identities of its two logs.
+/// Writes the file `broker`, which has the identities of the two logs.
 pub(crate) fn write_broker(host: &Host, dir: &Path, journals: u128, holds: u128) -> Result<(), Failure> {
     let text = format!("{BROKER}\njournals {journals:032x}\nholds {holds:032x}\n");
     write(host, dir, "broker", &text)
 }
 
-/// Reads the broker's own file; `None` if there is none.
+/// Reads the file `broker`; `None` if there is none.
 pub(crate) fn read_broker(host: &Host, dir: &Path) -> Result<Option<(u128, u128)>, Failure> {
     let Some(text) = read(host, dir, "broker", BROKER)? else {
         return Ok(None);
@@ -112,18 +113,18 @@ fn write(host: &Host, dir: &Path, name: &str, text: &str) -> Result<(), Failure>
     sync_dir(host, dir)
 }
 
-/// The text with the line that proves it whole.
+/// Appends the line with the checksum.
 pub(super) fn checksummed(text: &str) -> String {
     format!("{text}crc {:08x}\n", crc32c::crc32c(text.as_bytes()))
 }
 
-/// Reads such a file, if it is there: its lines without the last. `first` is the line that it must begin with.
+/// Reads such a file, if it exists, and returns its lines without the checksum. `first` is the expected first line.
 pub(super) fn read(host: &Host, dir: &Path, name: &str, first: &str) -> Result<Option<String>, Failure> {
     let path = dir.join(name);
     let failed = || Failure::io(Action::Read, &path);
     let file = match host.disk.open_to_read(&path) {
         Ok(file) => file,
-        // Something else may lie among the topics: it is none.
+        // A file among the folders of topics is not a topic.
         Err(error)
             if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) =>
         {
@@ -142,7 +143,8 @@ pub(super) fn read(host: &Host, dir: &Path, name: &str, first: &str) -> Result<O
     let Some(text) = checked() else {
         return Err(Failure::damaged(&path, 0, "the checksum is wrong"));
     };
-    // The number at the line's end is the version: one that is not known is a later one, since there was none before.
+    // The number at the end of the line is the version. An unknown number is a later version, as there was none
+    // before.
     let (kind, found) =
         (|line: &str| line.rsplit_once(' ').map(|(kind, _)| kind.to_owned()), text.lines().next());
     match found {
@@ -154,7 +156,7 @@ pub(super) fn read(host: &Host, dir: &Path, name: &str, first: &str) -> Result<O
     }
 }
 
-/// The value of a line.
+/// The value of the line that begins with `key`.
 pub(super) fn field<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '))
 }

@@ -1,4 +1,5 @@
-//! The embedded broker (BRK-1): a durable partitioned log in a local folder, and nothing else to install.
+//! The embedded broker (BRK-1): a durable partitioned log in a local folder, for which nothing else has to be
+//! installed.
 //!
 //! ```text
 //! <data>/lock                  held by the one process that uses the folder
@@ -10,12 +11,13 @@
 //! <data>/holds/*.seg           all holds
 //! ```
 //!
-//! Each log has one writer: callers hand over what they want written, and one group commit (one write, one
-//! fdatasync) serves all that wait. What is acknowledged is synced; what readers see is synced. A log whose sync
-//! fails stops and says so (P10); the others go on.
+//! Each log has one writer thread. Callers put what they want written into the log's queue, and one group commit (one
+//! write, one fdatasync) serves all callers that wait. A caller is acknowledged, and a reader sees a message, only
+//! after the fdatasync. A log whose fdatasync fails stops and reports why (P10); the other logs go on.
 //!
-//! Read on in: `topic/log.rs` (a message's way), `segment/bytes.rs`, `segment/scan.rs` (what is the tail and what is
-//! damage), `journals/log.rs` (journals, cuts, rewriting), `topic/retention.rs`.
+//! Continue with: `topic/log.rs` (the way of a message), `segment/bytes.rs` (the format), `segment/scan.rs` (how a
+//! torn tail is told from damage), `journals/log.rs` (journals, cuts, and the rewriting of mostly dead segments),
+//! `topic/retention.rs`.
 
 pub mod data;
 pub mod disk;
@@ -60,14 +62,14 @@ use writer::Urgency;
 
 use crate::threads;
 
-/// A broker in a local folder. Closed when it is dropped.
+/// A broker in a local folder. Dropping it closes the folder.
 pub struct Embedded {
     folder: Arc<Folder>,
     scrubber: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Embedded {
-    /// Opens the folder, or makes it. Reads what a crash left, and cuts a torn tail.
+    /// Opens the folder, or makes it if it does not exist. Recovers every log after a crash, and cuts off torn tails.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Embedded, OpenError> {
         let folder = Arc::new(Folder::open(path.as_ref(), options)?);
         let scrubber = match folder.options.host.threads {
@@ -81,7 +83,8 @@ impl Embedded {
         Ok(Embedded { folder, scrubber: Mutex::new(scrubber) })
     }
 
-    /// The same, for a caller who must not wait for the disk. Dropped, it ends in the background, and closes again.
+    /// Like [`Embedded::open`], for an async caller that must not block on the disk. If the future is dropped, the
+    /// opening finishes in the background and the folder is closed again.
     pub async fn open_elsewhere(path: PathBuf, options: Options) -> Result<Embedded, OpenError> {
         match threads::blocking(move || Embedded::open(path, options)).await {
             Ok(opened) => opened,
@@ -94,29 +97,30 @@ impl Embedded {
         }
     }
 
-    /// Writes what waits, and lets the folder go. Whoever still reads or waits is told that it is closed.
+    /// Writes and syncs all that callers have queued, stops every log, and unlocks the folder. Readers and callers
+    /// that still wait get the error `Closed`.
     pub fn close(&self) {
         self.folder.close();
         if let Some(scrubber) = lock(&self.scrubber).take() {
-            // One that panicked has said so, and has written nothing.
+            // A scrubber that panicked has logged its panic, and has written nothing to the folder.
             let _panicked = scrubber.join();
         }
     }
 
-    /// Reads every full segment once, at once: what a thread does slowly otherwise.
+    /// Reads every full segment once and without pauses: a round of the thread `log-scrub`, on demand.
     #[cfg(feature = "testing")]
     pub fn scrub_once(&self) {
         self.folder.scrub.round(&self.folder, std::time::Duration::ZERO);
     }
 
-    /// Gives a topic that exists other bounds; the number of partitions must be the one it has.
+    /// Changes the bounds of an existing topic. The number of partitions in `spec` must be the topic's own.
     pub async fn alter_topic(&self, name: &str, spec: &TopicSpec) -> Result<Topic, BrokerError> {
         let (folder, name, spec) = (Arc::clone(&self.folder), name.to_owned(), spec.clone());
         let host = self.folder.options.host.clone();
         host.blocking(move || folder.alter_topic(&name, &spec)).await?
     }
 
-    /// Puts on record how a group stands with a topic.
+    /// Records durably whether a pipeline is configured for the group and topic.
     async fn stands(&self, group: &str, topic: &str, standing: Standing) -> Result<(), BrokerError> {
         let journals = self.folder.journals()?;
         let name = stream_name(Role::Known, group, topic, 0)?;
@@ -124,15 +128,16 @@ impl Embedded {
         journals.replace(stream, standing.record(), Urgency::Now).await
     }
 
-    /// Copies everything to a folder that is empty or not there, while the broker is used. Not stopped if the caller goes
-    /// away.
+    /// Copies the whole folder to `target`, which is empty or does not exist, while the broker is in use. The copying
+    /// goes on if the caller drops the future.
     async fn copy_to(&self, target: &Path) -> Result<Backup, BrokerError> {
         let (folder, target) = (Arc::clone(&self.folder), target.to_owned());
         let host = self.folder.options.host.clone();
         host.blocking(move || data::back_up(&folder, &target)).await?
     }
 
-    /// Does for every log, once, what its thread does otherwise: writes, syncs and acknowledges what waits.
+    /// Runs one group commit of every log, as the log's thread does otherwise: writes, syncs and acknowledges what
+    /// waits.
     #[cfg(feature = "testing")]
     pub fn commit_once(&self) {
         use writer::Drive;
@@ -145,7 +150,7 @@ impl Embedded {
 
 impl Drop for Embedded {
     fn drop(&mut self) {
-        // Not left to the folder's own end: a call that is still under way holds that a little longer.
+        // Closes explicitly, because a call still under way may keep the `Folder` alive beyond this broker.
         self.close();
     }
 }
@@ -162,7 +167,8 @@ impl Embedded {
         let name = stream_name(Role::Commit, group, topic, partition)?;
         let journals = self.folder.journals()?;
         let stream = lock(&journals.streams).number(&name);
-        // One with our metadata mirrors the journal and may wait for another's sync; an operator's may not.
+        // A commit with metadata mirrors a journal and can wait for another caller's sync. A commit without metadata
+        // comes from an operator, who waits for the answer.
         let urgency = match commit.metadata.is_empty() {
             true => Urgency::Now,
             false => Urgency::Lazy,
@@ -235,7 +241,7 @@ impl Broker for Embedded {
         topic: &str,
         commits: Vec<(u32, Commit)>,
     ) -> Vec<Result<(), BrokerError>> {
-        // Together, so that they share a sync.
+        // All commits enter the queue at the same time, so that one sync serves them all.
         let commits = commits.into_iter();
         join_all(commits.map(|(partition, commit)| self.commit_one(group, topic, partition, commit))).await
     }
@@ -247,7 +253,8 @@ impl Broker for Embedded {
         partition: u32,
     ) -> Result<Option<Commit>, BrokerError> {
         self.folder.partition(topic, partition)?;
-        // Without the journals nobody knows: "none" would make whoever asks begin at the start.
+        // While the journals are closed, no commit is known. The answer `None` would make the caller start at the
+        // beginning and run every message again.
         self.folder.journals()?;
         Ok(self.folder.groups.committed(group, topic, partition))
     }
@@ -265,8 +272,8 @@ impl Broker for Embedded {
         )?;
         let joining = self.folder.groups.joining(group, topic);
         if !joining.is_recorded() {
-            // On record before it counts: after a restart, nothing that it has not settled may be deleted before it is
-            // back.
+            // The record must be durable before the member counts. Without the record a restart would not know the
+            // group, and retention could delete unsettled messages before the pipeline is back.
             self.stands(group, topic, Standing::Configured).await?;
             joining.recorded();
         }
@@ -299,12 +306,13 @@ impl Broker for Embedded {
 
     async fn forget_group(&self, group: &str, topic: &str) -> Result<bool, BrokerError> {
         let (journals, holds) = (Arc::clone(self.folder.journals()?), Arc::clone(self.folder.holds()?));
-        // Asked before the first step: a backup that came between two would refuse the second.
+        // Checked before the first step: a backup that began between the two logs would make the second step fail,
+        // and the group would stay half forgotten.
         let Ok(no_backup) = Arc::clone(&self.folder.backing_up).try_read_owned() else {
             let wait = "a backup is being made, and no group is forgotten before it is done";
             return Err(BrokerError::Unavailable(wait.to_owned()));
         };
-        // Nobody joins while its journals go.
+        // No member may join the group while the group's journals are being removed.
         let kept_out = self.folder.members.keep_out(group, topic)?;
         if streams_of(&journals, group, topic).is_empty()
             && streams_of(&holds, group, topic).is_empty()
@@ -315,7 +323,8 @@ impl Broker for Embedded {
         let (folder, group, topic) = (Arc::clone(&self.folder), group.to_owned(), topic.to_owned());
         let forgotten = async move {
             let _until_all_is_done = (no_backup, kept_out);
-            // Bodies first: if that is all that happens before a crash, the group is still known and can be forgotten again.
+            // The holds, with the bodies, go first. If a crash follows at once, the journals still name the group,
+            // and the operator can forget it again.
             holds.forget(streams_of(&holds, &group, &topic)).await?;
             journals.forget(streams_of(&journals, &group, &topic)).await?;
             folder.groups.forget(&group, &topic);
@@ -324,8 +333,8 @@ impl Broker for Embedded {
             }
             Ok(true)
         };
-        // Not stopped if the caller goes away: a journal whose bodies are gone would be left, and what it has settled
-        // would still count.
+        // Runs to its end even if the caller drops the future. Otherwise a journal could remain whose bodies are
+        // gone, and the positions that it settled would still count.
         self.folder.options.host.to_the_end(forgotten).await?
     }
 
@@ -346,7 +355,7 @@ impl Broker for Embedded {
     }
 }
 
-/// A lock whose holder panicked is still good here: nothing is left half changed under any of them.
+/// Takes a lock whose holder may have panicked: no code in this room leaves the data under a lock half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! How an embedded broker is opened, and what it stands on: disk, clock, randomness, threads.
+//! The options of an embedded broker, and what it gets from its surroundings: disk, clock, randomness, threads.
 #![allow(
     clippy::disallowed_methods,
     reason = "reads the clock; nothing is decided by it that a test could not set"
@@ -13,18 +13,18 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use super::disk::{Disk, RealDisk};
 use super::failure::{Action, Failure};
 
-/// How an embedded broker is opened. The default is right for a server.
+/// How an embedded broker is opened. The default suits a server.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// The largest segment of a topic, in bytes: what is freed at once, and what a full scan after a crash reads.
+    /// The largest segment of a topic, in bytes. Space is freed in units of a segment.
     pub segment_bytes: u64,
-    /// The largest segment of the log that all journals share. Smaller, because journals are cut all the time.
+    /// The largest segment of the log of all journals. Smaller, because journals are cut often.
     pub journal_segment_bytes: u64,
-    /// Bytes of each topic's newest messages that are kept in memory, so that readers at the end make no system call.
+    /// Bytes of each topic's newest messages that stay in memory, so that readers at the end need no system call.
     pub tail_bytes: usize,
-    /// The same of all topics together: each gets an equal part, if that is less. As much again may be held of what was
-    /// read from the disk last.
+    /// The bound of these bytes for all topics together: each topic gets an equal part, if that is less than
+    /// `tail_bytes`. Messages that were last read from the disk may take as much again.
     pub tails_bytes: usize,
     pub(crate) host: Host,
 }
@@ -63,8 +63,8 @@ impl std::fmt::Debug for Options {
 }
 
 impl Options {
-    /// For a simulation: on that disk, by that clock (ms since 1970), with that seed, and without a thread. Nothing
-    /// becomes durable until [`super::Embedded::commit_once`] is called, and reads happen where they are asked for.
+    /// For a simulation: with the given disk, clock (ms since 1970) and seed, and without threads. Nothing becomes
+    /// durable until the test calls [`super::Embedded::commit_once`], and reads run in the thread that asks.
     #[cfg(feature = "testing")]
     pub fn simulated(disk: Arc<dyn Disk>, clock: Arc<dyn Fn() -> u64 + Send + Sync>, seed: u64) -> Options {
         let mut options = Options::on_disk(disk, clock, seed);
@@ -72,7 +72,7 @@ impl Options {
         options
     }
 
-    /// As the default, with threads, but on that disk, by that clock and with that seed.
+    /// The default options, with threads, but with the given disk, clock and seed.
     #[cfg(feature = "testing")]
     pub fn on_disk(disk: Arc<dyn Disk>, clock: Arc<dyn Fn() -> u64 + Send + Sync>, seed: u64) -> Options {
         let mut options = Options::default();
@@ -83,20 +83,20 @@ impl Options {
         options
     }
 
-    /// With another clock (ms) for how long the process runs: one that nobody sets.
+    /// Replaces the measure of the process's uptime (ms), which nobody can set as the system clock can be set.
     #[cfg(feature = "testing")]
     pub fn with_uptime(mut self, uptime: Arc<dyn Fn() -> u64 + Send + Sync>) -> Options {
         self.host.uptime = uptime;
         self
     }
 
-    /// Bytes of the disk that topics leave free, so that what pipelines settle can be recorded when it is nearly full:
-    /// the journals and the holds can each begin another segment, the journals twice.
+    /// Bytes of the disk that topics leave free, so that settlements can be recorded when the disk is nearly full:
+    /// enough for two more segments of the journals and one of the holds.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         2 * self.journal_segment_bytes + self.segment_bytes
     }
 
-    /// Puts known flaws back, to show that the proofs find them.
+    /// Puts known flaws back, so that tests can show that the flaws are found.
     #[cfg(feature = "flaws")]
     pub fn with_flaws(mut self, flaws: Flaws) -> Options {
         self.host.flaws = flaws;
@@ -104,39 +104,39 @@ impl Options {
     }
 }
 
-/// Known flaws that a test may put back (docs/decisions/0005). Nobody can set one in a build for users.
+/// Known flaws that a test may put back (docs/decisions/0005). A build for users cannot set them.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Flaws {
-    /// Acknowledges what was written, and syncs it only then: a power cut in between loses it.
+    /// Acknowledges messages after the write and syncs only then: a power cut in between loses them.
     pub acknowledge_before_sync: bool,
-    /// Believes at the start what the page cache says of the last group, though its sync may have failed.
+    /// Trusts the page cache about the last group at the start, although the group's sync may have failed.
     pub trust_the_cache: bool,
-    /// Forgets an old segment before its file is gone: the file stays if that fails, and later ones go.
+    /// Forgets an old segment before its file is freed: if that fails, the file stays while later segments go.
     pub forget_before_freeing: bool,
-    /// Makes every file for the next segment under one name, though an earlier one may still wait there for its use.
+    /// Gives every new spare file the same name, although an earlier one may still wait under it.
     pub one_name_for_spares: bool,
-    /// Takes whatever is left of a log for all of it.
+    /// Accepts whatever is left of a log as the whole log.
     pub ignore_the_recorded_end: bool,
     /// Empties the folder of a log that is to be made, whatever lies there.
     pub clear_the_folder: bool,
-    /// Lets a call that fits go before those that wait for room.
+    /// Lets a call that fits pass calls that wait for room.
     pub overtake_who_waits: bool,
-    /// Gives back the room of a call that was cancelled, though its bytes still wait to be written.
+    /// Gives back the room of a cancelled call although its bytes still wait to be written.
     pub forget_the_cancelled: bool,
 }
 
-/// What a broker stands on.
+/// What a broker gets from its surroundings.
 #[derive(Clone)]
 pub(crate) struct Host {
     pub disk: Arc<dyn Disk>,
     pub clock: Arc<dyn Fn() -> u64 + Send + Sync>,
     pub uptime: Arc<dyn Fn() -> u64 + Send + Sync>,
     pub entropy: Arc<Entropy>,
-    /// False in a simulation: somebody calls `commit_once`, and reads happen where they are asked for.
+    /// False in a simulation: the test calls `commit_once`, and reads run in the thread that asks.
     pub threads: bool,
-    /// Bytes of files that are being made and are not written yet: the disk calls them free.
+    /// Bytes of files that are being made and are not yet written: the disk still reports these bytes as free.
     pub promised: Arc<Mutex<u64>>,
-    /// Topics that are open: what all of them may hold in memory is divided among them.
+    /// The number of open topics, which share the bound of the memory.
     pub topics: Arc<AtomicUsize>,
     #[cfg(feature = "flaws")]
     pub flaws: Flaws,
@@ -147,12 +147,12 @@ impl Host {
         (self.clock)()
     }
 
-    /// How long the process has run, whatever anybody sets the clock to.
+    /// How long the process has run. Unlike the clock, nobody can set it.
     pub fn uptime_ms(&self) -> u64 {
         (self.uptime)()
     }
 
-    /// True if that flaw is put back. Always false in a build for users.
+    /// True if a test put that flaw back. Always false in a build for users.
     pub fn flaw(&self, which: impl FnOnce(&Flaws) -> bool) -> bool {
         #[cfg(feature = "flaws")]
         return which(&self.flaws);
@@ -160,7 +160,7 @@ impl Host {
         which(&Flaws::default())
     }
 
-    /// Runs what may wait for the disk, away from the caller's thread where there are others.
+    /// Runs work that may block on the disk, on a thread for blocking work. Without threads, runs it at once.
     pub async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -171,7 +171,8 @@ impl Host {
         ended(crate::threads::blocking(work).await)
     }
 
-    /// Does the work to its end, also if whoever waits for it goes away. In a simulation it is the caller who does it.
+    /// Runs the work to its end, even if the caller drops the future. Without threads, the caller itself runs the
+    /// work.
     pub async fn to_the_end<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -183,7 +184,7 @@ impl Host {
     }
 }
 
-/// What was done elsewhere, as if it had been done here.
+/// Passes on the outcome of work in another thread: a panic there becomes a panic here.
 fn ended<T>(ended: Result<T, tokio::task::JoinError>) -> Result<T, crate::BrokerError> {
     match ended {
         Ok(done) => Ok(done),
@@ -192,7 +193,7 @@ fn ended<T>(ended: Result<T, tokio::task::JoinError>) -> Result<T, crate::Broker
     }
 }
 
-/// Where random numbers come from.
+/// The source of random numbers.
 pub(crate) enum Entropy {
     System,
     #[cfg_attr(not(feature = "testing"), expect(dead_code, reason = "only simulations are seeded"))]

@@ -1,4 +1,4 @@
-//! Whether a log refuses what it is asked to write, for a reason that may pass: for health, and for the log file.
+//! Remembers whether a log refuses writes for a reason that may pass, for health checks and for warnings.
 
 use std::sync::Mutex;
 
@@ -6,14 +6,14 @@ use super::failure::Failure;
 use super::lock;
 use crate::contract::BrokerError;
 
-/// Why a log refuses now, if it does.
+/// The reason why a log refuses writes at this moment, if it does.
 #[derive(Debug, Default)]
 pub(crate) struct Refusal {
     why: Mutex<Option<BrokerError>>,
 }
 
 impl Refusal {
-    /// It refused something. Said once, until it takes something again.
+    /// Notes that the log refused a write. Warns only once until the log takes writes again.
     pub fn begin(&self, log: &str, failure: &Failure) {
         let mut why = lock(&self.why);
         if why.is_none() {
@@ -22,14 +22,14 @@ impl Refusal {
         *why = Some(failure.to_broker_error());
     }
 
-    /// It took something, or could.
+    /// Notes that the log took a write, or could take one.
     pub fn end(&self, log: &str) {
         if lock(&self.why).take().is_some() {
             tracing::info!(log, "messages and records are taken again");
         }
     }
 
-    /// Why it refuses.
+    /// The reason, if the log refuses writes now.
     pub fn now(&self) -> Option<BrokerError> {
         lock(&self.why).clone()
     }

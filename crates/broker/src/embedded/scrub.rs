@@ -1,9 +1,9 @@
-//! Reads what was written long ago, slowly and again and again, so that damage is found while a backup still has what is
-//! gone, and not when somebody needs it.
+//! The scrubber: rereads full segments slowly, again and again, to find damage while a backup still has the damaged
+//! messages, and before a reader needs them.
 //!
-//! In: a folder that is open. Out: figures, and what is damaged. Only segments that are full are read: the newest is
-//! read by everybody. Reading waits between pieces, so that it never takes more than a small part of what a disk gives;
-//! closing the folder ends it at once.
+//! In: an open folder. Out: figures, and a list of damage. The newest segment of a log is not read, because its
+//! messages are read anyway. The scrubber waits after each piece, so that it takes only a small part of the disk's
+//! throughput. Closing the folder ends it at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -16,46 +16,46 @@ use super::lock;
 use super::segment::{Extent, ReadHeader, Segment, SegmentHeader, scan};
 use crate::contract::{BrokerError, Scrubbed};
 
-/// Bytes read in a second, at most: a terabyte in three days, and a hundredth of what a slow disk gives.
+/// Bytes read per second at most: a terabyte takes three days, and a slow disk gives a hundred times as much.
 const BYTES_PER_SECOND: u64 = 4 << 20;
-/// It waits whenever it has read so much.
+/// The scrubber waits each time it has read this many bytes.
 const PIECE_BYTES: u64 = 256 << 10;
-/// Between two rounds: what was just found whole is not read again at once.
+/// The pause between two rounds, because segments that were just found whole need no check at once.
 const PAUSE: Duration = Duration::from_secs(3600);
-/// Damage that is told apart; of more only the number is known. Whoever has so much of it needs no longer list.
+/// How many damaged segments are listed. Further ones are only counted: an operator needs no longer list.
 const FOUND_MAX: usize = 100;
 
-/// What was read so far, and what was found.
+/// What the scrubber has read and found so far.
 #[derive(Debug, Default)]
 pub(crate) struct Scrub {
     bytes: AtomicU64,
     damaged: AtomicU64,
-    /// By segment: what lay in one that was freed meanwhile is nobody's trouble any more.
+    /// Damage by segment. An entry disappears when its segment is freed.
     found: Mutex<Vec<(Weak<Segment>, BrokerError)>>,
     closing: Mutex<bool>,
     closed: Condvar,
 }
 
 impl Scrub {
-    /// Figures since the folder was opened.
+    /// The figures since the folder was opened.
     pub fn figures(&self) -> Scrubbed {
         Scrubbed { bytes: self.bytes.load(Ordering::Relaxed), damaged: self.damaged.load(Ordering::Relaxed) }
     }
 
-    /// What is damaged, and still part of a log.
+    /// The damage in segments that are still part of a log.
     pub fn found(&self) -> Vec<BrokerError> {
         let mut found = lock(&self.found);
         found.retain(|(segment, _)| segment.strong_count() > 0);
         found.iter().map(|(_, what)| what.clone()).collect()
     }
 
-    /// Ends it.
+    /// Ends the scrubber.
     pub fn close(&self) {
         *lock(&self.closing) = true;
         self.closed.notify_all();
     }
 
-    /// Waits; false if it is to end.
+    /// Waits for `time`. False: the scrubber is to end.
     fn wait(&self, time: Duration) -> bool {
         let closing = lock(&self.closing);
         let waited = self.closed.wait_timeout_while(closing, time, |closing| !*closing);
@@ -68,10 +68,10 @@ impl Scrub {
         while self.round(folder, pace) && self.wait(PAUSE) {}
     }
 
-    /// Reads every full segment once; false if it is to end.
+    /// Reads every full segment once. False: the scrubber is to end.
     pub fn round(&self, folder: &Folder, pace: Duration) -> bool {
         for log in folder.captured() {
-            // Not held: a segment that is read by nobody may be freed, and a whole log takes hours.
+            // Weak references, because a round takes hours on a large log, and segments must be freed meanwhile.
             let segments: Vec<_> = log.segments.iter().map(Arc::downgrade).collect();
             drop(log);
             for pair in segments.windows(2) {
@@ -83,7 +83,8 @@ impl Scrub {
                 if !self.wait(Duration::ZERO) {
                     return false;
                 }
-                // Its file may have been used again while this began to read it: then it is not part of the log now.
+                // The file may have been recycled while it was being read. Then the segment is no longer part of the
+                // log, and the failure means nothing.
                 if let Err(failure) = read
                     && folder
                         .captured()
@@ -103,12 +104,12 @@ impl Scrub {
                 SegmentHeader::read(&Piecewise(&*file)).map_err(Failure::io(Action::Read, &next.path))
             }) {
                 Ok(ReadHeader::Good(header, _)) => Extent::Sealed(header.previous_end),
-                // Its own turn comes.
+                // The next segment's own damage is found when its turn comes.
                 Ok(_) | Err(Failure::Damaged { .. }) => Extent::Open,
                 Err(failure) => return Err(failure),
             },
         };
-        // What cannot be read is damage to whoever will need it; only what may pass is not told (`tell`).
+        // Unreadable bytes are zeros here, and so count as damage. `tell` drops failures that may pass.
         let opened = segment.file()?;
         let file = Piecewise(&*opened);
         if !matches!(
@@ -134,7 +135,7 @@ impl Scrub {
         scanned.map(drop)
     }
 
-    /// Says once what is damaged. What cannot be read now is for whoever needs it to tell: it may pass.
+    /// Reports damage once per segment. Failures that may pass are left to the reader that meets them.
     fn tell(&self, segment: &Arc<Segment>, failure: &Failure) {
         let mut found = lock(&self.found);
         found.retain(|(segment, _)| segment.strong_count() > 0);

@@ -1,25 +1,25 @@
-//! Says now and then that a log puts off what it does for itself: to free what is old, and to make its next file.
+//! Warns from time to time that a log cannot do its upkeep: free old segments, and make the next one in advance.
 //!
-//! In: why it could not be done this time, for a reason that may pass. Out: a warning, seldom: it is tried again a second
-//! later, and nothing is refused before the log really needs it. Whoever reads the warning has time to make room.
+//! In: a failure that may pass. Out: a warning, at most every ten minutes. The log tries again a second later, and
+//! refuses no write before it needs the space. So an operator who reads the warning has time to make room.
 
 use std::sync::Mutex;
 
 use super::failure::Failure;
 use super::lock;
 
-/// A log warns at most this often: it is for people, and says the same each time.
+/// A log warns at most this often, because the warning is for people and repeats itself.
 const AGAIN_MS: u64 = 10 * 60 * 1000;
 
-/// What a log has said of its upkeep.
+/// When a log last warned about its upkeep.
 #[derive(Debug, Default)]
 pub(crate) struct Upkeep {
-    /// When it spoke last, by the process's own time.
+    /// The uptime of the process at the last warning.
     told_ms: Mutex<Option<u64>>,
 }
 
 impl Upkeep {
-    /// It could not be done now.
+    /// Notes that the upkeep failed for now.
     pub fn put_off(&self, log: &str, failure: &Failure, uptime_ms: u64) {
         if self.may_tell(uptime_ms) {
             tracing::warn!(

@@ -1,10 +1,10 @@
-//! Group commit: callers put what they want written into a [`Queue`] and wait; one thread takes all of it at once.
+//! Group commit: callers put their writes into a [`Queue`] and wait; one thread per log takes all of them at once.
 //!
-//! While the thread syncs, the next group gathers. A lone caller waits for one sync. Many callers share one: those who
-//! were just answered come back at about the same time, so a group waits for as many as the last one had, but for no
-//! longer than a part of what the sync will cost; without this the first to come back would get a sync for itself and
-//! all others would wait for two. What is *lazy* waits up to [`LAZY_MS`] for others to ride along with. In a simulation there is no
-//! thread, and [`Drive::commit_once`] is called by whoever plays it.
+//! While the thread syncs, the next group gathers. Callers that were just answered return at about the same time, so
+//! the thread waits until as many calls have gathered as the last group had, but only for a part of the time of a
+//! sync. Without this wait the first caller to return would get a sync for itself, and all others would wait for two
+//! syncs. A *lazy* write waits up to [`LAZY_MS`] for other writes. In a simulation there is no thread: the test calls
+//! [`Drive::commit_once`].
 #![allow(
     clippy::disallowed_methods,
     reason = "reads the clock; nothing is decided by it that a test could not set"
@@ -18,30 +18,31 @@ use std::time::{Duration, Instant};
 use super::lock;
 use crate::threads;
 
-/// What is not urgent waits at most this long: a commit that mirrors the journal may share another's sync.
+/// A write that is not urgent waits at most this long. A commit that mirrors a journal can share another caller's
+/// sync.
 const LAZY_MS: u64 = 50;
-/// A group waits for its callers at most this part of what the last commit took…
+/// The thread waits for further callers at most this part of the duration of the last commit, …
 const GATHER_PART: u32 = 4;
-/// … at most this long, because a sync that takes longer is the disk's trouble and not to be added to …
+/// … at most this long, because on a disk whose syncs are slower a longer wait would only add to the delay, …
 const GATHER_MAX: Duration = Duration::from_millis(2);
-/// … and not at all where it would be shorter than what timers can do.
+/// … and not at all if the wait would be shorter than timers can measure.
 const GATHER_MIN: Duration = Duration::from_micros(100);
-/// An idle log looks after its old segments this often.
+/// An idle log checks this often for old segments to free.
 const IDLE_MS: u64 = 1000;
 
-/// A log that a thread drives.
+/// A log that a writer thread drives.
 pub(crate) trait Drive: Send + Sync + 'static {
-    /// Takes what waits, writes and syncs it, answers, and looks after old segments.
+    /// Takes what waits, writes and syncs it, answers the callers, and frees old segments.
     fn commit_once(&self);
-    /// Nothing comes any more: writes what waits, and that all is well.
+    /// Called once after the log was closed: writes what still waits, and records that the log ended cleanly.
     fn finish(&self);
-    /// Waits for something to do, and up to `gather` for others to join; false if the log is to be closed.
+    /// Waits for work, and then up to `gather` for further calls. False: the log is to be closed.
     fn wait(&self, gather: Duration) -> bool;
-    /// Nobody drives it any more: tells all who wait and all who come.
+    /// Called when the thread has panicked: fails all callers that wait, and all later ones.
     fn abandon(&self);
 }
 
-/// Runs a log until it is closed.
+/// Starts the thread `log-NAME`, which runs the log until it is closed.
 pub(crate) fn drive(name: &str, log: Arc<dyn Drive>) -> io::Result<JoinHandle<()>> {
     threads::thread(&format!("log-{name}"), move || {
         let log = Driven(log);
@@ -58,7 +59,7 @@ pub(crate) fn drive(name: &str, log: Arc<dyn Drive>) -> io::Result<JoinHandle<()
     })
 }
 
-/// A log with its thread. A thread that panics must not leave callers waiting for ever.
+/// A log together with its thread. If the thread panics, callers must not wait for ever.
 struct Driven(Arc<dyn Drive>);
 
 impl Drop for Driven {
@@ -69,7 +70,7 @@ impl Drop for Driven {
     }
 }
 
-/// What waits for a thread.
+/// Writes that wait for the log's thread.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     state: Mutex<State<T>>,
@@ -81,15 +82,15 @@ struct State<T> {
     pending: T,
     urgent: bool,
     lazy_until: Option<Instant>,
-    /// The thread sleeps until so many urgent calls wait.
+    /// The thread sleeps until this many urgent calls wait.
     sleeping_until: Option<usize>,
-    /// Urgent calls that wait, and those that were taken last.
+    /// Urgent calls that wait, and how many the last group had.
     calls: usize,
     last_calls: usize,
     closing: bool,
 }
 
-/// How soon something must be written.
+/// Whether a write waits for others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Urgency {
     Now,
@@ -97,7 +98,7 @@ pub(crate) enum Urgency {
 }
 
 impl<T> Queue<T> {
-    /// A queue into which nothing was put yet.
+    /// An open queue, in which nothing waits yet.
     pub fn new(pending: T) -> Queue<T> {
         let state = State {
             pending,
@@ -111,7 +112,7 @@ impl<T> Queue<T> {
         Queue { state: Mutex::new(state), changed: Condvar::new() }
     }
 
-    /// Adds to what waits. `None`: the log is closed.
+    /// Adds to what waits. `None`: the log is closed, and nothing was added.
     pub fn add<R>(&self, urgency: Urgency, add: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut state = lock(&self.state);
         if state.closing {
@@ -128,7 +129,7 @@ impl<T> Queue<T> {
             }
             Urgency::Lazy => return Some(result),
         }
-        // A thread that is not asleep looks again by itself; waking it would cost a system call for each message.
+        // A thread that is awake looks again by itself; waking it would cost a system call for each message.
         let enough = |until: usize| urgency == Urgency::Lazy || state.calls >= until;
         let wake = state.sleeping_until.is_some_and(enough);
         if wake {
@@ -141,7 +142,7 @@ impl<T> Queue<T> {
         Some(result)
     }
 
-    /// Takes what waits.
+    /// Takes what waits, as the next group.
     pub fn take<R>(&self, take: impl FnOnce(&mut T) -> R) -> R {
         let mut state = lock(&self.state);
         state.urgent = false;
@@ -150,7 +151,8 @@ impl<T> Queue<T> {
         take(&mut state.pending)
     }
 
-    /// Changes what waits, also in a log that is closing. If that is true, there is more to do at once.
+    /// Changes what waits, also in a log that is closing. If `change` returns true, the thread is woken for more
+    /// work.
     pub fn change(&self, change: impl FnOnce(&mut T) -> bool) {
         let mut state = lock(&self.state);
         if change(&mut state.pending) {
@@ -160,8 +162,8 @@ impl<T> Queue<T> {
         }
     }
 
-    /// Waits until there is something to do, or something may have grown old; then up to `gather` for as many calls
-    /// as the last group had. False: the log is to be closed.
+    /// Waits for an urgent call, for the end of a lazy call's wait, or for the next check of an idle log; then up to
+    /// `gather` for as many calls as the last group had. False: the log is to be closed.
     pub fn wait(&self, gather: Duration) -> bool {
         let mut state = lock(&self.state);
         let idle_until = Instant::now() + Duration::from_millis(IDLE_MS);
@@ -196,7 +198,7 @@ impl<T> Queue<T> {
         state
     }
 
-    /// Takes nothing more.
+    /// Closes the queue: later calls of [`Queue::add`] get `None`.
     pub fn close(&self) {
         lock(&self.state).closing = true;
         self.changed.notify_all();

@@ -1,4 +1,5 @@
-//! An embedded broker on a simulated disk, driven by hand: no thread, no clock, no chance but the seed's.
+//! An embedded broker on a simulated disk, driven by the test: no threads, a clock that the test sets, chance from a
+//! seed.
 #![allow(unused, reason = "each test file uses a part")]
 
 use std::future::Future;
@@ -13,10 +14,10 @@ use keylane_broker::embedded::{Embedded, OpenError, Options};
 use keylane_broker::{Broker, BrokerError, Ends, TopicSpec};
 use keylane_core::{Draft, Frames};
 
-/// A call under way.
+/// A call that is under way.
 pub type Call<T> = Pin<Box<dyn Future<Output = T>>>;
 
-/// The broker and what it stands on.
+/// The broker with the disk, the clock and the options that it uses.
 pub struct Rig {
     pub disk: SimDisk,
     pub now_ms: Arc<AtomicU64>,
@@ -47,28 +48,28 @@ impl Rig {
         self.broker.as_ref().expect("open")
     }
 
-    /// The process is gone at once; what it wrote stays.
+    /// Ends the process at once. What it wrote stays, synced or not.
     pub fn kill(&mut self) {
         self.disk.stop();
         self.broker = None;
         self.disk.restart_after_kill();
     }
 
-    /// The power is gone at once.
+    /// Cuts the power. Of what was not synced, any part may be lost.
     pub fn cut_power(&mut self) {
         self.disk.stop();
         self.broker = None;
         self.disk.restart_after_power_cut();
     }
 
-    /// Closes as a server does that is told to stop.
+    /// Closes the broker, as a server does when it is told to stop.
     pub fn close(&mut self) {
         self.broker().close();
         self.broker = None;
         self.disk.restart_after_kill();
     }
 
-    /// Carries a call through, committing as often as it takes.
+    /// Runs a call to its end, with a group commit whenever it waits.
     pub fn run<T>(&self, call: impl Future<Output = T>) -> T {
         let mut call = pin!(call);
         for _ in 0..1000 {
@@ -96,11 +97,11 @@ impl Rig {
         self.run(broker.ends(topic)).expect("an open topic")
     }
 
-    /// All of a partition: positions and ids.
+    /// All messages of a partition: positions and ids.
     pub fn read(&self, topic: &str, partition: u32) -> Result<Vec<(u64, String)>, BrokerError> {
         let broker = Arc::clone(self.broker());
         let ends = self.run(broker.ends(topic))?[partition as usize];
-        // A log that has stopped says so to whoever reads at its end, and nothing is read here.
+        // A stopped log returns its error to a reader at its end, so nothing is read from an empty partition.
         if ends.start == ends.end {
             return Ok(Vec::new());
         }
@@ -133,7 +134,7 @@ pub fn poll<T>(call: Pin<&mut (impl Future<Output = T> + ?Sized)>) -> Poll<T> {
     call.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Messages as (partition, id, payload bytes).
+/// Frames for messages that are given as (partition, id, payload bytes).
 pub fn frames(messages: &[(u32, &str, usize)]) -> Frames {
     let mut frames = Frames::default();
     for (partition, id, bytes) in messages {
@@ -148,7 +149,7 @@ pub fn spec(partitions: u32) -> TopicSpec {
     TopicSpec { partitions, ..TopicSpec::default() }
 }
 
-/// Numbers from a seed: SplitMix64.
+/// Random numbers from a seed: SplitMix64.
 pub struct Random(pub u64);
 
 impl Random {
@@ -157,7 +158,7 @@ impl Random {
     }
 }
 
-/// Keeps what is logged, as text.
+/// A `tracing` subscriber that keeps every event as text.
 pub struct Lines(pub Arc<Mutex<Vec<String>>>);
 
 impl tracing::Subscriber for Lines {

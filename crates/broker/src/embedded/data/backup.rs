@@ -1,16 +1,17 @@
-//! Copies a folder while it is used.
+//! Copies a data folder to another folder while the server uses it.
 //!
-//! The order is the promise: journals, then holds, then topics. So a journal of the copy never says that something is
-//! settled, or kept as a dead letter, that the topics or the holds of the copy do not have. Meanwhile nothing is cut or
-//! deleted: a body that a journal of the copy names is still there when its hold is copied. A topic may pass its size
-//! bound for as long as that takes.
+//! The order keeps the promise: journals, then holds, then topics. So no journal in the copy settles a message that
+//! the copy's topics lack, or names a dead letter that the copy's holds lack. Meanwhile nothing is cut or deleted, so
+//! that a body named by a copied journal still exists when its hold is copied. During this time a topic may exceed
+//! its size bound.
 //!
-//! Segments that are full never change, so that the copy gets them by a hard link, which takes neither time nor room;
-//! on another file system they are copied. The newest segment of a log is copied up to where it was synced.
-//! On the machine's own files only: a simulated disk has no other to copy to.
+//! Full segments never change, so the copy shares them by a hard link, which takes neither time nor space; on another
+//! file system they are copied. The newest segment of each log is copied up to its last synced byte. A backup works
+//! only on the machine's own file system, since a simulated disk has no other disk to copy to.
 //!
-//! The manifest is what makes a copy a backup. So it is written when all that it names is durable, the names of files and
-//! folders included, and not after the folder was closed: from then on another process may change what is copied.
+//! The manifest turns the copy into a backup. So it is written after everything that it names is durable, including
+//! the names of files and folders; and never after the data folder was closed, because then another process may
+//! change the files that are being copied.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -27,14 +28,14 @@ use crate::contract::{Backup, BrokerError};
 use crate::embedded::segment::Segment;
 use crate::embedded::segment::end::{End, NAME as END};
 
-/// A log at one moment.
+/// A snapshot of a log.
 pub(in crate::embedded) struct Captured {
     /// All segments; the last is the newest.
     pub segments: Vec<Arc<Segment>>,
     pub end: End,
 }
 
-/// Copies `folder` to `target`, which is not there yet or empty.
+/// Copies `folder` to `target`, which is empty or does not exist.
 pub(in crate::embedded) fn back_up(folder: &Folder, target: &Path) -> Result<Backup, BrokerError> {
     let Ok(_one_at_a_time) = folder.backing_up.try_write() else {
         let what = "another backup of the data folder is being made, or a group is being forgotten; wait until that is done";
@@ -47,7 +48,7 @@ pub(in crate::embedded) fn back_up(folder: &Folder, target: &Path) -> Result<Bac
 /// Makes the names in a folder durable.
 type Sync<'a> = &'a dyn Fn(&Path) -> Result<(), Failure>;
 
-/// Copies to a folder that was found empty; `made`: folders that this backup made for it.
+/// Copies to a folder that was found empty. `made` are the folders that this backup made for it.
 fn copy_to(
     folder: &Folder,
     target: &Path,
@@ -71,7 +72,7 @@ fn copy_to(
     copied.map(|()| copy.backup).map_err(|failure| BrokerError::Backup(failure.to_string()))
 }
 
-/// Makes the folder if it is not there, and says which folders it made.
+/// Makes the folder `target` if it does not exist, and returns the folders that were made.
 fn prepare(root: &Path, target: &Path) -> Result<Vec<PathBuf>, BrokerError> {
     let refused = |what: &str| Err(BrokerError::Backup(format!("{}: {what}", target.display())));
     if !target.is_absolute() {
@@ -98,7 +99,7 @@ fn prepare(root: &Path, target: &Path) -> Result<Vec<PathBuf>, BrokerError> {
     }
 }
 
-/// Makes a folder and those above it that are not there, and tells of each.
+/// Makes a folder and its missing parents, and reports each.
 fn make_folder(dir: &Path, made: &mut dyn FnMut(&Path)) -> Result<(), Failure> {
     if let Some(above) = dir.parent().filter(|above| !above.exists()) {
         make_folder(above, made)?;
@@ -118,9 +119,9 @@ struct Copy<'a> {
     target: &'a Path,
     manifest: Manifest,
     backup: Backup,
-    /// Files and folders that this backup made: what else is there is another's, that found the folder empty as well.
+    /// Files and folders that this backup made. Others belong to another backup that also found the folder empty.
     made: Vec<PathBuf>,
-    /// Folders that have a name which a power cut may still take away.
+    /// Folders with new names that a power cut could still remove.
     unsynced: BTreeSet<PathBuf>,
     sync: Sync<'a>,
 }
@@ -145,7 +146,7 @@ impl Copy<'_> {
         self.finish()
     }
 
-    /// Takes back what was made: half a backup is of no use, and may be what fills the disk.
+    /// Removes what this backup made: an unfinished backup is useless, and its size may be what fills the disk.
     fn remove(&self) {
         for path in self.made.iter().rev() {
             let removed = if path.is_dir() { fs::remove_dir(path) } else { fs::remove_file(path) };
@@ -157,13 +158,13 @@ impl Copy<'_> {
         }
     }
 
-    /// Notes a file or folder that this backup made.
+    /// Remembers a file or folder that this backup made.
     fn made(&mut self, path: PathBuf) {
         self.unsynced.extend(path.parent().map(Path::to_owned));
         self.made.push(path);
     }
 
-    /// An error once the folder is closed: whoever has it next frees and changes what is copied here.
+    /// An error once the folder is closed: from then on another process may free and change the files being copied.
     fn check_open(&self) -> io::Result<()> {
         match *self.folder.closed.borrow() {
             true => Err(io::Error::other("the data folder was closed before the backup was done")),
@@ -203,7 +204,7 @@ impl Copy<'_> {
         self.add(&to, false)
     }
 
-    /// A small file that is replaced as a whole whenever it changes.
+    /// Copies a small file, which is always replaced as a whole.
     fn small(&mut self, name: &str) -> Result<(), Failure> {
         let from = self.folder.root().join(name);
         let bytes = fs::read(&from).map_err(Failure::io(Action::Read, &from))?;
@@ -216,7 +217,7 @@ impl Copy<'_> {
         self.target.join(path.strip_prefix(self.folder.root()).unwrap_or(path))
     }
 
-    /// Copies the first `bytes` of a file, and makes the copy `length` long.
+    /// Copies the first `bytes` bytes of a file, and gives the copy the length `length`.
     fn copy(&mut self, from: &Path, to: &Path, bytes: u64, length: u64) -> Result<(), Failure> {
         let mut copied = || {
             let mut source = File::open(from)?.take(bytes);
@@ -240,7 +241,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    /// The manifest comes last: what it names is durable by then.
+    /// Writes the manifest, after everything that it names is durable.
     fn finish(&mut self) -> Result<(), Failure> {
         self.sync_names()?;
         let (new, path) = (self.target.join("manifest.new"), self.target.join(manifest::NAME));
@@ -252,11 +253,11 @@ impl Copy<'_> {
         self.sync_names()
     }
 
-    /// Makes the names of all that was made so far durable, those of folders above the target included.
+    /// Makes the names of everything that was made durable, including those of folders above the target.
     fn sync_names(&mut self) -> Result<(), Failure> {
         for dir in std::mem::take(&mut self.unsynced) {
             match (self.sync)(&dir) {
-                // A folder in which we may make others and which we may not read: it is somebody else's to sync.
+                // A folder above the target that may be written but not read cannot be synced here; its owner has to.
                 Err(Failure::Io { kind: io::ErrorKind::PermissionDenied, .. })
                     if !dir.starts_with(self.target) => {}
                 synced => synced?,
@@ -302,7 +303,7 @@ mod tests {
         entries.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
     }
 
-    /// Carries a call through, without a thread.
+    /// Runs a call to its end without threads.
     fn run<T>(broker: &Embedded, mut call: impl Future<Output = T> + Unpin) -> T {
         loop {
             if let Some(done) = (&mut call).now_or_never() {
@@ -317,7 +318,7 @@ mod tests {
         entries.map(|entry| entry.expect("an entry").file_name()).collect()
     }
 
-    /// P1: a power cut takes no file of a backup that is done, and no folder that it made.
+    /// P1: a power cut removes no file of a finished backup, and no folder that the backup made.
     #[test]
     fn every_name_that_a_backup_made_is_durable_when_it_is_done() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -338,7 +339,7 @@ mod tests {
         }
     }
 
-    /// P1: a folder that was closed may be somebody else's, who frees and changes what is copied.
+    /// P1: a folder that was closed may be in use by another process, which frees and changes the files being copied.
     #[test]
     fn a_folder_that_is_closed_before_its_backup_is_done_has_none() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -359,7 +360,7 @@ mod tests {
         back_up(&open(), &target).expect("it is open");
     }
 
-    /// P1: two that found the same folder empty: the one that comes too late takes back what it made, and no more.
+    /// P1: of two backups that found the same folder empty, the later one removes only what it made itself.
     #[test]
     fn a_backup_that_fails_leaves_what_another_one_made() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -373,7 +374,7 @@ mod tests {
         assert_eq!(files(&target), won.files + 1, "all that the manifest names, and the manifest");
     }
 
-    /// Bad input: what a backup made that failed is gone, and the folder with it.
+    /// Bad input: a failed backup removes what it made, including the folder.
     #[test]
     fn a_backup_that_fails_takes_back_what_it_made() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -386,7 +387,7 @@ mod tests {
         assert_eq!(files(&target), 1, "what was in the way");
     }
 
-    /// Bad input: the second of two is told so at once.
+    /// Bad input: the second of two backups is refused at once.
     #[test]
     fn one_backup_is_made_at_a_time() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -399,12 +400,12 @@ mod tests {
         back_up(&folder, &dir.path().join("backup")).expect("the first is done");
     }
 
-    /// BRK-6, P1: a group is forgotten as a whole or not at all, whatever backup is asked for meanwhile; and a backup has it
-    /// as a whole or not at all.
+    /// BRK-6, P1: a group is forgotten as a whole or not at all, whatever backup begins meanwhile; and a backup
+    /// contains the group as a whole or not at all.
     #[test]
     fn a_group_is_not_forgotten_while_a_backup_is_made_nor_the_other_way_round() {
         let dir = tempfile::tempdir().expect("a folder");
-        // Without threads: what was begun is under way until somebody commits.
+        // Without threads, a call that has begun stays under way until the test commits.
         let options = Options::simulated(Arc::new(RealDisk), Arc::new(|| 1), 1);
         let broker = Embedded::open(dir.path().join("data"), options).expect("a new folder");
         let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };

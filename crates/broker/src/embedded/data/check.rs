@@ -1,4 +1,4 @@
-//! Checks a data folder that no server uses: every checksum of every log, and what is missing.
+//! Checks a data folder that no server uses: verifies every checksum of every log, and reports what is missing.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -14,47 +14,47 @@ use crate::embedded::journals::{Role, parse_name};
 use crate::embedded::segment::make::SPARE;
 use crate::embedded::segment::{end, segment_number, segment_path};
 
-/// What may lie in a data folder beside the logs: other parts of Keylane have folders of their own there.
+/// All names that Keylane uses in a data folder, including those of other parts of Keylane. Other names are foreign.
 const ROOT_NAMES: [&str; 10] =
     ["lock", "broker", "broker.new", "topics", "journals", "holds", "spill", "emergency", REPAIRED, MARK];
-/// Where `repair` keeps what it wrote over.
+/// The folder in which `repair` keeps the bytes that it overwrote.
 pub(super) const REPAIRED: &str = "repaired";
-/// The file there with a line for each repair.
+/// The file in that folder that has a line for each repair.
 pub(super) const REPAIR_LOG: &str = "log";
-/// As much of it is shown: thousands of repairs. The file itself has all.
+/// At most this much of the file is shown, which is enough for thousands of repairs.
 const REPAIR_LOG_BYTES_MAX: u64 = 1024 * 1024;
-/// The word's last part for the file `end` of a log.
+/// The last part of the name of a damage that concerns the file `end` of a log.
 pub(super) const END_WORD: &str = "end:0";
 
-/// Checks the folder. An error if it cannot be looked at: it is not there, or a server uses it.
+/// Checks the folder. An error if this is impossible: the folder does not exist, or a server uses it.
 pub fn check(root: &Path, options: &Options) -> Result<Report, OpenError> {
     let host = &options.host;
     let _locked = lock(host, root, false)?;
     Ok(look(host, root)?.report)
 }
 
-/// What was found, also for whoever goes on with it.
+/// The report, and the findings that `repair` works from.
 pub(super) struct Looked {
     pub report: Report,
     pub logs: BTreeMap<String, (u128, Walked)>,
 }
 
-/// Keeps servers out meanwhile.
+/// Locks the folder, so that no server opens it meanwhile.
 pub(super) fn lock(
     host: &Host,
     root: &Path,
     writes: bool,
 ) -> Result<Option<Box<dyn Any + Send + Sync>>, OpenError> {
     let names = host.disk.list(root).map_err(Failure::io(Action::List, root))?;
-    // In a folder that is none of ours nothing is made, not even a lock.
+    // In a folder without any of Keylane's files nothing is made, not even the file `lock`.
     if !writes && !names.iter().any(|name| ROOT_NAMES.contains(&name.as_str())) {
         return Ok(None);
     }
     let path = root.join("lock");
-    // Whoever only reads can do so where nobody can write.
+    // A check only reads, and must also work on a read-only file system.
     let locked = if writes { host.disk.lock(&path) } else { host.disk.lock_to_read(&path) };
     match locked {
-        // Under the lock: a restore that is under way has it, and one that ended takes the mark away before.
+        // Asked under the lock: a restore holds it while it runs, and removes its mark before it unlocks.
         Ok(locked) => refuse_restoring(host, root).map(|()| Some(locked)),
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
             Err(OpenError::Locked(root.to_owned()))
@@ -63,7 +63,7 @@ pub(super) fn lock(
     }
 }
 
-/// Looks at all logs of a folder, and at those of the spill in it.
+/// Checks all logs of a folder, and the logs of the spill in it.
 pub(super) fn look(host: &Host, root: &Path) -> Result<Looked, Failure> {
     let mut looked = Looked { report: Report::default(), logs: BTreeMap::new() };
     look_into(host, root, "", &mut looked)?;
@@ -74,7 +74,7 @@ pub(super) fn look(host: &Host, root: &Path) -> Result<Looked, Failure> {
     Ok(looked)
 }
 
-/// The lines that `repair` has written down, of which there may be none.
+/// The lines of the log of repairs, if there is one.
 fn given_up(host: &Host, root: &Path) -> Result<Vec<String>, Failure> {
     let path = root.join(REPAIRED).join(REPAIR_LOG);
     let failed = || Failure::io(Action::Read, &path);
@@ -180,8 +180,8 @@ fn damage(dir: &Path, name: &str, region: &Region, walked: &Walked, journals: bo
     }
 }
 
-/// What a region held, in words. Of journals only what is still needed is lost: most of what lies in their logs was
-/// replaced.
+/// What a region held, in words. Of a journals' log only records that are still needed count as lost: most of what
+/// lay there has been replaced.
 pub(super) fn all_lost(walked: &Walked, name: &str, region: &Region, journals: bool) -> Vec<Lost> {
     let gaps = walked.streams.gaps();
     let needed = |range: &&LostRange| {
@@ -204,7 +204,7 @@ fn no_end(dir: &Path, name: &str, what: &str) -> Damage {
     }
 }
 
-/// Positions of a stream, with the words for whose they are.
+/// Names the stream of a range in words.
 fn lost(walked: &Walked, name: &str, range: &LostRange) -> Lost {
     let LostRange { stream, from, to, at_most } = *range;
     let of = match walked.table.get(&stream).and_then(|ends| parse_name(&ends.name)) {
@@ -222,7 +222,7 @@ fn lost(walked: &Walked, name: &str, range: &LostRange) -> Lost {
     Lost { of, from, to, at_most }
 }
 
-/// Files in a log's folder that are not ours.
+/// The files in a log's folder that are not Keylane's.
 fn foreign(host: &Host, dir: &Path) -> Vec<PathBuf> {
     let ours = |name: &str| {
         segment_number(name).is_some()

@@ -1,18 +1,18 @@
-//! What nobody can read any more in a segment, told by what is left: by the next segment's table exactly, and where there
-//! is no next one by how much room there was.
+//! Finds out what the unreadable regions of a segment held: exactly, if there is a next segment, from its table;
+//! otherwise at most, from the room that there was.
 //!
-//! In: the regions that `walk` found, and where it saw each stream last. Out: the positions that each region held. They
-//! are put where a repair has room to say them, since a region gets batches in its place that say what is lost.
+//! In: the regions that `walk` found, and where it saw each stream last. Out: the positions that each region held. A
+//! position is assigned to a region that has room for the `Lost` batch with which a repair overwrites the region.
 
 use super::super::segment::{BATCH_HEADER, Table, stored_bytes};
 use super::walk::{LostRange, Mend, Region, Walker};
 
-/// No record is shorter: so many positions at most lay in damaged bytes.
+/// No record is shorter, so damaged bytes held at most one position for each 4 bytes.
 const RECORD_BYTES_MIN: u64 = 4;
 
 impl Walker {
-    /// The region in which batches of this stream lay that are missing now: one behind its last batch. Of several it is
-    /// the first that has room to say so with `bytes`: the later ones may be the only ones for others.
+    /// The region that held the missing batches of this stream: one behind the stream's last batch. Of several, the
+    /// first that has room for `bytes` more, because a later region may be the only one for another stream.
     pub(super) fn explaining(&self, stream: u32, bytes: usize) -> Option<usize> {
         let since = self.unknown.get(self.seen.get(&stream).copied().unwrap_or(0)..)?;
         let fits = |index: &&usize| room(&self.walked.regions[**index]) >= bytes as u64;
@@ -36,7 +36,7 @@ impl Walker {
             }
             let said = lost.map_or(0, |_| BATCH_HEADER);
             let bytes = said + name.as_ref().map_or(0, |name| stored_bytes(name.len()));
-            // A stream that goes back is no loss.
+            // A stream that ends earlier than before has lost nothing here.
             let explaining = self.explaining(*stream, bytes).filter(|_| from <= ends.next);
             is_odd |= explaining.is_none();
             let region = explaining.map_or(&mut unexplained, |index| &mut self.walked.regions[index]);
@@ -54,7 +54,8 @@ impl Walker {
         }
     }
 
-    /// The end of the log is damaged: whatever had room there, beside what is known, may have been any stream's.
+    /// Handles a damaged end of the log: each stream may have lost as many positions as had room in the regions
+    /// behind it.
     pub(super) fn doubt(&mut self) {
         let Some(index) = self.unknown.last().copied() else { return };
         let mut doubtful = Vec::new();
@@ -73,7 +74,7 @@ impl Walker {
     }
 }
 
-/// Bytes of a region beside those that say what is lost.
+/// Bytes that a region has left beside the batches that say what is lost.
 fn room(region: &Region) -> u64 {
     let names = region.named.iter().map(|(_, name)| stored_bytes(name.len())).sum::<usize>();
     let said = names + (region.lost.len() + region.gone.len()) * BATCH_HEADER;

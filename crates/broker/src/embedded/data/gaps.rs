@@ -1,11 +1,11 @@
-//! Records of journals that are still needed and lie nowhere, put down to the damage that explains them.
+//! Finds records of journals that are still needed but lie nowhere, and puts them down to damaged places.
 //!
-//! In a journals' log a record may have been copied, and what it was copied from is gone. So what a damaged place held
-//! shows only when all of the log was read: it is what is kept and was not found.
+//! A record of a journal may have been copied, and its original freed. So what a damaged place held is known only
+//! after the whole log was read: the records that should be kept but were not found.
 
 use super::walk::{LostRange, Mend, Walked};
 
-/// Gives every gap to a damaged place. What no place explains is left over: a segment is missing.
+/// Assigns every gap to a damaged place. A gap that no place explains goes to `missing`: a whole segment is missing.
 pub(super) fn attribute(walked: &mut Walked) {
     for (stream, from, to) in walked.streams.gaps() {
         let mut rest = vec![(from, to)];
@@ -20,7 +20,8 @@ pub(super) fn attribute(walked: &mut Walked) {
             region.gaps.extend(inside.map(|(from, to)| LostRange { stream, from, to, at_most: false }));
             rest = without(&rest, copied.from, copied.to);
         }
-        // One whose content nobody knows; else one of the same stream, whose last word it may have been; else any.
+        // A place of unknown content explains the rest; else a place with the same stream, whose last batch may have
+        // been damaged; else any place that can be repaired.
         let can = |index: &usize| {
             matches!(walked.regions[*index].mend, Mend::Fill | Mend::Anew(_) | Mend::MoveAway)
         };
@@ -42,7 +43,7 @@ pub(super) fn attribute(walked: &mut Walked) {
     }
 }
 
-/// Ranges without what lies in `from..to`.
+/// Removes `from..to` from the ranges.
 fn without(ranges: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
     let parts =
         ranges.iter().flat_map(|(first, behind)| [(*first, *behind.min(&from)), (*first.max(&to), *behind)]);

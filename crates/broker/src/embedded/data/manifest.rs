@@ -1,5 +1,5 @@
-//! The file `manifest` of a backup: which files belong to it, how long they are, and their checksums. It is written last,
-//! so that a backup without it was not finished.
+//! The file `manifest` of a backup: its files, with their lengths and checksums. The manifest is written last, so a
+//! backup without it is unfinished.
 //!
 //! ```text
 //! keylane backup 1
@@ -15,23 +15,23 @@ use std::path::{Component, Path};
 
 use super::super::meta::{checksummed, field};
 
-/// Its name.
+/// The name of the file.
 pub(super) const NAME: &str = "manifest";
 const FIRST_LINE: &str = "keylane backup 1";
-/// Bytes of a file that are read and summed at a time.
+/// A file is read and summed in pieces of this size.
 const PIECE: usize = 1 << 20;
 
-/// What a backup holds.
+/// The contents of a manifest.
 #[derive(Debug, Default)]
 pub(super) struct Manifest {
     pub made_ms: u64,
     pub files: Vec<Entry>,
 }
 
-/// One of its files.
+/// A file of the backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Within the backup.
+    /// The path within the backup.
     pub path: String,
     pub bytes: u64,
     pub crc: u32,
@@ -69,7 +69,7 @@ impl Manifest {
                 let bytes = parts.next()?.parse().ok()?;
                 let crc = u32::from_str_radix(parts.next()?, 16).ok()?;
                 let path = parts.next()?.to_owned();
-                // Nothing is ever written outside of the folder.
+                // A path must stay inside the folder: a restore must never write outside of it.
                 let plain = Path::new(&path).components().all(|part| matches!(part, Component::Normal(_)));
                 (plain && !path.is_empty()).then_some(Entry { path, bytes, crc })
             })();

@@ -1,10 +1,11 @@
-//! A data folder as a whole, for operators: is it as it was written, what is gone, how to go on, how to copy it.
+//! Commands on a whole data folder for operators: check it, repair it, back it up, restore it.
 //!
-//! - `check` reads every byte of a folder that no server uses, and says which positions of what are gone (`walk` finds
-//!   them, `report` has the words).
-//! - `repair` writes over one damaged place, named by the operator, what says that it is lost, and keeps a copy.
-//! - `backup` copies a folder while it is used; `restore` makes a folder of such a copy, once every byte of it was
-//!   verified against its manifest (`manifest`).
+//! - `check` reads every byte of a folder that no server uses, and reports which positions of which stream are gone
+//!   (`walk` and `segments` find them, `doubt` and `gaps` put them down to damaged places, `report` has the words).
+//! - `repair` overwrites one damaged place, which the operator names, with batches that say that it is lost; the
+//!   damaged bytes are kept in a file.
+//! - `backup` copies a folder while a server uses it. `restore` makes a folder from such a copy, after it has
+//!   verified every byte against the manifest (`manifest`).
 
 mod backup;
 mod check;

@@ -1,9 +1,9 @@
-//! Makes a damaged log usable again: one damaged place at a time, each named by the operator.
+//! Makes a damaged log usable again, one damaged place at a time; the operator names each place.
 //!
-//! What is written over a place are batches that say what lay there: `Lost` for each stream, so that positions are never
-//! given out twice, readers of a topic pass over the gap, and whoever reads a journal that lacks a record is told. The
-//! damaged bytes are kept in the folder `repaired` first, and every repair has a line in the file `log` there. A crash
-//! between any two steps leaves the place damaged, and the same command does it again.
+//! A repair overwrites the place with batches that say what lay there: a `Lost` batch for each stream. So no position
+//! is given out twice, readers of a topic skip the gap, and a reader of a journal gets an error for the missing
+//! record. First the damaged bytes are copied to the folder `repaired`; the file `log` there gets a line for each
+//! repair. A crash between any two steps leaves the place damaged, and the same command repairs it again.
 
 use std::path::{Path, PathBuf};
 
@@ -23,15 +23,15 @@ use crate::embedded::segment::{
 /// A place that was repaired.
 #[derive(Debug, Clone)]
 pub struct Repaired {
-    /// Its name, as `check` says it.
+    /// The name of the place, as `check` prints it.
     pub word: String,
-    /// What is gone for good.
+    /// The positions that are lost for good.
     pub lost: Vec<Lost>,
-    /// Where the damaged bytes are kept, if there were any.
+    /// The file with the damaged bytes, if there were any.
     pub kept: Option<PathBuf>,
 }
 
-/// Skips the damaged places that `words` name, in this order. An error says which one could not be.
+/// Repairs the places that `words` name, in this order. An error says which of them could not be repaired.
 pub fn repair(root: &Path, options: &Options, words: &[String]) -> Result<Vec<Repaired>, OpenError> {
     let host = &options.host;
     let _locked = lock(host, root, true)?;
@@ -60,7 +60,7 @@ fn repair_one(host: &Host, root: &Path, word: &str) -> Result<Repaired, OpenErro
     Ok(repair.skip(word, region)?)
 }
 
-/// A log under repair.
+/// The log that contains the place to be repaired.
 struct Repair<'a> {
     host: &'a Host,
     root: &'a Path,
@@ -74,8 +74,8 @@ impl Repair<'_> {
     fn skip(&self, word: &str, region: &Region) -> Result<Repaired, Failure> {
         let path = segment_path(self.dir, region.segment);
         let kept = self.keep(&path, region)?;
-        // In the newest segment all that is in doubt is said at once: it is said behind the other places there, which
-        // afterwards would seem to hold nothing that nobody knows of.
+        // In the newest segment all doubtful positions are written at once. They are written behind the other damaged
+        // places, and those places, checked again, would then seem to have held nothing unknown.
         let others = self.walked.regions.iter().filter(|other| {
             other.segment == region.segment
                 && other.from != region.from
@@ -84,8 +84,8 @@ impl Repair<'_> {
         let doubtful = others.flat_map(|other| &other.lost).filter(|range| range.at_most);
         let told = Region { lost: region.lost.iter().chain(doubtful).copied().collect(), ..region.clone() };
         let doubtful = told.lost.iter().filter(|range| range.at_most).chain(&told.gaps);
-        // First what is said at the end of the log: once the place itself is whole, nobody sees that it was not. For the
-        // same reason a file that was cut gets its length last.
+        // The batches at the end of the log are written first: once the place itself is whole, a new check would not
+        // find the damage any more. For the same reason a file that was cut gets its full length last.
         match &region.mend {
             Mend::Fill => {
                 self.part_from_copies(&path)?;
@@ -123,7 +123,7 @@ impl Repair<'_> {
         Failure::damaged(path, offset, "what is lost here cannot be told, so that it cannot be skipped")
     }
 
-    /// Keeps what is to be written over.
+    /// Copies the bytes that are about to be overwritten to the folder `repaired`.
     fn keep(&self, path: &Path, region: &Region) -> Result<Option<PathBuf>, Failure> {
         let file = match self.host.disk.open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -154,7 +154,8 @@ impl Repair<'_> {
         Ok(Some(kept))
     }
 
-    /// A file that a backup has, too, is copied first: what is written here must not appear there.
+    /// Gives the segment a file of its own if a backup shares it by a hard link: the repair must not change the
+    /// backup.
     fn part_from_copies(&self, path: &Path) -> Result<(), Failure> {
         let failed = || Failure::io(Action::Make, path);
         if self.host.disk.links(path).map_err(failed())? < 2 {
@@ -166,7 +167,7 @@ impl Repair<'_> {
         self.replace(path, &bytes, bytes.len() as u64)
     }
 
-    /// Puts a file in the place of another, durably.
+    /// Replaces a file by a new one, durably.
     fn replace(&self, path: &Path, bytes: &[u8], length: u64) -> Result<(), Failure> {
         let new = self.dir.join("spare-repair");
         let failed = || Failure::io(Action::Make, &new);
@@ -185,7 +186,7 @@ impl Repair<'_> {
         sync_dir(self.host, self.dir)
     }
 
-    /// A file that is shorter than `needed` gets zeros up to there.
+    /// Appends zeros to a file that is shorter than `needed`.
     fn lengthen(&self, path: &Path, needed: u64) -> Result<(), Failure> {
         let failed = || Failure::io(Action::Write, path);
         let file = self.host.disk.open(path).map_err(failed())?;
@@ -197,7 +198,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Says behind the last batch of the log what is lost.
+    /// Writes `Lost` batches for these ranges behind the last batch of the log.
     fn say_at_the_end<'r>(&self, lost: impl IntoIterator<Item = &'r LostRange>) -> Result<(), Failure> {
         let batches: Vec<_> = lost.into_iter().map(Batch::lost).collect();
         let last = self.walked.segments.last().map(|last| last.number);
@@ -214,16 +215,17 @@ impl Repair<'_> {
         self.part_from_copies(&newest.path)?;
         let behind = self.walked.end + (batches.len() * BATCH_HEADER) as u64;
         self.lengthen(&newest.path, behind)?;
-        // A group of its own: what is left of one that was cut off may lie right behind.
+        // A sync group of its own: the remains of a torn group may lie right behind, and must not seem to belong to
+        // it.
         let group = self.walked.group + 1;
         let bytes = lay_out(batches, newest.generation, group, self.walked.end, None);
         self.write(&newest.path, &bytes, self.walked.end)
     }
 
-    /// The newest segment has no room for it: the next one begins with it.
+    /// Makes another segment for the `Lost` batches, because the newest has no room for them.
     fn say_in_another(&self, newest: &Segment, batches: Vec<Batch>) -> Result<(), Failure> {
         let mut table = self.walked.table.clone();
-        // What is in doubt does not count before it is said.
+        // Doubtful positions count only once their `Lost` batches are written.
         let regions = self.walked.regions.iter().filter(|region| region.segment == newest.number);
         for range in regions.flat_map(|region| &region.lost).filter(|range| range.at_most) {
             if let Some(ends) = table.get_mut(&range.stream) {
@@ -255,7 +257,7 @@ impl Repair<'_> {
         file.sync_data().map_err(Failure::io(Action::Sync, path))
     }
 
-    /// A segment in which everything is lost.
+    /// Makes a segment in which everything is lost: a new file that replaces the damaged or missing one.
     fn make_anew(&self, path: &Path, region: &Region, anew: &Anew) -> Result<(), Failure> {
         let generation = self.host.entropy.u64()?;
         let header = |capacity| SegmentHeader {
@@ -286,7 +288,7 @@ impl Repair<'_> {
         self.replace(path, &bytes, capacity)
     }
 
-    /// The file `end` is made anew from what is there.
+    /// Makes the file `end` from what `walk` found.
     fn write_end(&self, word: &str) -> Result<Repaired, Failure> {
         let Some(newest) = &self.walked.newest else {
             return Err(self.cannot(self.dir, 0));
@@ -304,7 +306,7 @@ impl Repair<'_> {
         self.note(Repaired { word: word.to_owned(), lost: Vec::new(), kept: None })
     }
 
-    /// Writes down what was done.
+    /// Adds a line to the log of repairs.
     fn note(&self, repaired: Repaired) -> Result<Repaired, Failure> {
         let dir = self.root.join(REPAIRED);
         make_dir(self.host, &dir)?;
@@ -326,7 +328,7 @@ impl Repair<'_> {
     }
 }
 
-/// A batch that is to be written.
+/// A batch to be written.
 struct Batch {
     stream: u32,
     base: u64,
@@ -341,7 +343,7 @@ impl Batch {
         Batch { stream: range.stream, base: range.from, count, kind: Kind::Lost, payload: Vec::new() }
     }
 
-    /// What stands for a region: names, what is lost, what was forgotten.
+    /// The batches that replace a region: names of streams, lost positions, forgotten streams.
     fn of(region: &Region) -> Vec<Batch> {
         let mut batches = Vec::new();
         for (stream, name) in &region.named {
@@ -361,7 +363,7 @@ impl Batch {
     }
 }
 
-/// The bytes of batches; with `exactly`, filled up to so many.
+/// The bytes of the batches. With `exactly`, the last `Lost` batch, or an empty batch, is padded to that length.
 fn lay_out(mut batches: Vec<Batch>, generation: u64, group: u64, at: u64, exactly: Option<u64>) -> Vec<u8> {
     let sum: usize = batches.iter().map(|batch| stored_bytes(batch.payload.len())).sum();
     if let Some(left) = exactly.map(|exactly| (exactly as usize).saturating_sub(sum)).filter(|left| *left > 0)

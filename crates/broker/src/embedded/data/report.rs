@@ -1,27 +1,27 @@
-//! What a look at a data folder finds, in words that an operator can act on.
+//! The findings of a check of a data folder, in words that an operator can act on.
 
 use std::path::PathBuf;
 
-/// What was found in a data folder.
+/// The findings in a data folder.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// The journals, the holds, then each topic.
     pub logs: Vec<LogReport>,
-    /// What concerns a log as a whole, which no repair can mend: each says where, what, and what to do.
+    /// Problems of a log as a whole that no repair can mend; each states place, problem and remedy.
     pub troubles: Vec<String>,
-    /// Files that are not Keylane's. They are left alone.
+    /// Files that are not Keylane's. No command touches them.
     pub foreign: Vec<PathBuf>,
-    /// What earlier repairs gave up, oldest first: when (milliseconds since 1970), the place, and what was lost.
+    /// What earlier repairs gave up, oldest first: the time (ms since 1970), the place, and what was lost.
     pub given_up: Vec<String>,
 }
 
 impl Report {
-    /// True if every byte that Keylane has written is as it was written.
+    /// True if everything that Keylane wrote is as it was written.
     pub fn is_whole(&self) -> bool {
         self.troubles.is_empty() && self.logs.iter().all(|log| log.damages.is_empty())
     }
 
-    /// All damage that has a word.
+    /// All damage that `repair` can be asked to skip.
     pub fn damages(&self) -> impl Iterator<Item = &Damage> {
         self.logs.iter().flat_map(|log| &log.damages)
     }
@@ -30,11 +30,12 @@ impl Report {
 /// One log: a topic, all journals, or all holds.
 #[derive(Debug, Clone, Default)]
 pub struct LogReport {
-    /// Its folder within the data folder: `journals`, `holds`, `topics/NAME`.
+    /// The log's folder within the data folder: `journals`, `holds`, `topics/NAME`.
     pub name: String,
-    /// Its segments, oldest first.
+    /// The segments, oldest first.
     pub segments: Vec<SegmentReport>,
-    /// First position kept and the next to be given out, for each partition; empty for journals and holds.
+    /// For each partition, the first position that is kept and the next to be given out; empty for journals and
+    /// holds.
     pub ends: Vec<(u64, u64)>,
     /// What is damaged.
     pub damages: Vec<Damage>,
@@ -43,11 +44,11 @@ pub struct LogReport {
 /// One segment.
 #[derive(Debug, Clone, Default)]
 pub struct SegmentReport {
-    /// Its number; its file has it in hexadecimal digits.
+    /// The segment's number, which its file's name has in hexadecimal digits.
     pub number: u64,
-    /// How long the file is.
+    /// The length of the file.
     pub file_bytes: u64,
-    /// How far it is written.
+    /// How far the file is written.
     pub used_bytes: u64,
     /// Batches whose checksums are good.
     pub batches: u64,
@@ -56,17 +57,17 @@ pub struct SegmentReport {
 /// A place that is not as it was written.
 #[derive(Debug, Clone)]
 pub struct Damage {
-    /// Names it for `keylane data repair --skip`: log, segment and byte.
+    /// The name of the place for `keylane data repair --skip`: log, segment and byte.
     pub word: String,
-    /// The file.
+    /// The damaged file.
     pub file: PathBuf,
-    /// The first byte.
+    /// The first damaged byte.
     pub offset: u64,
-    /// How many bytes.
+    /// The number of damaged bytes.
     pub bytes: u64,
-    /// What is wrong there.
+    /// What is wrong.
     pub what: String,
-    /// What lay there.
+    /// The positions that lay there.
     pub lost: Vec<Lost>,
     /// Whether `repair` can skip it.
     pub can_be_skipped: bool,
@@ -75,13 +76,13 @@ pub struct Damage {
 /// Positions that are gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    /// `partition 3`, or `the journal of group billing, topic orders, partition 3`.
+    /// The stream: `partition 3`, or `the journal of group billing, topic orders, partition 3`.
     pub of: String,
-    /// The first.
+    /// The first position.
     pub from: u64,
-    /// The one behind the last.
+    /// The position behind the last.
     pub to: u64,
-    /// It is not known whether any is gone; at most these.
+    /// It is not known how many of these positions are lost, if any.
     pub at_most: bool,
 }
 

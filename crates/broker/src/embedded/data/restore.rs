@@ -1,11 +1,11 @@
-//! Makes a data folder of a backup. Every file is verified against the manifest before the first is written, and each
-//! copy again while it is made.
+//! Makes a data folder from a backup. Verifies every file of the backup against the manifest before it writes
+//! anything, and verifies each copy again.
 //!
-//! A folder that is not there gets its name last, so that it is there whole or not at all. One that is there, and may be a
-//! mount point or a link to another disk, cannot: it gets its files one by one, the one that makes it a broker's last. In
-//! both a file says meanwhile that a restore is under way, so that only what a restore made is ever removed. The folder's
-//! lock is held from before that file is made until it is gone: no server starts on half a restore, and no other restore
-//! removes what a server uses.
+//! A folder that does not exist yet gets its name last, so it is either complete or absent. A folder that exists, and
+//! may be a mount point or a link to another disk, gets its files one by one; the file that makes it a broker's
+//! folder comes last. In both cases a file, the mark, says meanwhile that a restore is under way, so that only a
+//! restore's own files are ever removed. The folder's lock is held from before the mark is made until after it is
+//! removed: so no server starts on half a restore, and no other restore removes files that a server uses.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -21,37 +21,37 @@ use super::backup::{new_file, sync};
 use super::manifest::{self, Entry, Manifest};
 use crate::contract::Backup;
 
-/// The file that says that a restore is under way.
+/// The mark: the file that says that a restore is under way.
 pub(super) const MARK: &str = "restoring";
-/// The file that is locked by whoever uses a folder.
+/// The file that every process that uses a data folder locks.
 const LOCK: &str = "lock";
-/// What a file system has at its root.
+/// A folder that file systems make at their root.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// Why a backup was not restored. Nothing was made.
+/// Why a backup was not restored. Files that the restore had already copied are removed again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// The folder is in use for something.
+    /// The folder is not empty.
     #[error("{} exists and is not empty; name a folder that is, or that is not there yet", .0.display())]
     NotEmpty(PathBuf),
     /// A server uses the folder, or another restore writes to it.
     #[error("{} is in use by another process: a server, a repair or a restore; wait for it, or stop it", .0.display())]
     InUse(PathBuf),
-    /// The backup is not whole.
+    /// The backup is incomplete or was changed.
     #[error("{}: {what}; the backup is not what was made, and nothing was restored", path.display())]
     Tampered {
-        /// The file.
+        /// The file concerned.
         path: PathBuf,
         /// What is wrong with it.
         what: String,
     },
-    /// The file system refuses.
+    /// The file system returned an error.
     #[error("{}: {error}", path.display())]
     Io {
-        /// On what.
+        /// The file or folder concerned.
         path: PathBuf,
-        /// What came of it.
+        /// The error of the file system.
         #[source]
         error: io::Error,
     },
@@ -88,12 +88,12 @@ pub fn restore(backup: &Path, folder: &Path) -> Result<Backup, RestoreError> {
     }
     if is_there {
         let locked = lock(folder)?;
-        // Once more: a server may have begun in it before it was locked.
+        // Checked once more under the lock: a server may have begun to use the folder before.
         is_free(folder)?;
         let copied = copy(backup, folder, &manifest);
         return end(folder, locked, copied);
     }
-    // Beside it, so that it gets its name in one step.
+    // The folder is made beside its place, so that one rename gives it its name.
     let name = folder.file_name().map_or_else(|| "data".into(), |name| name.to_string_lossy().into_owned());
     let making = folder.with_file_name(format!("{name}.restoring"));
     let in_the_way = |error| match error {
@@ -109,7 +109,8 @@ pub fn restore(backup: &Path, folder: &Path) -> Result<Backup, RestoreError> {
     let locked = lock(&making)?;
     is_free(&making).map_err(in_the_way)?;
     let made = copy(backup, &making, &manifest).and_then(|done| {
-        // Where something is by now, such as a server's new folder, this is not done, and what was made goes.
+        // If the name is taken by now, for example by a server's new folder, the rename fails, and the copy is
+        // removed.
         let named = fs::rename(&making, folder).map_err(io_at(folder));
         named.inspect_err(|_| drop(fs::remove_dir_all(&making))).map(|()| done)
     });
@@ -125,7 +126,7 @@ pub fn restore(backup: &Path, folder: &Path) -> Result<Backup, RestoreError> {
     Ok(done)
 }
 
-/// True if a folder is there, and nothing lies in it but what an earlier restore left; false if it is not there.
+/// True if the folder exists and is empty, except for what an earlier restore left; false if it does not exist.
 fn is_free(folder: &Path) -> Result<bool, RestoreError> {
     let is_nothing = |name: &String| name == LOST_AND_FOUND || name == LOCK;
     match names(folder) {
@@ -136,7 +137,7 @@ fn is_free(folder: &Path) -> Result<bool, RestoreError> {
     }
 }
 
-/// Keeps servers and other restores out of a folder.
+/// Locks a folder against servers and other restores.
 fn lock(folder: &Path) -> Result<Box<dyn Any + Send + Sync>, RestoreError> {
     RealDisk.lock(&folder.join(LOCK)).map_err(|error| match error.kind() {
         io::ErrorKind::WouldBlock => RestoreError::InUse(folder.to_owned()),
@@ -144,14 +145,14 @@ fn lock(folder: &Path) -> Result<Box<dyn Any + Send + Sync>, RestoreError> {
     })
 }
 
-/// Lets a folder go. One into which nothing was restored is left without the lock's file, too, unless it has the mark.
+/// Unlocks a folder. If nothing was restored into it and it has no mark, the lock's file is removed, too.
 fn end<T>(
     folder: &Path,
     locked: Box<dyn Any + Send + Sync>,
     done: Result<T, RestoreError>,
 ) -> Result<T, RestoreError> {
     if done.is_err() && !folder.join(MARK).exists() {
-        // While it is still locked, by the folder itself.
+        // The file goes while the folder is still locked: the folder itself has a lock as well.
         let _stays = fs::remove_file(folder.join(LOCK));
     }
     drop(locked);
@@ -162,7 +163,7 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
     fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// True if what lies in a folder is what an earlier try left.
+/// True if the folder has the mark, so that its contents are those of an earlier restore.
 fn is_ours(names: &[String]) -> bool {
     names.iter().any(|name| name == MARK)
 }
@@ -175,7 +176,7 @@ fn synced(dir: &Path) -> Result<(), RestoreError> {
     sync(dir).map_err(|failure| io_at(dir)(io::Error::other(failure)))
 }
 
-/// Removes all that lies in a folder that has the mark, but for the lock, which is held; the mark goes last.
+/// Removes everything from a folder that has the mark, except the lock, which is held. The mark goes last.
 fn clear(dir: &Path) -> io::Result<()> {
     let mut names = names(dir)?;
     names.retain(|name| ![LOST_AND_FOUND, LOCK, MARK].contains(&name.as_str()));
@@ -201,7 +202,7 @@ fn verify(path: &Path, entry: &Entry) -> Result<(), RestoreError> {
     }
 }
 
-/// Copies all files into a folder in which nothing lies, or what an earlier try left. If that fails, nothing lies in it.
+/// Copies all files into a folder that is empty or has the mark. After an error the folder is empty again.
 fn copy(backup: &Path, folder: &Path, manifest: &Manifest) -> Result<Backup, RestoreError> {
     let mark = folder.join(MARK);
     if mark.exists() {
@@ -215,14 +216,14 @@ fn copy(backup: &Path, folder: &Path, manifest: &Manifest) -> Result<Backup, Res
         Ok(done)
     });
     if copied.is_err() {
-        // What stays has the mark, so that the next try removes it.
+        // If some files cannot be removed, the mark stays with them, and the next restore removes them.
         let _stays = clear(folder);
     }
     copied
 }
 
 fn copy_all(backup: &Path, folder: &Path, manifest: &Manifest) -> Result<Backup, RestoreError> {
-    // Last the file without which the folder is no broker's: before that nobody takes a half for the whole.
+    // The file `broker` is copied last: before it exists, no server takes the unfinished folder for a whole one.
     let (last, first): (Vec<_>, Vec<_>) = manifest.files.iter().partition(|entry| entry.path == "broker");
     let mut done = Backup::default();
     for entries in [first, last] {

@@ -1,5 +1,5 @@
-//! Segments of a log that may be damaged, as `walk` reads them: all headers first, then the bytes of one at a time, since
-//! a log may be larger than the machine's memory.
+//! Reads the segments of a log that may be damaged, for `walk`: first all headers, then the bytes of one segment at a
+//! time, because a log may be larger than the machine's memory.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -12,22 +12,22 @@ use crate::embedded::segment::{
     ALIGN, BATCH_HEADER, BatchHeader, ReadHeader, Segment, SegmentHeader, known_kind, segment_path,
 };
 
-/// A segment with a good header.
+/// A segment whose header is good.
 pub(super) struct Head {
     pub header: SegmentHeader,
     pub segment: Arc<Segment>,
     pub file_bytes: u64,
 }
 
-/// A segment without one.
+/// A segment without a good header, or without a file.
 pub(super) struct NoHead {
     pub what: String,
-    /// 0: there is no file.
+    /// 0 if there is no file.
     pub file_bytes: u64,
 }
 
 impl Head {
-    /// The inner error says what is wrong with the segment.
+    /// Reads a segment's header. The inner error says what is wrong with the segment.
     pub fn read(host: &Host, dir: &Path, number: u64, log: u128) -> Result<Result<Head, NoHead>, Failure> {
         let path = segment_path(dir, number);
         let file = match host.disk.open_to_read(&path) {
@@ -60,7 +60,7 @@ impl Head {
         Ok(Ok(Head { header, segment: Arc::new(segment), file_bytes }))
     }
 
-    /// Its bytes.
+    /// All bytes of the segment's file; unreadable pieces are zeros.
     pub fn bytes(&self, host: &Host) -> Result<Vec<u8>, Failure> {
         let path = &self.segment.path;
         let file = host.disk.open_to_read(path).map_err(Failure::io(Action::Open, path))?;
@@ -76,12 +76,12 @@ impl NoHead {
     }
 }
 
-/// A header with a good checksum.
+/// The header at `at`, if its checksum and generation are good.
 pub(super) fn header_at(bytes: &[u8], at: u64, segment: &Segment) -> Option<BatchHeader> {
     BatchHeader::decode(bytes.get(at as usize..at as usize + BATCH_HEADER)?, segment.generation)
 }
 
-/// A batch with good checksums that may follow group `group`.
+/// The batch at `at`, if its checksums are good and it may follow sync group `group`.
 pub(super) fn good_at<'b>(
     bytes: &'b [u8],
     at: u64,
@@ -97,7 +97,7 @@ pub(super) fn good_at<'b>(
     good.then_some((header, payload))
 }
 
-/// True if a batch behind a bad place proves that it had been synced.
+/// True if a batch behind `bad` proves that the bytes at `bad` had been synced.
 pub(super) fn proven(bytes: &[u8], bad: u64, segment: &Segment, group: u64) -> bool {
     (bad..bytes.len() as u64).step_by(ALIGN).any(|at| {
         header_at(bytes, at, segment)
@@ -105,14 +105,15 @@ pub(super) fn proven(bytes: &[u8], bad: u64, segment: &Segment, group: u64) -> b
     })
 }
 
-/// The highest sync group of any batch from `from` on, also of those that were cut off: no later one may have it.
+/// The highest sync group from `from` on, including batches behind the end of the log: it must not be given out
+/// again.
 pub(super) fn highest_group(bytes: &[u8], from: u64, segment: &Segment) -> u64 {
     let batches = (from..bytes.len() as u64).step_by(ALIGN).filter_map(|at| header_at(bytes, at, segment));
     batches.map(|header| header.group).max().unwrap_or(0)
 }
 
-/// An error if a newer version wrote a batch at a bad place or behind it: that is neither damage nor a tail, and writing
-/// over it would lose it.
+/// An error if a newer version wrote a batch at the bad place or behind it. Such a batch is neither damage nor a torn
+/// tail, and overwriting it would lose it.
 pub(super) fn no_newer(
     bytes: &[u8],
     bad: u64,

@@ -1,15 +1,15 @@
-//! Reads a log from its first byte to its last though parts of it are damaged, and finds out what lay there.
+//! Reads a whole log although parts of it are damaged, and finds out which positions the damaged parts held.
 //!
-//! In: the folder of a log that nobody writes to. Out: its segments, and [`Region`]s: stretches of bytes that are not as
-//! they were written, each with the positions that lay there. What a region held is told by its own header where only
-//! the payload is damaged; else by the batches behind it, since positions of a stream follow each other without a gap,
-//! and by the table at the beginning of the next segment. Only where the end of the log itself is damaged nobody can
-//! say; then every stream that has no batch behind the region is in doubt, up to as many positions as had room. The file
-//! `end` does not help there: unless the log was closed, what it says is a lower bound, and a newest segment that is
-//! missing, cut, or without its header may have been full.
+//! In: the folder of a log to which no process writes. Out: its segments, and [`Region`]s: stretches of bytes that
+//! are not as they were written, each with the positions it held. If only the payload of a batch is damaged, its
+//! header says which. Otherwise the batches behind the region tell, because positions of a stream follow each other
+//! without gaps, and the table at the beginning of the next segment. Only a damaged end of the log leaves doubt: then
+//! every stream without a batch behind the region may have lost as many positions as had room there. The file `end`
+//! does not remove the doubt: unless the log was closed, it gives a lower bound, and a newest segment that is
+//! missing, cut, or without a header may have been full.
 //!
-//! The same rules as in `scan` tell damage from a torn tail; they must be the same, or a repair would cut what a
-//! start would have read.
+//! Damage is told from a torn tail by the rules of `scan`. The rules must be the same, or a repair would overwrite
+//! batches that the server would have read at its start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -27,14 +27,14 @@ use crate::embedded::segment::{
     segment_number,
 };
 
-/// What a log holds.
+/// What was found in a log.
 pub(super) struct Walked {
     pub segments: Vec<SegmentReport>,
     pub regions: Vec<Region>,
     /// Where each stream begins and ends.
     pub table: Table,
     pub starts: Table,
-    /// Where the newest segment ends, and the last group in it.
+    /// Where the newest segment ends, and the highest sync group in the log.
     pub end: u64,
     pub group: u64,
     pub newest: Option<Arc<Segment>>,
@@ -42,9 +42,9 @@ pub(super) struct Walked {
     pub no_end: Option<String>,
     /// Where the records of journals lie.
     pub streams: Streams,
-    /// Regions of which nothing says what lay in them.
+    /// Regions of which nothing tells what they held.
     pub unknown: Vec<usize>,
-    /// Records of journals that are missing and that no region explains: stream, first, and the one behind the last.
+    /// Missing records of journals that no region explains: stream, first position, and the position behind the last.
     pub missing: Vec<(u32, u64, u64)>,
 }
 
@@ -55,40 +55,41 @@ pub(super) struct Region {
     pub from: u64,
     pub to: u64,
     pub what: String,
-    /// The group of the last good batch before it.
+    /// The sync group of the last good batch before the region.
     pub group: u64,
     pub generation: u64,
     pub lost: Vec<LostRange>,
-    /// Streams that were named in it, and those that were forgotten.
+    /// Streams that were named in the region, and streams that were forgotten in it.
     pub named: Vec<(u32, Vec<u8>)>,
     pub gone: Vec<u32>,
-    /// In it was a copy of these: lost only if they lie nowhere else.
+    /// The region held a copy of these records. They are lost only if they lie nowhere else.
     pub copied: Option<LostRange>,
-    /// What else was lost with it, of journals (`gaps`): said at the end of the log, since there may be no room here.
+    /// Further records of journals that are lost with this region (`gaps`). Their `Lost` batches are written at the
+    /// end of the log, because the region may lack the room.
     pub gaps: Vec<LostRange>,
-    /// Bytes behind it that may have been written as well, and that are not there any more.
+    /// Bytes behind the region that may have been written, but are no longer there.
     pub behind: u64,
-    /// The file ends too early: it was made with so many bytes.
+    /// The file is too short: it was made with this many bytes.
     pub made: Option<u64>,
     pub mend: Mend,
 }
 
-/// What makes a log usable again.
+/// How a region can be repaired.
 #[derive(Debug, Clone)]
 pub(super) enum Mend {
-    /// Batches over the damaged bytes that say what is lost.
+    /// Overwrite the region with batches that say what is lost.
     Fill,
-    /// The file is made as long as it was.
+    /// Extend the file to the length with which it was made.
     Extend,
-    /// The segment is made anew: it is missing, or its header is damaged.
+    /// Make the segment anew, because it is missing or its header is damaged.
     Anew(Anew),
-    /// The file is moved away: the log begins behind it.
+    /// Remove the file: the log begins behind it.
     MoveAway,
-    /// Nothing that is known here.
+    /// No repair is known.
     Nothing,
 }
 
-/// How a segment is made anew.
+/// What a segment that is made anew contains.
 #[derive(Debug, Clone)]
 pub(super) struct Anew {
     pub previous_end: u64,
@@ -96,17 +97,17 @@ pub(super) struct Anew {
     pub table: Table,
 }
 
-/// Positions of a stream.
+/// A range of positions of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LostRange {
     pub stream: u32,
     pub from: u64,
     pub to: u64,
-    /// In doubt: at most these.
+    /// It is not known how many of these positions are lost, if any.
     pub at_most: bool,
 }
 
-/// Reads the log in `dir`. An error if the files cannot be read at all, or are a newer version's.
+/// Reads the log in `dir`. An error if the files cannot be read at all, or if a newer version wrote them.
 pub(super) fn walk(host: &Host, dir: &Path, log: u128, holes: bool) -> Result<Walked, Failure> {
     let names = host.disk.list(dir).map_err(Failure::io(Action::List, dir))?;
     let mut numbers: BTreeSet<u64> = names.iter().filter_map(|name| segment_number(name)).collect();
@@ -153,19 +154,19 @@ pub(super) fn walk(host: &Host, dir: &Path, log: u128, holes: bool) -> Result<Wa
     Ok(walker.walked)
 }
 
-/// Under way through a log.
+/// The state of a walk through a log.
 pub(super) struct Walker {
     known: Option<End>,
-    /// The last segment's number.
+    /// The number of the last segment.
     newest: u64,
     pub walked: Walked,
-    /// Of the segment being read: regions whose content is not known yet, and for each stream how many of them lie before
-    /// its last batch.
+    /// In the present segment: the regions of unknown content, and for each stream how many of them lie before the
+    /// stream's last batch.
     pub unknown: Vec<usize>,
     pub seen: BTreeMap<u32, usize>,
-    /// Bytes of the segments before this one of which no next one says where they ended.
+    /// Bytes of the segments before this one of which no later header says where they ended.
     unsealed: u64,
-    /// The last segment that was read; 0: none.
+    /// The number of the last segment that was read; 0 if there is none.
     before: u64,
 }
 
@@ -188,8 +189,9 @@ impl Walker {
         Walker { known, newest, walked, unknown, seen, unsealed: 0, before: 0 }
     }
 
-    /// A segment that cannot be read, before the first that can. What lay in it is told by nobody: of a topic, at most
-    /// what lies before the positions with which the next one begins; of journals, what is missing in the end (`gaps`).
+    /// Handles an unreadable segment before the first readable one. Nothing tells what lay in it. In a topic, at most
+    /// the positions below those at which the first readable segment begins are lost; in journals, the records that
+    /// turn out to be missing (`gaps`).
     fn lost_before(&mut self, number: u64, what: Option<&String>, next: Option<&Table>) {
         let mut region = Region::new(number, 0, 0, what.cloned().unwrap_or_default(), 0, 0);
         region.mend = Mend::MoveAway;
@@ -204,7 +206,7 @@ impl Walker {
         self.walked.regions.push(region);
     }
 
-    /// Segments between the last one read and `number` that are not there. Journals' logs have such holes by design.
+    /// Handles segments that are missing before `number`. In journals' logs such holes are intended.
     fn missing_before(&mut self, number: u64, holes: bool, next: Option<&SegmentHeader>) {
         if self.before == 0 || holes {
             return;
@@ -215,7 +217,7 @@ impl Walker {
         }
     }
 
-    /// A segment that has to be made anew: all that lay in it is lost.
+    /// Notes a segment that must be made anew, because everything in it is lost.
     fn anew(&mut self, number: u64, head: NoHead, next: Option<&SegmentHeader>) {
         let table = self.walked.table.clone();
         let first = SegmentHeader::encoded_bytes(&table) as u64;
@@ -226,7 +228,7 @@ impl Walker {
         let mut region = Region::new(number, first, to, head.what, self.walked.group, 0);
         region.mend = Mend::Anew(Anew { previous_end: self.walked.end, capacity, table });
         if next.is_none() {
-            // Segments between, of journals, were emptied; their records were given positions all the same.
+            // Segments of journals in between may have been emptied, but their records had positions, too.
             let between = (number - self.before).saturating_sub(1) * capacity;
             let open = if known.is_some_and(|known| known.closed) { 0 } else { capacity - to };
             region.behind = open + between + self.unsealed;
@@ -258,7 +260,7 @@ impl Walker {
         self.walked.segments.push(report);
         let end = self.scan(segment, bytes, sealed, known.map(|known| known.end))?;
         let made = match header.capacity {
-            // An older version made it, and the file `end` may know.
+            // An older version made the segment; the file `end` may know its length.
             0 => known.map_or(0, |known| known.capacity),
             capacity => capacity,
         };
@@ -275,8 +277,8 @@ impl Walker {
         Ok(())
     }
 
-    /// The file of the segment at the end is shorter than it was made: it cannot be written further, and `behind` bytes
-    /// that may have been written are not there.
+    /// Notes that the last segment's file is shorter than it was made. `behind` bytes that may have been written are
+    /// gone.
     fn was_cut(&mut self, segment: &Segment, made: u64, behind: u64) {
         let what = format!("the file was cut, and was made with {made} bytes");
         let last = self.walked.regions.len().wrapping_sub(1);
@@ -286,7 +288,8 @@ impl Walker {
                 last
             }
             None => {
-                // Named by a place that stays the same whatever is said at the end of the log.
+                // The region is named by the first batch's offset, which stays the same whatever a repair writes at
+                // the end.
                 let at = segment.first;
                 let mut region =
                     Region::new(segment.number, at, at, what, self.walked.group, segment.generation);
@@ -331,7 +334,8 @@ impl Walker {
             if at >= must && !proven(bytes, at, segment, group) {
                 break;
             }
-            // A start wants to find a batch that ends where the log is known to have ended once.
+            // A server's start demands that a batch ends exactly where the file `end` says, so no region may cross
+            // that place.
             let limit = known.filter(|known| at < *known).map_or(limit, |known| known.min(limit));
             let to = self.region(segment, bytes, at, group, limit, must);
             at = to;
@@ -340,7 +344,7 @@ impl Walker {
         Ok(at)
     }
 
-    /// Notes a region that begins at `at`, and says where it ends.
+    /// Notes a region that begins at `at`, and returns where it ends.
     fn region(&mut self, segment: &Segment, bytes: &[u8], at: u64, group: u64, limit: u64, must: u64) -> u64 {
         let what =
             |what: &str| Region::new(segment.number, at, at, what.to_owned(), group, segment.generation);
@@ -374,7 +378,8 @@ impl Walker {
         let next = later.into_iter().find(|at| {
             good_at(bytes, *at, segment, group, limit).is_some_and(|(header, _)| self.may_follow(&header))
         });
-        // Where none is good, and the log need not have reached further, one whose payload is bad showed that this is damage.
+        // If no good batch follows, and the log need not reach further, the region ends at the header that proved
+        // that these bytes are damage.
         let shows = |at: &u64| header_at(bytes, *at, segment).is_some_and(|header| header.group > group);
         let later = (at + ALIGN as u64..limit).step_by(ALIGN);
         let next = next.or_else(|| later.filter(|later| *later >= must).find(shows));
@@ -398,7 +403,7 @@ impl Walker {
         }
     }
 
-    /// Takes a good batch in, also behind a gap that a region before it explains.
+    /// Takes in a good batch, even behind a gap, if a region before it explains the gap.
     fn fits(&mut self, header: &BatchHeader, payload: &[u8]) -> bool {
         let counts = matches!(header.kind, Kind::Messages | Kind::Records | Kind::Latest | Kind::Lost);
         let ends = self.walked.table.get(&header.stream).map(|ends| ends.next);
@@ -413,7 +418,7 @@ impl Walker {
         apply(&mut self.walked.table, header, payload).is_ok()
     }
 
-    /// What the next segment, or its absence, says about what lay in regions of this one.
+    /// Uses the next segment's header, or its absence, to tell what the regions of this segment held.
     fn close_segment(&mut self, number: u64, capacity: u64, next: Option<&SegmentHeader>) {
         match next {
             Some(next) => {
@@ -452,7 +457,7 @@ impl Region {
     }
 }
 
-/// First position kept and next to be given out, for each partition of a topic.
+/// For each partition of a topic, the first position that is kept, and the next to be given out.
 pub(super) fn ends_of(table: &Table, starts: &Table) -> Vec<(u64, u64)> {
     let start = |(stream, ends): (&u32, &StreamEnds)| {
         (starts.get(stream).map_or(ends.start, |first| first.next), ends.next)

@@ -1,8 +1,9 @@
-//! The only way to the disk.
+//! The file system as the embedded broker sees it: everything that the broker does to files goes through these
+//! traits.
 //!
-//! Everything the embedded broker does to files goes through [`Disk`] and [`DiskFile`], so that a simulated disk can
-//! cut the power between any two calls. What is written is not durable before `sync_data`; a name that was made,
-//! changed or removed is not durable before its folder is synced ([`DiskDir::sync`]).
+//! So a simulated disk (`SimDisk`) can cut the power between any two calls. Written bytes are durable only after
+//! [`DiskFile::sync_data`]. A name that was made, changed or removed is durable only after its folder was synced
+//! ([`DiskDir::sync`]).
 
 mod piecewise;
 #[cfg(feature = "testing")]
@@ -20,46 +21,47 @@ pub(super) use piecewise::Piecewise;
 #[cfg(feature = "testing")]
 pub use sim::{Fault, SimDisk};
 
-/// Payloads are nobody else's: only the owner reads and writes files and folders.
+/// Files and folders are readable and writable for their owner only, because they contain the payloads of messages.
 const FILE_MODE: u32 = 0o600;
 const FOLDER_MODE: u32 = 0o700;
-/// What anybody else may do.
+/// The permissions of all other users.
 const OTHERS: u32 = 0o077;
 
 /// A file system, as far as the broker needs one.
 pub trait Disk: Send + Sync + fmt::Debug + 'static {
-    /// Makes a folder; one that is there is fine.
+    /// Makes a folder; does nothing if the folder exists.
     fn create_dir(&self, dir: &Path) -> io::Result<()>;
     /// Names of the files and folders in `dir`, sorted.
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
-    /// Opens a file that is there, to read and write.
+    /// Opens an existing file for reading and writing.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
-    /// Opens a file that is there, to read it: also where nobody can write.
+    /// Opens an existing file for reading, which must also work where writing is forbidden.
     fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         self.open(path)
     }
-    /// Makes a file that is not there yet.
+    /// Makes a file. An error if the name exists.
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
-    /// Gives a file another name, replacing what has it.
+    /// Renames a file, and replaces a file that has the name `to`.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Opens a folder, to make its names durable. Whoever does that again and again keeps it open: a process that has
-    /// run out of descriptors could not tell "cannot be opened" from "was not synced".
+    /// Opens a folder, to make its names durable. A caller that syncs a folder repeatedly keeps it open: without a
+    /// free descriptor it could not tell a folder that cannot be opened from one whose sync failed.
     fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn DiskDir>>;
-    /// Bytes that may still be written to the file system of `dir`.
+    /// Bytes that may still be written to the file system that contains `dir`.
     fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
-    /// Takes a lock that no other process can have, held until the answer is dropped. `WouldBlock`: somebody has it.
+    /// Takes a lock that excludes all other processes until the answer is dropped. `WouldBlock`: another process has
+    /// it.
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>>;
-    /// The same for whoever only reads: nothing is made, and nothing need be writable.
+    /// Like [`Disk::lock`], for a caller that only reads: makes no file, and works on a read-only file system.
     fn lock_to_read(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
         self.lock(path)
     }
-    /// Lets only the owner of a file or folder read and write it.
+    /// Forbids all other users to read and write a file or folder.
     fn make_private(&self, _path: &Path) -> io::Result<()> {
         Ok(())
     }
-    /// How many names a file has.
+    /// The number of names (hard links) of a file.
     fn links(&self, _path: &Path) -> io::Result<u64> {
         Ok(1)
     }
@@ -67,17 +69,17 @@ pub trait Disk: Send + Sync + fmt::Debug + 'static {
 
 /// An open folder.
 pub trait DiskDir: Send + Sync + fmt::Debug {
-    /// Makes the names in it durable.
+    /// Makes the names in the folder durable.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// An open file. Reads and writes name their offset, so that it can be shared.
+/// An open file. Each call states its offset, so several threads can share the file.
 pub trait DiskFile: Send + Sync + fmt::Debug {
-    /// Fills `out` from `offset` on; a file that ends before is an error.
+    /// Fills `out` from `offset` on. An error if the file ends before.
     fn read_at(&self, out: &mut [u8], offset: u64) -> io::Result<()>;
-    /// Writes all of `bytes` at `offset`, or fails with any part of them written.
+    /// Writes all of `bytes` at `offset`. After an error any part of them may have been written.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Makes everything written so far durable, the length included.
+    /// Makes everything written so far durable, including the length of the file.
     fn sync_data(&self) -> io::Result<()>;
     /// The file's length.
     fn len(&self) -> io::Result<u64>;
@@ -87,7 +89,7 @@ pub trait DiskFile: Send + Sync + fmt::Debug {
     }
 }
 
-/// The machine's own file system.
+/// The file system of the operating system.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct RealDisk;
 
@@ -132,7 +134,7 @@ impl Disk for RealDisk {
 
     fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
         let space = rustix::fs::statvfs(dir)?;
-        // What is kept for the superuser is not ours to use.
+        // `f_bavail` leaves out the blocks that are reserved for the superuser.
         Ok(space.f_bavail.saturating_mul(space.f_frsize))
     }
 
@@ -150,7 +152,7 @@ impl Disk for RealDisk {
 
     fn lock_to_read(&self, path: &Path) -> io::Result<Box<dyn Any + Send + Sync>> {
         let folder = lock_folder(path)?;
-        // One that cannot be opened is missing, or somebody else's: the folder is what counts.
+        // If the file is missing or belongs to another user, the lock of the folder is enough.
         let file = File::open(path).ok();
         match file.as_ref().map(File::try_lock) {
             Some(Err(TryLockError::WouldBlock)) => Err(io::ErrorKind::WouldBlock.into()),
@@ -172,7 +174,7 @@ impl Disk for RealDisk {
     }
 }
 
-/// Locks the folder of a lock file, too: whoever removes the file and makes another has not unlocked the folder.
+/// Locks the folder of the lock file as well: removing the file and making a new one does not unlock the folder.
 fn lock_folder(path: &Path) -> io::Result<Option<File>> {
     let folder = path.parent().map(File::open).transpose()?;
     match folder.as_ref().and_then(|folder| folder.try_lock().err()) {

@@ -1,19 +1,18 @@
-//! Reads files of a disk that does not give all of them any more.
+//! Reads a file of which the disk no longer returns every sector.
 //!
-//! A sector that cannot be read (EIO) is damage of what lies there, and of nothing else. So whoever reads much at once
-//! reads it again in small pieces, and a piece that does not come is zeros: the checksum of a batch in which it lies is
-//! wrong then, and all others are whole. The same goes for a file that somebody has cut: what it does not have any more
-//! does not come back by waiting. A log that is being opened is read without this: a disk that fails must not
-//! pass for a torn tail.
+//! A sector that cannot be read (EIO) damages only what lies in it. So if a large read fails, [`Piecewise`] repeats
+//! it in small pieces, and an unreadable piece becomes zeros: then the checksum of its batch is wrong, and all other
+//! batches are intact. The same holds for a file that was cut, because its missing bytes do not return by waiting. A
+//! log is opened without `Piecewise`, because a failing disk must not look like a torn tail.
 
 use std::io;
 
 use super::DiskFile;
 
-/// What a disk gives at least, and what it loses at once: the block of a file system.
+/// The block of a file system: the smallest unit that a disk returns or loses.
 const PIECE: u64 = 4096;
 
-/// A file whose unreadable pieces are zeros.
+/// A file whose unreadable pieces are read as zeros.
 #[derive(Debug)]
 pub(crate) struct Piecewise<'f>(pub &'f dyn DiskFile);
 
@@ -28,7 +27,7 @@ impl DiskFile for Piecewise<'_> {
             Err(error) if is_unreadable(&error) => {}
             read => return read,
         }
-        // A piece at the end of the file has what is there.
+        // The file may end within the range; the bytes behind its end are zeros.
         let there = self.0.len()?.saturating_sub(offset).min(out.len() as u64);
         let (out, behind) = out.split_at_mut(there as usize);
         behind.fill(0);

@@ -1,5 +1,5 @@
-//! A group of a journals' log while it is laid out: what several callers want of several streams, as batches in the
-//! order in which they came.
+//! Lays out the next group of a journals' log: turns what callers want of several streams into batches, in the order
+//! in which the requests came.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use super::streams::{Run, Streams, put_record};
 use crate::contract::AppendError;
 use crate::embedded::segment::{Kind, Laid};
 
-/// A batch of records has at most about this many bytes: what a read gets at once.
+/// A batch of records has at most about this many bytes, because a read returns a whole batch.
 const BATCH_BYTES_MAX: usize = 1 << 20;
 
-/// What somebody wants written.
+/// A caller's request to one stream.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub stream: u32,
@@ -21,7 +21,7 @@ pub(crate) struct Request {
     pub answer: oneshot::Sender<Result<u64, AppendError>>,
 }
 
-/// What is to be done to a stream.
+/// What a caller wants done to a stream.
 #[derive(Debug)]
 pub(crate) enum Want {
     Append { record: Bytes, expect_end: Option<u64> },
@@ -30,19 +30,20 @@ pub(crate) enum Want {
     Forget,
 }
 
-/// A group while it is laid out.
+/// The next group of the log, while it is laid out.
 #[derive(Default)]
 pub(crate) struct Group {
     pub batches: Vec<Laid>,
-    /// The last batch of each stream, and where the stream will end.
+    /// For each stream of the group, its last batch, and where the stream will end.
     open: HashMap<u32, (Option<usize>, u64)>,
-    /// Streams that this group forgets, each with the batch that says so: nothing of theirs may come behind it.
+    /// The streams that this group forgets, each with the batch that says so. No later request may write to such a
+    /// stream.
     forgotten: HashMap<u32, usize>,
-    /// Each caller, what it will be told, and the batch that must be durable for it.
+    /// The answers to the callers, in the order of their requests.
     pub answers: Vec<Answer>,
 }
 
-/// What a caller will be told.
+/// The answer to a caller if everything succeeds, and the batch that must be durable before the caller is told.
 pub(crate) struct Answer {
     pub caller: oneshot::Sender<Result<u64, AppendError>>,
     pub result: Result<u64, AppendError>,
@@ -50,7 +51,7 @@ pub(crate) struct Answer {
 }
 
 impl Group {
-    /// Adds a request. It is decided here what its caller will be told once the group is durable.
+    /// Adds a request and decides its caller's answer. The answer is sent only once the group is durable.
     pub fn add(&mut self, streams: &Streams, request: Request) {
         let number = request.stream;
         let Some(stream) = streams.get(number) else {
@@ -108,7 +109,7 @@ impl Group {
         self.batches.len() - 1
     }
 
-    /// Adds a record to the stream's open batch, or to a new one.
+    /// Adds a record to the stream's last batch, or begins another batch.
     fn record(&mut self, stream: u32, record: &[u8]) -> usize {
         let (open, end) = self.open.get(&stream).copied().unwrap_or_default();
         let room = |batch: &usize| {
@@ -126,10 +127,10 @@ impl Group {
     }
 }
 
-/// What lives of a run, as a batch for the end of the log.
+/// The live records of a run, as a batch that is appended at the end of the log.
 pub(crate) fn copy_of(stream: u32, start: u64, run: &Run, records: Vec<(u64, Bytes)>) -> Laid {
     if run.lost {
-        // That it is lost must not be lost.
+        // A gap is copied too: otherwise positions that an operator skipped would look like missing records.
         let mut copy = Laid::new(stream, run.base, Kind::Lost);
         copy.count = run.count;
         return copy;

@@ -1,7 +1,7 @@
-//! Journals, holds and commits, for the contract: names of streams, and a handle to one.
+//! Maps journals, holds and commits of the contract to streams of a journals' log, and gives access to one stream.
 //!
-//! A stream's name is a letter for what it is (`J` a journal or hold, `C` a group's commit, `K` a known group), the
-//! partition as u32, the group's length as u16, group and topic.
+//! The name of a stream consists of a letter (`J` a journal or hold, `C` a group's commit, `K` a known group), the
+//! partition as u32, the length of the group's name as u16, the group, and the topic.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::embedded::failure::Failure;
 use crate::embedded::lock;
 use crate::embedded::segment::{u32_at, u64_at};
 
-/// Groups and topics longer than this are refused: every segment begins with all names.
+/// Longer groups and topics are refused, because every segment begins with all names.
 const NAME_BYTES_MAX: usize = 1024;
 
-/// What a stream is.
+/// What a stream is used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     Journal,
@@ -26,7 +26,7 @@ pub(crate) enum Role {
     Known,
 }
 
-/// The name of a stream.
+/// Builds the name of a stream.
 pub(crate) fn stream_name(
     role: Role,
     group: &str,
@@ -49,7 +49,7 @@ pub(crate) fn stream_name(
     Ok(name)
 }
 
-/// Role, group, topic and partition of a stream's name.
+/// Splits the name of a stream into role, group, topic and partition.
 pub(crate) fn parse_name(name: &[u8]) -> Option<(Role, &str, &str, u32)> {
     let role = match name.first()? {
         b'J' => Role::Journal,
@@ -63,7 +63,7 @@ pub(crate) fn parse_name(name: &[u8]) -> Option<(Role, &str, &str, u32)> {
     Some((role, group, topic, u32_at(name, 1)))
 }
 
-/// A commit as a record: position, then metadata.
+/// A commit as a record: the position as u64, then the metadata.
 pub(crate) fn commit_record(commit: &Commit) -> Bytes {
     let mut record = Vec::with_capacity(8 + commit.metadata.len());
     record.put_u64_le(commit.position);
@@ -71,12 +71,12 @@ pub(crate) fn commit_record(commit: &Commit) -> Bytes {
     record.into()
 }
 
-/// The commit in a record; an empty record stands for none.
+/// Reads a commit from its record. A record that is too short means that there is no commit.
 pub(crate) fn parse_commit(record: &Bytes) -> Option<Commit> {
     (record.len() >= 8).then(|| Commit { position: u64_at(record, 0), metadata: record.slice(8..) })
 }
 
-/// The last record of each stream of a role that has any.
+/// The last record of each stream with this role.
 pub(crate) fn latest(log: &JournalLog, role: Role) -> Result<Vec<(Vec<u8>, Bytes)>, Failure> {
     let streams = lock(&log.streams);
     let mut found = Vec::new();
@@ -87,7 +87,7 @@ pub(crate) fn latest(log: &JournalLog, role: Role) -> Result<Vec<(Vec<u8>, Bytes
         }
         for (run, segment) in streams.runs(number, stream.next - 1, 0) {
             if run.lost {
-                // The journal knows how far a group is; what the broker keeps beside it is written anew.
+                // The commit can be written anew, because the group's journal says how far the group is.
                 tracing::warn!("what is known of a group was lost, and a repair has skipped it");
                 continue;
             }
@@ -98,14 +98,14 @@ pub(crate) fn latest(log: &JournalLog, role: Role) -> Result<Vec<(Vec<u8>, Bytes
     Ok(found)
 }
 
-/// All streams of a group and topic that are in a log.
+/// The numbers of all streams of a group and topic in this log.
 pub(crate) fn streams_of(log: &JournalLog, group: &str, topic: &str) -> Vec<u32> {
     let streams = lock(&log.streams);
     let theirs = |name: &[u8]| parse_name(name).is_some_and(|(_, g, t, _)| (g, t) == (group, topic));
     streams.iter().filter(|(_, stream)| theirs(&stream.name)).map(|(number, _)| number).collect()
 }
 
-/// A handle to one journal.
+/// One journal or hold, as the contract has it.
 pub(crate) struct JournalHandle {
     log: Arc<JournalLog>,
     stream: u32,

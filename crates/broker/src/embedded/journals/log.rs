@@ -1,11 +1,11 @@
-//! The log that all journals share, and the one that all holds share.
+//! The log that all journals and commits share, and likewise the log that all holds share.
 //!
-//! In: records and cuts, each for a stream. Out: positions once durable. All that waits goes into one group and one
-//! sync, whatever the number of streams. Conditions are decided here, in the order in which requests came, so that a
+//! In: records and cuts, each for a stream. Out: positions once durable. All waiting requests form one group with one
+//! sync, whatever the number of streams. The writer thread decides conditions in the order of the requests, so a
 //! record appended "if the log ends at 7" lands at 7 or not at all.
 //!
-//! A closed segment that is mostly dead is emptied: what lives is copied to the end, positions kept, and synced;
-//! only then the segment goes. So an entry that lives long keeps nothing else from being freed.
+//! A full segment that is mostly dead is emptied: its live records are copied to the end of the log, at their
+//! positions, and synced; only then the segment is freed. So one long-lived record does not keep a whole segment.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,12 +28,13 @@ use crate::embedded::segment::{Appender, BATCH_HEADER, Laid, Sizes, Table, make,
 use crate::embedded::upkeep::Upkeep;
 use crate::embedded::writer::{Drive, Queue, Urgency};
 
-/// At most so much is admitted and not written; more callers wait outside.
+/// Requests that were admitted and are not yet written have at most this many KiB; further callers wait in
+/// `entrance`.
 const WAITING_KIB_MAX: usize = 64 << 10;
-/// Emptying a segment copies at most about this much at a time: appends wait meanwhile.
+/// Emptying a segment copies at most about this many bytes at a time, because appends wait meanwhile.
 const COPY_BYTES_MAX: usize = 1 << 20;
 
-/// Journals, or holds.
+/// The log of all journals, or of all holds.
 pub(crate) struct JournalLog {
     name: &'static str,
     pub host: Host,
@@ -43,7 +44,7 @@ pub(crate) struct JournalLog {
     stopped: OnceLock<BrokerError>,
     refusal: Refusal,
     upkeep: Upkeep,
-    /// Backups under way: nothing is cut meanwhile.
+    /// How many backups are under way. While there are any, nothing is cut.
     still: AtomicUsize,
 }
 
@@ -56,7 +57,7 @@ impl Gather for Vec<Request> {
 }
 
 impl JournalLog {
-    /// Makes a new log.
+    /// Makes the log of a new folder.
     pub fn create(
         name: &'static str,
         host: &Host,
@@ -70,7 +71,7 @@ impl JournalLog {
         Ok(JournalLog::new(name, host, appender, streams))
     }
 
-    /// Opens a log that is there.
+    /// Opens an existing log. An error if a record that should be kept is missing.
     pub fn open(
         name: &'static str,
         host: &Host,
@@ -98,7 +99,7 @@ impl JournalLog {
         }
     }
 
-    /// Appends a record; answers with its position once it is durable.
+    /// Appends a record, and answers with its position once the record is durable.
     pub async fn append(
         &self,
         stream: u32,
@@ -109,20 +110,20 @@ impl JournalLog {
         self.ask(Urgency::Now, bytes, stream, Want::Append { record, expect_end }).await
     }
 
-    /// Appends a record that replaces all before it in its stream.
+    /// Appends a record that replaces all earlier records of its stream, durably.
     pub async fn replace(&self, stream: u32, record: Bytes, urgency: Urgency) -> Result<(), BrokerError> {
         let bytes = record.len();
         let replaced = self.ask(urgency, bytes, stream, Want::Replace(record)).await;
         replaced.map(|_| ()).map_err(|error| self.why(error))
     }
 
-    /// Forgets what lies below `below`, durably.
+    /// Moves the start of the stream up to `below`, durably.
     pub async fn cut(&self, stream: u32, below: u64) -> Result<(), BrokerError> {
         let cut = self.ask(Urgency::Now, 0, stream, Want::Cut(below)).await;
         cut.map(|_| ()).map_err(|error| self.why(error))
     }
 
-    /// Forgets streams, durably and together: nobody may hold a handle to one of them.
+    /// Forgets streams durably, all in one group. The caller guarantees that no handle to any of them is in use.
     pub async fn forget(&self, streams: Vec<u32>) -> Result<(), BrokerError> {
         let (mut answers, mut requests) = (Vec::new(), Vec::new());
         for stream in streams {
@@ -143,7 +144,7 @@ impl JournalLog {
         Ok(())
     }
 
-    /// Begins or ends a time in which nothing is cut.
+    /// Begins or ends a time in which nothing is cut or forgotten.
     pub fn stand_still(&self, begins: bool) {
         let _turn = lock(&self.writer);
         match begins {
@@ -152,24 +153,24 @@ impl JournalLog {
         };
     }
 
-    /// The log as it is now.
+    /// A snapshot of the segments and of the end of the log, for a backup or the scrubber.
     pub fn capture(&self) -> Captured {
         let appender = lock(&self.writer);
         let segments = lock(&self.streams).segments();
         Captured { segments, end: appender.reached() }
     }
 
-    /// Why it stopped (P10), or takes nothing now (BRK-8), if so.
+    /// An error if the log has stopped (P10), or refuses records at this moment (BRK-8).
     pub fn health(&self) -> Result<(), BrokerError> {
         self.stopped.get().cloned().or_else(|| self.refusal.now()).map_or(Ok(()), Err)
     }
 
-    /// Takes nothing more; the thread writes what waits, and ends.
+    /// Closes the queue. The writer thread writes what still waits, and then ends.
     pub fn close(&self) {
         self.queue.close();
     }
 
-    /// What an append that came too late is answered: a log that stopped after a failure says so (P10).
+    /// The answer to a request that came too late: if the log stopped after a failure, with the reason (P10).
     fn gone(&self) -> AppendError {
         match self.stopped.get() {
             Some(why) => AppendError::Stopped(why.to_string()),
@@ -195,14 +196,14 @@ impl JournalLog {
     }
 
     fn stop(&self, why: BrokerError) {
-        // The first reason stays.
+        // The first reason stays, because later ones are only its consequences.
         if self.stopped.set(why.clone()).is_ok() && why != BrokerError::Closed {
             tracing::error!(log = self.name, %why, "the log has stopped: nothing more is recorded in it");
         }
         lock(&self.streams).stop(&why);
     }
 
-    /// Writes a group, tells its callers, and gives its room to those who wait outside.
+    /// Writes a group, answers its callers, and gives its room to callers in `entrance`.
     fn commit(&self, appender: &mut Appender, requests: Vec<Request>, kib: usize) {
         self.write_group(appender, requests);
         self.queue.change(|entrance| entrance.written(kib));
@@ -252,7 +253,7 @@ impl JournalLog {
         }
     }
 
-    /// Writes batches and takes in those that are durable; an error says how many.
+    /// Writes batches and enters the durable ones in `streams`. An error contains how many are durable.
     fn write(&self, appender: &mut Appender, batches: &mut [Laid]) -> Result<(), (usize, Failure)> {
         let (placed, failure) = appender.write(batches, self.host.now_ms());
         {
@@ -261,7 +262,7 @@ impl JournalLog {
                 let payload = &batch.bytes[BATCH_HEADER..][..placed.header.payload_bytes as usize];
                 streams.note(&placed.segment, &placed.header, placed.offset, payload);
             }
-            // The new segment counts from its first moment, also while nothing lies in it.
+            // A new segment is entered while it is still empty: otherwise no backup would contain it.
             streams.begin(appender.active());
         }
         let Some(failure) = failure else {
@@ -275,7 +276,8 @@ impl JournalLog {
         Err((placed.len(), failure))
     }
 
-    /// Frees one segment, or copies a part of what lives in one that is mostly dead. True if there may be more to do.
+    /// Frees one dead segment, or copies some live records out of one that is mostly dead. True if there may be more
+    /// to do.
     fn tidy(&self, appender: &mut Appender) -> Result<bool, Failure> {
         let Some((number, living)) = ({
             let streams = lock(&self.streams);
@@ -300,7 +302,8 @@ impl JournalLog {
                 false => read_run(&run, &segment),
             };
             let records = match records {
-                // Its journal says so to whoever reads it. It must keep neither the others nor their space.
+                // Whoever reads the journal of this record gets the error. The other records, and their space, must
+                // not wait for this one, so only this segment stays.
                 Err(failure @ Failure::Damaged { .. }) => {
                     tracing::error!(log = self.name, %failure, "a record cannot be read, so that its segment is kept");
                     lock(&self.streams).let_stay(number);
@@ -315,7 +318,7 @@ impl JournalLog {
     }
 }
 
-/// The place of a call that has not been answered.
+/// The place of a call that waits for its answer. Dropping it early gives the place up.
 struct TakenPlace<'a> {
     log: &'a JournalLog,
     ticket: Option<Ticket>,
@@ -337,14 +340,15 @@ impl Drive for JournalLog {
         if !requests.is_empty() {
             self.commit(&mut appender, requests, kib);
         } else if self.refusal.now().is_some() && appender.can_roll().is_ok() {
-            // Nobody may come while health says that nothing is taken, so that it is asked here.
+            // Callers may stay away while health reports a refusal, so an idle log checks itself whether it can write
+            // again.
             self.refusal.end(self.name);
         }
         if self.stopped.get().is_some() {
             return;
         }
-        // What is dead goes first, and whatever becomes of that, the next file is made: a full disk may have room only
-        // once something went.
+        // Dead segments are freed before the next file is made, since a full disk may have room only afterwards. The
+        // file is made even if the freeing failed.
         let (tidied, prepared) = (self.tidy(&mut appender), appender.prepare());
         if let Ok(true) = tidied {
             self.queue.change(|_| true);
@@ -359,7 +363,8 @@ impl Drive for JournalLog {
 
     fn finish(&self) {
         let mut appender = lock(&self.writer);
-        // A group at a time, with those who wait outside: they came before the close.
+        // Group by group, because callers that wait in `entrance` came before the close, and are admitted as room is
+        // freed.
         loop {
             let (requests, kib) = self.queue.take(Entrance::take);
             if requests.is_empty() {
@@ -368,7 +373,7 @@ impl Drive for JournalLog {
             self.commit(&mut appender, requests, kib);
         }
         if self.stopped.get().is_none() {
-            // From here on nothing is a tail: whatever is bad or missing before this end is damage.
+            // From here on a bad batch before this end counts as damage and never as a torn tail.
             if let Err(failure) = appender.record_close() {
                 tracing::warn!(log = self.name, %failure, "the log was not marked as closed");
             }
@@ -385,7 +390,7 @@ impl Drive for JournalLog {
     fn abandon(&self) {
         self.queue.close();
         self.stop(BrokerError::Stopped("its writer ended unexpectedly".to_owned()));
-        // Whoever waits is told by the end of its channel.
+        // Clearing drops the senders of the answers, so that every caller that waits gets an error.
         self.queue.change(|entrance| {
             entrance.clear();
             false

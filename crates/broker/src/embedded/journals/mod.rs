@@ -1,7 +1,8 @@
-//! The two logs that all journals, holds and commits share: many small streams, one group commit.
+//! The log of all journals and commits and the log of all holds: each has many small streams and one group commit.
 //!
-//! [`JournalLog`] is such a log; `group` lays out what its callers want, [`Streams`] knows where each stream's records
-//! lie. [`JournalHandle`] is one stream as the contract has it, and this room alone knows how streams are named.
+//! [`JournalLog`] is one such log. `group` lays out what its callers want as batches, and [`Streams`] knows where the
+//! records of each stream lie. [`JournalHandle`] gives the contract one stream. Only this room knows how streams are
+//! named.
 
 mod group;
 mod handle;

@@ -1,11 +1,12 @@
-//! What the journals' log holds, in memory: for each stream where its records lie, for each segment how much of it
-//! still lives.
+//! The index of a journals' log, in memory: where the records of each stream lie, and how much of each segment is
+//! live.
 //!
-//! In: batches, in the order of the log, while it is opened and whenever a group was synced. Invariants:
+//! In: batches in the order of the log, while the log is opened and after each group was synced. Invariants:
 //!
-//! - A position of a stream is found at one place. A copy replaces what it is a copy of.
-//! - What lies below a stream's start is dead; a segment of which nothing lives may go. Cuts and names count as dead
-//!   once their segment is closed, because the next one begins with a table that says the same.
+//! - Each position of a stream lies at one place. A copy replaces the record that it is a copy of.
+//! - Records below the start of their stream are dead, and a segment without live records may be freed. Batches that
+//!   cut or name a stream count as dead, because the table at the beginning of the next segment repeats what they
+//!   say.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::embedded::disk::{DiskFile, Piecewise};
 use crate::embedded::failure::{Action, Failure};
 use crate::embedded::segment::{BATCH_HEADER, BatchHeader, Kind, Segment, Table, Visitor, u32_at};
 
-/// Where a stream ends, for those who wait for more; or why it never will.
+/// Where a stream ends, or why it will never grow, for readers that wait.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tail {
     pub end: u64,
@@ -31,9 +32,9 @@ pub(crate) struct Streams {
     by_name: HashMap<Vec<u8>, u32>,
     streams: BTreeMap<u32, Stream>,
     segments: BTreeMap<u64, SegmentUse>,
-    /// The next number: never one that an older segment may still speak of.
+    /// The number of the next new stream. Never reused, because an older segment may still contain a former stream.
     next: u32,
-    /// Why nothing comes any more: a stream that is new must say so, too.
+    /// Why the log has stopped. Streams that are added later must report it, too.
     stopped: Option<BrokerError>,
 }
 
@@ -41,7 +42,7 @@ pub(crate) struct Streams {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub name: Vec<u8>,
-    /// False until its name is in the log: nothing was appended yet.
+    /// False until the log contains the stream's name, that is, until the first record is appended.
     pub named: bool,
     pub start: u64,
     pub next: u64,
@@ -49,16 +50,16 @@ pub(crate) struct Stream {
     runs: BTreeMap<u64, Run>,
 }
 
-/// A batch of a stream's records. Of a batch that was copied in part, those that were not.
+/// A batch of a stream's records. If some of its records were copied elsewhere, only the remaining ones.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Run {
     pub base: u64,
     pub count: u32,
     pub segment: u64,
     pub offset: u64,
-    /// In its file, header included.
+    /// Bytes of the batch in its file, header included.
     pub bytes: u32,
-    /// It was damaged, and an operator skipped it: nothing can be read there.
+    /// An operator skipped these damaged positions: there is nothing to read.
     pub lost: bool,
 }
 
@@ -68,18 +69,19 @@ impl Run {
     }
 }
 
-/// How much of a segment is in use.
+/// How many bytes of a segment are still needed.
 #[derive(Debug)]
 struct SegmentUse {
     segment: Arc<Segment>,
     bytes: u64,
     live: u64,
-    /// Something in it that lives cannot be read: it stays as it is until all of it is dead.
+    /// A live record cannot be read, so that the segment cannot be emptied. It stays until all its records are dead.
     stays: bool,
 }
 
 impl Streams {
-    /// The number of the stream of that name. One that is new exists in memory only, until its first record.
+    /// The number of the stream with this name. A new stream exists only in memory until its first record is
+    /// appended.
     pub fn number(&mut self, name: &[u8]) -> u32 {
         if let Some(number) = self.by_name.get(name) {
             return *number;
@@ -118,7 +120,7 @@ impl Streams {
         found
     }
 
-    /// Takes in a batch that is durable.
+    /// Enters a batch that is durable.
     pub fn note(&mut self, segment: &Arc<Segment>, header: &BatchHeader, offset: u64, payload: &[u8]) {
         let bytes = header.stored_bytes() as u64;
         self.begin(segment);
@@ -150,7 +152,7 @@ impl Streams {
         }
     }
 
-    /// Notes that a segment exists.
+    /// Enters a segment, which may still be empty.
     pub fn begin(&mut self, segment: &Arc<Segment>) {
         self.segments.entry(segment.number).or_insert_with(|| SegmentUse {
             segment: Arc::clone(segment),
@@ -160,7 +162,8 @@ impl Streams {
         });
     }
 
-    /// A closed segment that is mostly dead, the emptiest first; `active` is not closed.
+    /// The number of a full segment that is mostly dead, the emptiest first. `active` is the segment that is written
+    /// now.
     pub fn mostly_dead(&self, active: u64) -> Option<u64> {
         let closed = self.segments.iter().filter(|(number, _)| **number != active);
         closed
@@ -169,7 +172,7 @@ impl Streams {
             .map(|(number, _)| *number)
     }
 
-    /// What still lives in a segment: stream, where it starts, and the run; up to about `bytes_max` bytes.
+    /// The live runs of a segment, each with its stream and the stream's start; up to about `bytes_max` bytes.
     pub fn living(&self, segment: u64, bytes_max: usize) -> Vec<(u32, u64, Run, Arc<Segment>)> {
         let mut living = Vec::new();
         let Some(used) = self.segments.get(&segment) else {
@@ -188,19 +191,19 @@ impl Streams {
         living
     }
 
-    /// A segment cannot be emptied.
+    /// Excludes a segment from being emptied.
     pub fn let_stay(&mut self, segment: u64) {
         if let Some(used) = self.segments.get_mut(&segment) {
             used.stays = true;
         }
     }
 
-    /// Takes a segment out.
+    /// Takes a segment out of the index.
     pub fn remove(&mut self, segment: u64) -> Option<Arc<Segment>> {
         self.segments.remove(&segment).map(|used| used.segment)
     }
 
-    /// Tells everybody who waits that nothing comes any more.
+    /// Tells all readers that wait that the streams will not grow any more.
     pub fn stop(&mut self, why: &BrokerError) {
         self.stopped.get_or_insert_with(|| why.clone());
         for stream in self.streams.values() {
@@ -215,7 +218,7 @@ impl Streams {
         self.segments.values().map(|used| Arc::clone(&used.segment)).collect()
     }
 
-    /// Positions that are kept and were not found: stream, first, and the one behind the last.
+    /// Positions that should be kept but lie nowhere: stream, first position, and the position behind the last.
     pub fn gaps(&self) -> Vec<(u32, u64, u64)> {
         let mut gaps = Vec::new();
         for (number, stream) in &self.streams {
@@ -233,7 +236,7 @@ impl Streams {
         gaps
     }
 
-    /// After opening: every position that is kept must have been found.
+    /// Checks, after the log was opened, that every position that should be kept was found.
     pub fn check(&self) -> Result<(), String> {
         for (number, stream) in &self.streams {
             let mut covered = stream.start;
@@ -253,7 +256,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Takes a stream out, with all that lies in it.
+    /// Removes a stream and all its runs.
     fn forget(&mut self, number: u32) {
         let Some(stream) = self.streams.remove(&number) else {
             return;
@@ -281,7 +284,8 @@ impl Streams {
         let Some(stream) = self.streams.get_mut(&number) else {
             return;
         };
-        // What it replaces: one that begins before it and reaches into it, and those that begin within it.
+        // Takes away what the new run replaces: a run that begins before it and reaches into it, and runs that begin
+        // in it.
         let before = stream.runs.range(..run.base).next_back().map(|(_, run)| *run);
         if let Some(before) = before.filter(|before| before.next() > run.base) {
             if run.base <= stream.start {
@@ -329,7 +333,7 @@ impl Visitor for Streams {
 
     fn segment(&mut self, segment: &Arc<Segment>, table: &Table) {
         self.begin(segment);
-        // Forgotten in a segment that is gone.
+        // A stream missing in the table was forgotten in a segment that is already freed.
         let gone: Vec<u32> =
             self.streams.keys().filter(|number| !table.contains_key(number)).copied().collect();
         gone.into_iter().for_each(|number| self.forget(number));
@@ -363,13 +367,13 @@ fn give_back(segments: &mut BTreeMap<u64, SegmentUse>, run: &Run) {
     }
 }
 
-/// Adds a record to a batch's payload: u32 bytes, then the bytes.
+/// Adds a record to the payload of a batch: its length as u32, then its bytes.
 pub(crate) fn put_record(out: &mut Vec<u8>, record: &[u8]) {
     out.extend_from_slice(&(record.len() as u32).to_le_bytes());
     out.extend_from_slice(record);
 }
 
-/// Reads and checks a run: its records with their positions.
+/// Reads a run from the disk, checks it, and returns its records with their positions.
 pub(crate) fn read_run(run: &Run, segment: &Segment) -> Result<Vec<(u64, Bytes)>, Failure> {
     if run.lost {
         let (first, last) = (run.base, run.next() - 1);

@@ -1,17 +1,17 @@
-//! The end of a log: writes groups of batches, rolls to the next segment, uses files again.
+//! Writes the end of a log: appends groups of batches, rolls to the next segment, and recycles old files.
 //!
-//! One owner, no lock. In: batches laid out by somebody else. Out: where they lie, once they are synced. A group is
-//! written behind the last one, synced, and only then counts; a group that does not fit is split, and each part is a
-//! sync group of its own. Invariants:
+//! An `Appender` has one owner and needs no lock. In: batches that the caller has laid out. Out: where they lie, once
+//! they are synced. A group that does not fit into the segment is split, and each part is a sync group of its own.
+//! Invariants:
 //!
-//! - The next group is not written before the last one is synced, so at most one is ever in doubt.
-//! - A group's number is used once, also if it failed: what a failed one left on the disk can never be taken for part
-//!   of its successor.
-//! - A segment's header is synced before the file gets its name, and a file loses its name, durably, before its
+//! - A group is written only after the previous group is synced. So at most one group is ever in doubt.
+//! - The number of a group is used once, even if the group failed. So bytes that a failed group left on the disk
+//!   never count as part of a later group.
+//! - The header of a segment is synced before the file gets its name, and a file loses its name, durably, before its
 //!   bytes are used again.
-//! - The file `end` says durably that a segment is there before anything in it is acknowledged (`end`).
-//! - An old segment stays in the list of those to be freed until its file is gone: segments go oldest first, so that
-//!   neither a power cut nor a step that fails can leave a hole in the log.
+//! - The file `end` names a segment durably before anything in the segment is acknowledged (`end`).
+//! - A retired segment stays in the list until its file is gone, and the oldest goes first. So neither a power cut
+//!   nor a failed step leaves a hole in the log.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -27,13 +27,14 @@ use crate::embedded::failure::{Action, Failure};
 use crate::embedded::options::Host;
 use crate::threads;
 
-/// Spare files kept for use: one is all that is needed before the next is made.
+/// At most this many spare files wait for use; the files of further old segments are removed.
 const SPARES_MAX: usize = 2;
-/// After a file could not be made for want of space it is not tried again for this long, …
+/// After a full disk prevented a new file, none is tried again for this long, …
 const FULL_WAIT_MS: u64 = 1000;
-/// … twice as long each time, up to this: each try may fill the disk for everybody else on it.
+/// … twice as long after each further failure, up to this bound. Each try may fill the disk for other programs on it.
 const FULL_WAIT_MAX_MS: u64 = 60_000;
-/// Below this, batches are copied together and written at once: a copy is cheaper than a system call.
+/// Up to this size the batches of a group are copied together and written by one call: copying costs less than a
+/// system call for each batch.
 const TOGETHER_BYTES: usize = 128 * 1024;
 
 /// A batch on its way to the disk: room for the header, then the payload.
@@ -44,7 +45,7 @@ pub(crate) struct Laid {
     pub count: u32,
     pub kind: Kind,
     pub bytes: Vec<u8>,
-    /// Checksum of the payload, as far as it was summed.
+    /// Checksum of the first `summed` bytes of the payload.
     crc: u32,
     summed: usize,
 }
@@ -55,8 +56,8 @@ impl Laid {
         Laid { stream, base, count: 0, kind, bytes: vec![0; BATCH_HEADER], crc: 0, summed: BATCH_HEADER }
     }
 
-    /// The checksum of the payload so far. Who adds to the payload sums it at once, while it is in the cache; the
-    /// writer, for whom everybody waits, then has nothing left to sum.
+    /// The checksum of the payload so far. A producing caller sums what it added at once, while the bytes are in the
+    /// cache; then the writer thread, for which all callers wait, has nothing left to sum.
     #[inline]
     pub fn sum(&mut self) -> u32 {
         if self.summed < self.bytes.len() {
@@ -80,16 +81,16 @@ pub(crate) struct Placed {
     pub header: BatchHeader,
 }
 
-/// How sizes of segments grow: a topic with few messages should not take 64 MiB.
+/// How the sizes of segments grow. The first is small, so that a topic with few messages does not take 64 MiB.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {
     pub first: u64,
     pub max: u64,
-    /// Bytes of the disk that must stay free when a segment is made: they are kept for other logs.
+    /// Bytes of the disk that must stay free when a segment is made, because other logs need them.
     pub reserve: u64,
 }
 
-/// The end of a log.
+/// Writes at the end of one log.
 pub(crate) struct Appender {
     pub(super) host: Host,
     pub(super) dir: PathBuf,
@@ -104,28 +105,31 @@ pub(crate) struct Appender {
     pub(super) file: Arc<dyn DiskFile>,
     pub(super) end: u64,
     pub(super) group: u64,
-    /// No longer part of the log, oldest first; used again when nobody reads them any more.
+    /// Segments that left the log, oldest first. Their files are used again once no reader holds them.
     pub(super) retired: VecDeque<Arc<Segment>>,
     pub(super) spares: Vec<Spare>,
     pub(super) spare_number: u64,
-    /// A thread that makes the next spare: zeros for a whole segment take longer than callers should wait.
+    /// The thread `log-spare`, which makes the next spare: zeroing a whole segment takes longer than callers should
+    /// wait.
     pub(super) preparing: Option<JoinHandle<Result<Spare, Failure>>>,
     pub(super) full: Option<Full>,
-    /// False for a log of an earlier version, whose end could not be recorded when it was opened.
+    /// False for a log of an older version if the file `end` could not be written when the log was opened.
     pub(super) recorded: bool,
 }
 
-/// The disk was full while a file was made, though it had said there was room: a quota, or somebody else was quicker.
+/// Remembers that a file could not be made for want of space, although the disk had reported enough: a quota, or
+/// another program was faster.
 #[derive(Debug, Clone)]
 pub(super) struct Full {
     failure: Failure,
-    /// Nothing is tried before; by the process's own time.
+    /// No file is tried before this time, in terms of the process's uptime.
     until_ms: u64,
     wait_ms: u64,
 }
 
 impl Appender {
-    /// Writes and syncs the batches in order. Returns where they lie; with a failure, only those before it count.
+    /// Writes and syncs the batches in order. Returns where they lie; after a failure only the returned batches
+    /// count.
     pub fn write(&mut self, batches: &mut [Laid], now_ms: u64) -> (Vec<Placed>, Option<Failure>) {
         let mut placed = Vec::with_capacity(batches.len());
         while placed.len() < batches.len() {
@@ -142,7 +146,7 @@ impl Appender {
         (placed, None)
     }
 
-    /// Syncs what a put-back flaw acknowledged unsynced.
+    /// Syncs the active segment. Called after the answers only where the flaw `acknowledge_before_sync` is put back.
     pub fn sync(&self) -> Result<(), Failure> {
         self.file.sync_data().map_err(Failure::io(Action::Sync, &self.active.path))
     }
@@ -152,13 +156,13 @@ impl Appender {
         self.roll_to(planned(self.sizes, self.active.number + 1), needed)
     }
 
-    /// Begins the next segment though this one has room: a small one, if little came while this one was in use.
+    /// Begins the next segment although this one has room. If this one holds little, the next one is small too.
     pub fn roll_early(&mut self) -> Result<(), Failure> {
         let enough = (2 * self.end).clamp(self.sizes.first, self.sizes.max);
         self.roll_to(enough.min(planned(self.sizes, self.active.number + 1)), 0)
     }
 
-    /// An error if the next segment could not be made now.
+    /// An error if the next segment could not be made at this moment.
     pub fn can_roll(&self) -> Result<(), Failure> {
         let capacity = planned(self.sizes, self.active.number + 1);
         match self.spares.iter().any(|spare| spare.capacity >= capacity) {
@@ -176,8 +180,8 @@ impl Appender {
             Some(at) => self.spares.swap_remove(at),
             None => {
                 self.may_make(capacity)?;
-                // A name of its own: one that did not get the segment's may wait already, and making another under its
-                // name would leave that one without any.
+                // The file gets a name of its own. A spare whose renaming failed may still wait under another name,
+                // and reusing that name would take its file away.
                 let path = match self.host.flaw(|flaws| flaws.one_name_for_spares) {
                     true => self.dir.join(SPARE_NEW),
                     false => self.spare_path(),
@@ -188,7 +192,8 @@ impl Appender {
             }
         };
         if !self.recorded {
-            // Before the first segment that says its capacity: beside such a one a missing record is damage.
+            // Written before the first segment that states a capacity: beside such a segment a missing file `end` is
+            // damage.
             let end = End { closed: false, ..self.reached() };
             if let Err(failure) = end.write(&self.host, &self.dir, &*self.handle) {
                 self.spares.push(spare);
@@ -206,19 +211,19 @@ impl Appender {
                 Ok(())
             }
             Err(failure) => {
-                // One that did not get its name is used the next time.
+                // The spare whose renaming failed is kept for the next try.
                 self.spares.push(spare);
                 Err(failure)
             }
         }
     }
 
-    /// Records that all is written and nothing under way.
+    /// Records in the file `end` that everything is written and no write is under way.
     pub fn record_close(&self) -> Result<(), Failure> {
         self.reached().write(&self.host, &self.dir, &*self.handle)
     }
 
-    /// How far the log reaches, if nothing is under way.
+    /// How far the log reaches. Exact only while no write is under way.
     pub fn reached(&self) -> End {
         End {
             log: self.log,
@@ -239,22 +244,24 @@ impl Appender {
         &self.active
     }
 
-    /// Takes a segment out of the log, for ever. Its file is used again once nobody reads it.
+    /// Takes a segment out of the log for good. Its file is used again once no reader holds the segment.
     pub fn retire(&mut self, segment: Arc<Segment>) {
         self.retired.push_back(segment);
     }
 
-    /// Frees retired files that nobody reads any more, oldest first: a power cut must not leave a hole in the log.
+    /// Frees the files of retired segments without readers, oldest first: freeing a newer one first could leave a
+    /// hole.
     pub fn recycle(&mut self) -> Result<(), Failure> {
-        // A segment leaves the list when its file has gone, and not before: if a step fails it is tried again, and none
-        // that is newer goes meanwhile.
+        // A segment leaves the list only after its file is gone. So a failed step is tried again, and no newer
+        // segment goes before it.
         while let Some(oldest) = self.retired.front().filter(|oldest| Arc::strong_count(oldest) == 1) {
             let (capacity, path) = (oldest.capacity, oldest.path.clone());
             if self.host.flaw(|flaws| flaws.forget_before_freeing) {
                 let forgotten = self.retired.pop_front();
                 self.free(forgotten.as_ref().map(|oldest| oldest.file()), capacity, &path)?;
             } else {
-                // A backup has it, too, if it has another name: it goes here, and is never written to again.
+                // A file with a second name is shared with a backup by a hard link. Only its name here is removed,
+                // and the file is never written again, because writing would change the backup.
                 let alone = || self.host.disk.links(&path).is_ok_and(|links| links < 2);
                 let file = (capacity == self.sizes.max && self.spares.len() < SPARES_MAX && alone())
                     .then(|| oldest.file());
@@ -266,14 +273,15 @@ impl Appender {
         Ok(())
     }
 
-    /// Takes the name of an old segment away: its file becomes a spare if there is a handle to it, or goes.
+    /// Takes away the name of an old segment. With an open `file`, the file becomes a spare; without one, it is
+    /// removed.
     fn free(
         &mut self,
         file: Option<Result<Arc<dyn DiskFile>, Failure>>,
         capacity: u64,
         path: &Path,
     ) -> Result<(), Failure> {
-        // One that somebody has cut behind its last batch has lost nothing, but is no file to begin a segment in.
+        // A file that somebody cut behind its last batch has lost no batch, but cannot hold a new segment.
         let is_whole = |file: &Arc<dyn DiskFile>| file.len().is_ok_and(|length| length >= capacity);
         let file = match file {
             Some(Err(Failure::Damaged { .. })) | None => None,
@@ -295,7 +303,8 @@ impl Appender {
         self.handle.sync().map_err(Failure::io(Action::Sync, &self.dir))
     }
 
-    /// Makes the next segment's file beforehand, if it will be needed soon. Nothing is lost if it cannot.
+    /// Makes the file of the next segment in advance, if it will be needed soon. If that fails, the roll makes the
+    /// file.
     pub fn prepare(&mut self) -> Result<(), Failure> {
         let capacity = planned(self.sizes, self.active.number + 1);
         let soon = self.end > self.active.capacity / 2;
@@ -319,24 +328,24 @@ impl Appender {
         Ok(())
     }
 
-    /// Nothing comes any more: waits for what is still being made.
+    /// Waits for the thread that makes a spare. Called when the log is closed.
     pub fn finish(&mut self) {
         self.collect_prepared(true);
     }
 
-    /// Takes over the spare that was being made, if it is ready, or once it is.
+    /// Takes over the spare that was being made: if it is ready, or with `wait` as soon as it is.
     fn collect_prepared(&mut self, wait: bool) {
         if !wait && self.preparing.as_ref().is_some_and(|making| !making.is_finished()) {
             return;
         }
-        // One that could not be made is not missed: the roll makes its own, and says why if it cannot.
+        // A spare that could not be made is not missed: the roll makes its own file, and reports why if it cannot.
         if let Some(Ok(made)) = self.preparing.take().map(JoinHandle::join) {
             self.note_full(made.as_ref().err());
             self.spares.extend(made.ok());
         }
     }
 
-    /// An error if there is no room for a file of this size, or if that was found out a short while ago.
+    /// An error if the disk has no room for a file of this size, or was full a short while ago.
     fn may_make(&self, capacity: u64) -> Result<(), Failure> {
         match &self.full {
             Some(full) if self.host.uptime_ms() < full.until_ms => Err(full.failure.clone()),
@@ -344,7 +353,7 @@ impl Appender {
         }
     }
 
-    /// Notes whether the disk was full when a file was made.
+    /// Remembers a full disk, or with any other outcome forgets it.
     fn note_full(&mut self, failure: Option<&Failure>) {
         self.full = failure.filter(|failure| failure.is_full()).map(|failure| {
             let doubled = self.full.as_ref().map_or(FULL_WAIT_MS, |full| 2 * full.wait_ms);
@@ -370,7 +379,7 @@ impl Appender {
         now_ms: u64,
         placed: &mut Vec<Placed>,
     ) -> Result<(), Failure> {
-        // Before anything is written: a number that failed must not come again.
+        // Counted before the write: if the write fails, its number must not be given out again.
         self.group += 1;
         let first = placed.len();
         let mut at = self.end;
@@ -433,7 +442,8 @@ impl Appender {
     }
 }
 
-/// A file that is gone needs not be removed. To try it again and again would keep all that come after it.
+/// A file that is missing need not be removed. Trying again and again would block all segments that are freed after
+/// it.
 fn unless_gone(removed: std::io::Result<()>) -> std::io::Result<()> {
     match removed {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

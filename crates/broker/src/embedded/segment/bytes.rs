@@ -1,6 +1,7 @@
-//! Bytes of a segment: its header, and the header of each batch.
+//! The byte format of a segment: the header of the file, and the header of each batch in it.
 //!
-//! Little endian. A segment file has the name `<number, 16 hex digits>.seg`; files called `spare-…` wait for use.
+//! Little endian. A segment's file is named `<number, 16 hex digits>.seg`; files named `spare-…` wait to become
+//! segments.
 //!
 //! ```text
 //! segment header                          batch header, 64 bytes, at a multiple of 8
@@ -12,19 +13,19 @@
 //! 32  u128 identity of the log            28  u32  payload bytes
 //! 48  u32  streams in the table           32  u32  CRC32C of the payload
 //! 52  u32  header bytes, table included   36  u32  stream: the partition, or a journal's number
-//! 56  u64  capacity: bytes of the file     40  u64  base position
+//! 56  u64  capacity: bytes of the file    40  u64  base position
 //! 64  table: u32 stream, u16 name bytes,  48  u64  append time, ms since 1970
 //!     u16 zero, u64 start, u64 next,      56  u32  count of positions
 //!     name, for each stream               60  u16  kind    62  u16  zero
 //!     zeros up to a multiple of 64        64  payload, then zeros up to a multiple of 8
 //! ```
 //!
-//! A recycled segment holds old batches with good checksums: they have another generation. The generation is random
-//! and never handed out, so that no message can contain a batch header that passes for one of its own segment. All
-//! bytes before the place where a batch's sync group begins were synced before the batch was written: that is what
-//! tells damage from a torn tail. A file that is shorter than its header's capacity was cut by somebody: it had that
-//! length, durably, before it got its name. Segments that were made before this field existed have 0
-//! there, and no such check.
+//! A recycled segment still holds old batches with good checksums; their generation differs from the segment's. The
+//! generation is random and never leaves the broker, so no producer can send a payload that contains a valid batch
+//! header. All bytes before the place where a batch's sync group begins were synced before the batch was written:
+//! this tells damage from a torn tail. A file gets its name only once its full length is durable, so a file shorter
+//! than its header's capacity was cut later. Segments made before the field `capacity` existed have 0 there, and are
+//! not checked for their length.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -42,12 +43,12 @@ pub(crate) const ALIGN: usize = 8;
 
 const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"KLS1");
 const BATCH_MAGIC: u32 = u32::from_le_bytes(*b"KLB1");
-/// The letters of a magic without the version's digit.
+/// Masks out the digit of the version in a magic number.
 const MAGIC_MASK: u32 = 0x00ff_ffff;
 const SEGMENT_FIXED: usize = 64;
 const ENTRY_FIXED: usize = 24;
 
-/// What a batch is.
+/// The kind of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Kind {
@@ -55,19 +56,21 @@ pub(crate) enum Kind {
     Messages = 1,
     /// Records of a journal: (u32 bytes, bytes)*.
     Records = 2,
-    /// Records that lie elsewhere too, positions kept: written when a mostly dead segment is emptied.
+    /// Records that were copied, at their positions, out of a segment that is mostly dead, before that segment is
+    /// freed.
     Copies = 3,
-    /// Everything of the stream below the base is forgotten.
+    /// The stream begins at the batch's base from now on.
     Cut = 4,
-    /// The payload is the name of the stream.
+    /// Begins a stream; the payload is its name.
     Name = 5,
-    /// A record that replaces all before it in its stream.
+    /// One record that replaces all earlier records of its stream.
     Latest = 6,
-    /// The log was closed; nothing was under way. Written by older versions, where the file `end` says it now.
+    /// The log was closed and no write was under way. Only older versions write this kind; now the file `end` records
+    /// it.
     Closed = 7,
-    /// The positions were damaged, and an operator skipped them. The payload means nothing.
+    /// These positions were damaged, and an operator chose to skip them. The payload has no meaning.
     Lost = 8,
-    /// The stream was forgotten, name and all.
+    /// The stream was forgotten, and its name with it.
     Gone = 9,
 }
 
@@ -122,10 +125,10 @@ impl BatchHeader {
         out[0..4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Reads a header of this generation. `None`: it is none, or belongs to another life of the file.
+    /// Reads a header of this generation. `None`: the bytes are no header, or belong to an earlier use of the file.
     pub fn decode(bytes: &[u8], generation: u64) -> Option<BatchHeader> {
         let bytes = bytes.first_chunk::<BATCH_HEADER>()?;
-        // The cheap comparisons come first: the search behind a bad batch asks at every eighth byte.
+        // The cheap comparisons come first, because the search behind a bad batch calls this for every eighth byte.
         if u64_at(bytes, 8) != generation || u32_at(bytes, 4) != BATCH_MAGIC {
             return None;
         }
@@ -146,8 +149,9 @@ impl BatchHeader {
         })
     }
 
-    /// The code and the sync group of a batch whose checksum and generation are good, and whose kind is not known
-    /// here. Only a newer version writes such: it is neither the tail nor damage.
+    /// The kind's code and the sync group, if the checksum and the generation are good but this version does not know
+    /// the kind. Only a newer version writes such a batch: cutting it as a torn tail would lose acknowledged
+    /// messages.
     pub fn unknown_kind(bytes: &[u8], generation: u64) -> Option<(u16, u64)> {
         let bytes = bytes.first_chunk::<BATCH_HEADER>()?;
         let code = u16::from_le_bytes([bytes[60], bytes[61]]);
@@ -160,7 +164,7 @@ impl BatchHeader {
         (crc32c::crc32c(&bytes[4..]) == u32_at(bytes, 0)).then(|| (code, u64_at(bytes, 16)))
     }
 
-    /// Bytes the batch takes in its file.
+    /// Bytes that the batch takes in its file, padding included.
     pub fn stored_bytes(&self) -> usize {
         stored_bytes(self.payload_bytes as usize)
     }
@@ -171,12 +175,12 @@ impl BatchHeader {
     }
 }
 
-/// Bytes that a batch with such a payload takes.
+/// Bytes that a batch with a payload of this length takes in its file.
 pub(crate) fn stored_bytes(payload_bytes: usize) -> usize {
     (BATCH_HEADER + payload_bytes).next_multiple_of(ALIGN)
 }
 
-/// Where a stream begins and ends, and its name if it has one.
+/// The first position of a stream, its next position, and its name (empty in topics).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct StreamEnds {
     pub start: u64,
@@ -184,10 +188,10 @@ pub(crate) struct StreamEnds {
     pub name: Vec<u8>,
 }
 
-/// All streams of a log, as a segment begins with them.
+/// All streams of a log, as each segment's header lists them.
 pub(crate) type Table = BTreeMap<u32, StreamEnds>;
 
-/// What a batch changes in the table; an error says why it cannot follow what is there.
+/// Applies a batch to the table. An error says why the batch cannot follow what was read before.
 pub(crate) fn apply(table: &mut Table, header: &BatchHeader, payload: &[u8]) -> Result<(), String> {
     let ends = match header.kind {
         Kind::Closed => return Ok(()),
@@ -211,7 +215,7 @@ pub(crate) fn apply(table: &mut Table, header: &BatchHeader, payload: &[u8]) -> 
             "a batch of stream {} begins at position {}, and {} comes next",
             header.stream, header.base, ends.next
         )),
-        // Where a mostly dead segment was emptied it may be a copy.
+        // A `Lost` batch may also be a copy out of a mostly dead segment, and then begins below the stream's end.
         Kind::Lost if header.base > ends.next => Err(format!(
             "stream {} ends at position {}, and a batch speaks of {}",
             header.stream, ends.next, header.base
@@ -245,24 +249,24 @@ pub(crate) struct SegmentHeader {
     pub number: u64,
     pub previous_end: u64,
     pub log: u128,
-    /// Bytes of the file; 0 in segments of older versions, which do not say.
+    /// Bytes of the file; 0 in segments of older versions, which did not record it.
     pub capacity: u64,
     pub table: Table,
 }
 
-/// What the first bytes of a segment's file are.
+/// What the first bytes of a segment's file turned out to be.
 #[derive(Debug)]
 pub(crate) enum ReadHeader {
-    /// A header, and how long it is.
+    /// A header, and its length in bytes.
     Good(SegmentHeader, usize),
-    /// Written in a way that this version does not know.
+    /// A header in a format that this version does not know.
     Newer,
     /// Not a header.
     Bad,
 }
 
 impl SegmentHeader {
-    /// The header's bytes; batches begin behind them.
+    /// The bytes of the header; batches begin behind them.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; SEGMENT_FIXED];
         out[4..8].copy_from_slice(&SEGMENT_MAGIC.to_le_bytes());
@@ -288,13 +292,13 @@ impl SegmentHeader {
         out
     }
 
-    /// Bytes that the header takes with such a table.
+    /// Length of a header with such a table.
     pub fn encoded_bytes(table: &Table) -> usize {
         let names: usize = table.values().map(|ends| ends.name.len()).sum();
         (SEGMENT_FIXED + table.len() * ENTRY_FIXED + names).next_multiple_of(64)
     }
 
-    /// Reads the header of a file.
+    /// Reads the header from the beginning of a file.
     pub fn read(file: &dyn DiskFile) -> std::io::Result<ReadHeader> {
         let length = file.len()?;
         let mut fixed = [0; SEGMENT_FIXED];
@@ -304,7 +308,7 @@ impl SegmentHeader {
         file.read_at(&mut fixed, 0)?;
         let bytes = u32_at(&fixed, 52) as usize;
         let magic = u32_at(&fixed, 4);
-        // Later formats keep the place of checksum, magic and length, so that this can be told.
+        // Later formats keep checksum, magic and length where they are, so that this version can recognise them.
         if magic & MAGIC_MASK != SEGMENT_MAGIC & MAGIC_MASK || bytes < SEGMENT_FIXED || bytes as u64 > length
         {
             return Ok(ReadHeader::Bad);
@@ -347,65 +351,66 @@ impl SegmentHeader {
     }
 }
 
-/// A segment of a log. Whoever holds one may read it: its file is used again only when nobody does.
+/// A segment of a log. While any `Arc` to it exists, its file is neither removed nor used again, so holders may read.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub number: u64,
     pub generation: u64,
     pub path: PathBuf,
-    /// Bytes that the file was made with; what it has now may be less, if somebody cut it.
+    /// The length with which the file was made. The file is shorter if somebody cut it.
     pub capacity: u64,
-    /// Where batches begin.
+    /// Offset of the first batch, behind the header.
     pub first: u64,
     pub disk: Arc<dyn Disk>,
-    /// Open while it is the newest. The others are opened for each read: a log has more segments than a process has
-    /// descriptors.
+    /// The open file of the newest segment. Older segments are opened for each read, because a log may have more
+    /// segments than a process may have descriptors.
     pub newest: Mutex<Option<Arc<dyn DiskFile>>>,
 }
 
 impl Segment {
-    /// The file, to read and write. One that is not there any more is damage: nothing that waiting mends.
+    /// The file, open for reading and writing. A missing file counts as damage, because waiting does not bring it
+    /// back.
     pub fn file(&self) -> Result<Arc<dyn DiskFile>, Failure> {
         match &*lock(&self.newest) {
             Some(file) => Ok(Arc::clone(file)),
             None => self.disk.open(&self.path).map_err(|error| match error.kind() {
-                // It is not freed while somebody has the segment, so that it does not come back either.
+                // A segment in use is never freed, so somebody else removed the file, and it stays gone.
                 ErrorKind::NotFound => Failure::damaged(&self.path, 0, "the file is missing"),
                 _ => Failure::io(Action::Open, &self.path)(error),
             }),
         }
     }
 
-    /// It is the newest: its file stays open.
+    /// Keeps the file open, because this segment is now the newest.
     pub fn keep_open(&self, file: &Arc<dyn DiskFile>) {
         *lock(&self.newest) = Some(Arc::clone(file));
     }
 
-    /// It is no longer the newest.
+    /// Closes the file, because this segment is no longer the newest.
     pub fn shut(&self) {
         lock(&self.newest).take();
     }
 }
 
-/// The name of a segment's file.
+/// The path of a segment's file.
 pub(crate) fn segment_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:016x}.seg"))
 }
 
-/// The number in a segment's file name.
+/// The segment's number in a file name, if the name is a segment's.
 pub(crate) fn segment_number(name: &str) -> Option<u64> {
     let digits = name.strip_suffix(".seg")?;
     (digits.len() == 16).then(|| u64::from_str_radix(digits, 16).ok())?
 }
 
-/// Reads a u32 at a place that is known to be there.
+/// Reads a u32. The caller guarantees that `bytes` is long enough.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let mut word = [0; 4];
     word.copy_from_slice(&bytes[at..at + 4]);
     u32::from_le_bytes(word)
 }
 
-/// Reads a u64 at a place that is known to be there.
+/// Reads a u64. The caller guarantees that `bytes` is long enough.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(&bytes[at..at + 8]);

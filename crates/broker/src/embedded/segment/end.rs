@@ -1,4 +1,4 @@
-//! The small file `end` of each log: how far the log is known to reach.
+//! The small file `end` beside each log, which records how far the log reaches at least.
 //!
 //! ```text
 //! keylane log 1
@@ -9,29 +9,31 @@
 //! group 912          the last sync group given out
 //! closed no          yes: nothing was under way when this was written
 //! crc 1a2b3c4d
-//!                    an empty line here: closed no, whatever it says above
+//!                    an empty line here: closed no, whatever the line `closed` says
 //! ```
 //!
-//! A log cannot tell by itself that its end is missing: what is left ends somewhere, too. So the end is written down
-//! apart from it. What the file says is a lower bound, and each step keeps it one; an exact place only if the log was closed:
+//! A log cannot detect that its own end is missing, because a shortened log ends somewhere too. So this file records
+//! the end outside of the log. `end` is a lower bound; it is exact only if the log was closed. These rules keep the
+//! bound true:
 //!
-//! - It is written after what it speaks of is durable: at the open once the tail was synced, at a roll once the new
-//!   segment has its name, at a close behind the last group. A crash before it leaves the older, lower bound.
-//! - At a roll it is durable before any batch of the new segment is acknowledged. A new segment of which the file does
-//!   not know yet holds nothing that anybody was promised.
-//! - `closed yes` is taken back before anything else is written, since whoever mends a log believes it: then the end is
-//!   exact, and nothing lay behind it. On a full disk one byte behind the file says so, for which there is room in its
-//!   block; a disk that does not take that one takes no message either.
-//! - It replaces its predecessor by a rename, so it is there whole. It is prepared (`end.new`) before the new segment
-//!   gets its name, so that afterwards only a rename can fail; then the log stops, since it could neither go back to the
-//!   old segment nor go on in the new one.
-//! - No segment with a capacity in its header is made in a log without this file. So a log whose segments say no
-//!   capacity is one from before the file existed, and is taken over as it is, once; where any says one, a missing file
-//!   is damage.
+//! - The file is written after the bytes that it names are durable: when the log is opened, after the tail was
+//!   synced; when the log rolls, after the new segment has its name; when the log is closed, after the last group. A
+//!   crash before the write leaves the older, lower bound.
+//! - When the log rolls, the file is durable before any batch of the new segment is acknowledged. So a new segment
+//!   that the file does not name holds nothing that was acknowledged.
+//! - `closed yes` is taken back before anything else is written, because a repair relies on it: with `closed yes`
+//!   nothing lay behind the end. On a full disk one byte appended to the file takes it back; the file's block has
+//!   room for that byte. If even this write fails, no message could be written either.
+//! - A rename replaces the old file, so the file is always complete. The new file (`end.new`) is written before the
+//!   new segment gets its name, so that afterwards only the rename can fail. Then the log stops: it can neither
+//!   return to the old segment nor go on in the new one.
+//! - A segment with a capacity in its header is only made in a log that has this file. So a log in which no segment
+//!   states a capacity is older than this file, and is accepted once as it is; if any segment states one, a missing
+//!   file is damage.
 //!
-//! So a crash never leaves less than the file says, and a log that ends before it has lost something: it stops (P10).
-//! What lies above the bound, in the last segment after a crash, is told from a torn tail by sync groups (`scan`) and
-//! by the file's length (`segment`).
+//! So a crash never leaves less than the file says. A log that ends earlier has lost data, and stops (P10). Above the
+//! bound, in the last segment after a crash, sync groups (`scan`) and the file's length (`segment`) tell damage from
+//! a torn tail.
 
 use std::path::Path;
 
@@ -56,7 +58,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// What the file says, without its checksum.
+    /// The text of the file, without the line with the checksum.
     pub fn text(&self) -> String {
         format!(
             "{FIRST_LINE}\nlog {:032x}\nsegment {}\ncapacity {}\nend {}\ngroup {}\nclosed {}\n",
@@ -69,7 +71,7 @@ impl End {
         )
     }
 
-    /// Writes it beside the one that counts, durably. Nothing has changed if that fails.
+    /// Writes `end.new` durably. If that fails, the file `end` is as it was.
     pub fn prepare(&self, host: &Host, dir: &Path) -> Result<(), Failure> {
         let text = self.text();
         let new = dir.join(NEW_NAME);
@@ -83,14 +85,14 @@ impl End {
         file.sync_data().map_err(failed())
     }
 
-    /// Prepares and publishes it.
+    /// Writes the file durably and lets it replace the old one.
     pub fn write(&self, host: &Host, dir: &Path, handle: &dyn DiskDir) -> Result<(), Failure> {
         self.prepare(host, dir)?;
         publish(host, dir, handle)
     }
 
-    /// Takes `closed yes` back in the file that is there, for a disk on which there is no room for another: by one byte
-    /// behind its last line, which is there or not, whenever the power goes.
+    /// Takes `closed yes` back by appending one byte to the existing file, for a disk without room for a new file.
+    /// Whether or not the byte survives a power cut, the file stays readable.
     pub fn reopen(host: &Host, dir: &Path) -> Result<(), Failure> {
         let path = dir.join(NAME);
         let file = host.disk.open(&path).map_err(Failure::io(Action::Open, &path))?;
@@ -99,7 +101,7 @@ impl End {
         file.sync_data().map_err(Failure::io(Action::Sync, &path))
     }
 
-    /// Reads the file of a log; `None` if there is none.
+    /// Reads the file of a log; `None` if the log has no such file.
     pub fn read(host: &Host, dir: &Path, log: u128) -> Result<Option<End>, Failure> {
         let Some(text) = meta::read(host, dir, NAME, FIRST_LINE)? else {
             return Ok(None);
@@ -127,7 +129,7 @@ impl End {
     }
 }
 
-/// Lets what was prepared count. After a failure it is open which of the two does.
+/// Renames `end.new` to `end`, durably. After a failure either of the two files may be the one in force.
 pub(crate) fn publish(host: &Host, dir: &Path, handle: &dyn DiskDir) -> Result<(), Failure> {
     let (new, path) = (dir.join(NEW_NAME), dir.join(NAME));
     host.disk.rename(&new, &path).map_err(Failure::io(Action::Record, &path))?;

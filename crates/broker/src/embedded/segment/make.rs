@@ -1,7 +1,8 @@
-//! Makes what a log is made of: its folder, its first segment, the files that later become segments.
+//! Makes the files of a log: its folder, its first segment, and the zeroed files that later become segments.
 //!
-//! Where a log is to be made, nothing of anybody else's is touched, and nothing that holds a batch: a log that has
-//! batches was in use, so that what is missing is the file that says so, and making it anew would delete messages.
+//! Making a log never touches files that are not Keylane's, and never replaces a segment that holds a batch. A
+//! segment with batches shows that the log was in use and that only the file naming its owner is missing; a new log
+//! would delete messages.
 
 use std::collections::VecDeque;
 use std::io::ErrorKind;
@@ -17,18 +18,18 @@ use crate::embedded::failure::{Action, Failure};
 use crate::embedded::lock;
 use crate::embedded::options::Host;
 
-/// Zeros are written and synced in pieces of this size: while many were on their way to the disk, the syncs that
-/// callers wait for would have to queue behind them.
+/// Zeros are written and synced in pieces of this size. With larger pieces, the syncs for which producers wait would
+/// queue behind many dirty pages.
 const ZEROS: usize = 1 << 20;
-/// Files that wait for use have names that begin so.
+/// Prefix of the names of files that wait to become segments.
 pub(in crate::embedded) const SPARE: &str = "spare-";
-/// The one that the first segment of a log is made of, when no other can be there.
+/// Name of the file that becomes a log's first segment. No other spare can exist then.
 pub(super) const SPARE_NEW: &str = "spare-new";
-/// The last step of making a topic writes this file; until then it has the other name.
+/// The file that the last step of making a topic writes, and its name until it is complete.
 const TOPIC: &str = "topic";
 const TOPIC_NEW: &str = "topic.new";
 
-/// Makes a log that is not there yet, with one empty segment. What a power cut left of an earlier try is removed.
+/// Makes a new log with one empty segment. Removes what an earlier, interrupted try left in the folder.
 pub(crate) fn create(
     host: &Host,
     dir: &Path,
@@ -63,7 +64,7 @@ pub(crate) fn create(
     })
 }
 
-/// Removes what an earlier try left. An error if there is more than that.
+/// Removes the files of an interrupted try. An error if the folder holds messages or a topic.
 fn clear(host: &Host, dir: &Path) -> Result<(), Failure> {
     let names = host.disk.list(dir).map_err(Failure::io(Action::List, dir))?;
     let is_ours = |name: &str| {
@@ -80,8 +81,8 @@ fn clear(host: &Host, dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An error if a log that was in use lies in the folder. Whoever makes several logs asks for all of them first: else the
-/// one that may be made would be gone when the other refuses.
+/// An error if the folder holds a log that was in use. A caller that makes several logs checks all folders first,
+/// because otherwise the first log would already be replaced when the second one refuses.
 pub(crate) fn check_unused(host: &Host, dir: &Path) -> Result<(), Failure> {
     match host.disk.list(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -93,7 +94,7 @@ fn check_names(host: &Host, dir: &Path, names: &[String]) -> Result<(), Failure>
     if host.flaw(|flaws| flaws.clear_the_folder) {
         return Ok(());
     }
-    // Also where the file system takes `Orders` for `orders`: then it is the other topic's.
+    // On a file system that ignores case, the folder of the new topic `Orders` is the folder of the topic `orders`.
     if names.iter().any(|name| name == TOPIC) {
         let what =
             "a topic is here already, perhaps under a name with other capitals; no new one is made over it";
@@ -102,7 +103,7 @@ fn check_names(host: &Host, dir: &Path, names: &[String]) -> Result<(), Failure>
     names.iter().filter_map(|name| segment_number(name)).try_for_each(|number| is_unused(host, dir, number))
 }
 
-/// An error if a segment may hold anything: only a first one without a batch is what an interrupted try leaves.
+/// An error if the segment may hold data. An interrupted try leaves only a first segment without a batch.
 fn is_unused(host: &Host, dir: &Path, number: u64) -> Result<(), Failure> {
     let path = segment_path(dir, number);
     let used = |what: &str| {
@@ -135,22 +136,22 @@ fn is_unused(host: &Host, dir: &Path, number: u64) -> Result<(), Failure> {
     }
 }
 
-/// A file that waits for use.
+/// A zeroed file that waits to become a segment.
 pub(super) struct Spare {
     pub path: PathBuf,
     pub file: Arc<dyn DiskFile>,
     pub capacity: u64,
 }
 
-/// The next segment.
+/// Number and predecessor of the segment that is about to be made.
 pub(super) struct NewSegment {
     pub number: u64,
     pub previous_end: u64,
-    /// The last sync group given out.
+    /// The last sync group that was given out.
     pub group: u64,
 }
 
-/// Where segments of a log are made.
+/// The log in whose folder a segment is made.
 pub(super) struct Place<'a> {
     pub host: &'a Host,
     pub dir: &'a Path,
@@ -159,8 +160,8 @@ pub(super) struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Makes a spare file the next segment, and records it. The order is what `end` promises: whatever can fail for
-    /// want of space comes before the segment gets its name, and the record becomes durable last.
+    /// Turns a spare file into the next segment and records it in the file `end`. The order keeps the rules of `end`:
+    /// steps that can fail on a full disk come before the segment gets its name, and the record becomes durable last.
     pub fn name(&self, spare: &Spare, table: &Table, new: NewSegment) -> Result<Arc<Segment>, Failure> {
         let Place { host, dir, handle, log } = *self;
         let NewSegment { number, previous_end, group } = new;
@@ -169,8 +170,9 @@ impl Place<'_> {
         let bytes = header.encode();
         let first = bytes.len() as u64;
         spare.file.write_at(&bytes, 0).map_err(Failure::io(Action::Write, &spare.path))?;
-        // The length, too: a sync that failed while the file was zeroed, in this process or in an earlier one, may have
-        // left the file that long in the cache alone. What lies between does not matter.
+        // Writes the last bytes too, to make the length durable: a failed sync while the file was zeroed, in this
+        // process or an earlier one, may have left that length in the page cache alone. The bytes in between need not
+        // be zero.
         let last = capacity.saturating_sub(ALIGN as u64).max(first);
         let zeros = [0; ALIGN];
         let behind = &zeros[..capacity.saturating_sub(last).min(ALIGN as u64) as usize];
@@ -187,11 +189,12 @@ impl Place<'_> {
     }
 }
 
-/// A file of zeros. Written, not only reserved: a block written for the first time costs its sync twice as much.
+/// Makes a file of zeros. The zeros are really written: the first write to a reserved block doubles the cost of its
+/// sync.
 pub(super) fn make_zeroed(host: &Host, path: PathBuf, capacity: u64, reserve: u64) -> Result<Spare, Failure> {
     let mut room = Room::take(host, &path, capacity, reserve)?;
     let failed = || Failure::io(Action::Make, &path);
-    // One that a power cut left behind may be short.
+    // A file of that name, left by a power cut, may be short.
     match host.disk.remove(&path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed()(error)),
         _ => {}
@@ -200,21 +203,21 @@ pub(super) fn make_zeroed(host: &Host, path: PathBuf, capacity: u64, reserve: u6
     let filled = fill(&*file, capacity, &mut room);
     if let Err(error) = filled {
         let failure = failed()(error);
-        // Gives the space back: the disk may just have become full.
+        // Removes the partial file to free its space: the disk may just have become full.
         host.disk.remove(&path).map_err(failed())?;
         return Err(failure);
     }
     Ok(Spare { path, file, capacity })
 }
 
-/// An error if the disk has no room for such a file beside what is kept for others. Asked before a byte is written: to
-/// write until the disk is full, and then to give it all back, would starve everybody else on it each time.
+/// An error if the disk has no room for the file beside `reserve`. Asked before the first byte is written: filling
+/// the disk and removing the file again would starve every other program on the disk at each try.
 pub(super) fn check_space(host: &Host, path: &Path, capacity: u64, reserve: u64) -> Result<(), Failure> {
     has_room(host, path, capacity, reserve, *lock(&host.promised))
 }
 
 fn has_room(host: &Host, path: &Path, capacity: u64, reserve: u64, promised: u64) -> Result<(), Failure> {
-    // A disk that does not say is tried.
+    // If the file system does not report its free space, the file is tried.
     let free = host.disk.free_bytes(path.parent().unwrap_or(path)).unwrap_or(u64::MAX);
     let free = free.saturating_sub(promised);
     if free >= capacity.saturating_add(reserve) {
@@ -228,8 +231,8 @@ fn has_room(host: &Host, path: &Path, capacity: u64, reserve: u64, promised: u64
     Err(Failure::Io { action: Action::Make, path: path.to_owned(), kind: ErrorKind::StorageFull, error })
 }
 
-/// Room on the disk for a file that is being made: what is not written yet counts as taken, so that several logs that make
-/// files at once do not all take the same, and with it what is kept for others.
+/// Space claimed on the disk for a file that is being made. Bytes not yet written count as taken, because otherwise
+/// several logs that make files at once would all claim the same space, and use up the reserve together.
 struct Room<'h> {
     host: &'h Host,
     left: u64,
@@ -243,7 +246,7 @@ impl<'h> Room<'h> {
         Ok(Room { host, left: capacity })
     }
 
-    /// So much of it is written, and the disk counts it now.
+    /// These bytes are written, and the file system now counts them as used.
     fn written(&mut self, bytes: u64) {
         *lock(&self.host.promised) -= bytes;
         self.left -= bytes;
@@ -274,13 +277,13 @@ pub(super) fn planned(sizes: Sizes, number: u64) -> u64 {
     (sizes.first << doublings).min(sizes.max)
 }
 
-/// Makes the names in a folder durable, for whoever does it once.
+/// Makes the names in a folder durable, for a caller that does so only once.
 pub(in crate::embedded) fn sync_dir(host: &Host, dir: &Path) -> Result<(), Failure> {
     let handle = host.disk.open_dir(dir).map_err(Failure::io(Action::Open, dir))?;
     handle.sync().map_err(Failure::io(Action::Sync, dir))
 }
 
-/// Makes a folder and those above it, durably: a folder that a power cut takes away takes all its files with it.
+/// Makes a folder and its missing parents durably: a power cut that removes a folder's name loses all files in it.
 pub(in crate::embedded) fn make_dir(host: &Host, dir: &Path) -> Result<(), Failure> {
     let above = dir.parent().filter(|above| !above.as_os_str().is_empty());
     if host.disk.list(dir).is_err() {
@@ -289,7 +292,7 @@ pub(in crate::embedded) fn make_dir(host: &Host, dir: &Path) -> Result<(), Failu
         }
         host.disk.create_dir(dir).map_err(Failure::io(Action::CreateFolder, dir))?;
     }
-    // Also if it was there: the process that made it may have died before it came so far.
+    // Syncs the parent even if the folder existed: the process that made it may have died before its sync.
     let above = above.unwrap_or(Path::new("."));
     match host.disk.open_dir(above).and_then(|handle| handle.sync()) {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
@@ -308,7 +311,7 @@ mod tests {
 
     type Meanwhile = Box<dyn FnOnce() + Send>;
 
-    /// A disk with so many bytes left, on which something else happens while the first file is made.
+    /// A disk with a fixed number of free bytes. `meanwhile` runs while the first file is made.
     struct Small {
         free: u64,
         meanwhile: Mutex<Option<Meanwhile>>,
@@ -352,14 +355,14 @@ mod tests {
         }
     }
 
-    /// BRK-1, P10: what is kept for the journals stays free though several topics make their next segments at once.
+    /// BRK-1, P10: the reserve for the journals stays free even if several topics make their next segments at once.
     #[test]
     fn files_that_are_made_at_once_leave_together_what_is_kept_free() {
         const CAPACITY: u64 = 64 << 10;
         let dir = tempfile::tempdir().expect("a folder");
         let (first, second) = (dir.path().join("spare-1"), dir.path().join("spare-2"));
         let mut host = Options::default().host;
-        // Room for one and what is kept, and not for two.
+        // Room for one file and the reserve, but not for two files.
         let disk = Arc::new(Small { free: 2 * CAPACITY + 1000, meanwhile: Mutex::default() });
         host.disk = Arc::clone(&disk) as Arc<dyn Disk>;
         let other = Arc::new(Mutex::new(None));
@@ -371,7 +374,8 @@ mod tests {
         let refused = lock(&other).take().expect("another was asked for meanwhile");
         assert!(refused.is_err_and(|failure| failure.is_full() && failure.is_harmless()));
         assert!(!second.exists());
-        // The first is written, and what was promised to it is given back: here the disk does not count what it holds.
+        // The first file is written, and its claim was given back. This disk does not count the written bytes as
+        // used.
         make_zeroed(&host, second, CAPACITY, CAPACITY).map(drop).expect("nothing is promised any more");
         assert_eq!(*lock(&host.promised), 0);
     }

@@ -1,7 +1,8 @@
-//! Segments, of which every log is made: their bytes, how they are made, written, read back and opened again.
+//! The files of a log: how a segment's bytes are laid out, made, written, scanned, and opened again after a crash.
 //!
-//! [`Appender`] writes the end of a log, [`recover`] opens one that is there, [`make`] makes its files, and [`end`] is
-//! the small file that says how far it reaches. What lies in batches is for topics and journals to say.
+//! [`Appender`] writes at the end of a log, [`recover`] opens an existing log, [`make`] makes the files, and [`end`]
+//! is the small file that records how far the log reaches. What a batch's payload means is decided by topics and
+//! journals.
 
 mod appender;
 mod bytes;

@@ -1,13 +1,14 @@
-//! Opens a log that is there: reads its segments in order, checks that each follows from the one before and that the
-//! log reaches as far as its file `end` says, and hands every batch to whoever builds an index of it.
+//! Opens an existing log: reads its segments in order, checks that each follows its predecessor and that the log
+//! reaches as far as its file `end` says, and hands every batch to a [`Visitor`], which builds the index.
 //!
 //! Out: an [`Appender`] that goes on behind the last good batch. Invariants:
 //!
-//! - What a reader is shown is on the disk. The last sync group is in doubt: the process may have been killed between
-//!   write and sync, or its sync failed, and then the kernel has the bytes in its cache, calls them clean, and a sync
-//!   succeeds without writing them. So its bytes are written again, and then synced. All groups before it were synced,
-//!   since a group is not written before the last one is.
-//! - At most two segments are open at a time: a log has more of them than a process has descriptors.
+//! - Everything that readers are shown is on the disk. The last sync group is in doubt: the process may have been
+//!   killed between write and sync; or its sync failed, and the kernel now keeps the bytes in its cache marked as
+//!   clean, so that a further sync succeeds without writing them. So the bytes of the last group are written again
+//!   and then synced. Earlier groups are safe, because a group is written only after the previous one was synced.
+//! - At most two segments are open at a time, because a log may have more segments than a process may have
+//!   descriptors.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -24,16 +25,17 @@ use crate::embedded::disk::{DiskDir, DiskFile};
 use crate::embedded::failure::{Action, Failure};
 use crate::embedded::options::Host;
 
-/// Bytes of the last group that are written again at a time.
+/// The last group is written again in pieces of this size.
 const AGAIN_BYTES: u64 = 1 << 20;
 
-/// Who wants to know what a log holds.
+/// Receives what a log holds while the log is opened.
 pub(crate) trait Visitor {
-    /// True if segments may be missing in the middle: they were emptied, and what lived was copied to the end.
+    /// True if segments may be missing in the middle of the log: journals empty a segment by copying its live
+    /// records.
     fn allows_holes(&self) -> bool;
-    /// A segment begins; the streams are as the table says.
+    /// A segment begins. `table` is the state of all streams at its first batch.
     fn segment(&mut self, segment: &Arc<Segment>, table: &Table);
-    /// A good batch.
+    /// A good batch. An error makes the log count as damaged here.
     fn batch(
         &mut self,
         segment: &Arc<Segment>,
@@ -95,14 +97,14 @@ pub(crate) fn recover(
     })
 }
 
-/// A segment that is open.
+/// A segment whose file is open and whose header was read.
 struct Opened {
     segment: Arc<Segment>,
     header: SegmentHeader,
     file: Arc<dyn DiskFile>,
 }
 
-/// What was found in all segments.
+/// The outcome of reading all segments.
 struct Walked {
     table: Table,
     last: Opened,
@@ -164,7 +166,7 @@ fn walk(
     }
 }
 
-/// Writes the last group again: a failed sync leaves it in the cache alone, and nothing says so any more.
+/// Writes the last group again. After a failed sync its bytes may be in the page cache alone, and nothing reports it.
 fn write_again(host: &Host, last: &Opened, scanned: &ScanEnd) -> Result<(), Failure> {
     if host.flaw(|flaws| flaws.trust_the_cache) {
         return Ok(());
@@ -180,7 +182,8 @@ fn write_again(host: &Host, last: &Opened, scanned: &ScanEnd) -> Result<(), Fail
     Ok(())
 }
 
-/// What was not acknowledged and is not read: said once, since the record that follows has their groups.
+/// Logs the batches behind the end, which were never acknowledged. Logged only once: the file `end`, written next,
+/// covers the groups of these batches.
 fn tell_of_cut(segment: &Segment, scanned: &ScanEnd, known: Option<&End>) {
     let cut = &scanned.cut;
     if cut.batches > 0 && known.is_none_or(|known| cut.group > known.group) {
@@ -194,8 +197,8 @@ fn tell_of_cut(segment: &Segment, scanned: &ScanEnd, known: Option<&End>) {
     }
 }
 
-/// Records how far the log reaches. A full disk is no reason not to open it: pipelines may make room by settling what
-/// is there, and the bound that was there before still holds. False if it was not recorded.
+/// Writes the file `end`. Returns false if the disk was full. The log is opened all the same, because pipelines may
+/// free space by settling messages, and the older bound still holds.
 fn record(
     host: &Host,
     dir: &Path,
@@ -209,10 +212,10 @@ fn record(
             "the log is from a version that did not record where it ends; from now on it is recorded"
         ),
         Ok(()) => {}
-        // Also where the new one could not get its name: whichever of the two counts then is a lower bound.
+        // Also if the rename failed: whichever of the two files is in force then, its bound is low enough.
         Err(failure) if failure.is_only_full() => {
             tracing::warn!(%failure, "the end of the log was not recorded; an older record stays");
-            // Unless it says that the log is closed: from here on more may be written than it knows of.
+            // An old file that says `closed yes` must be changed: from here on more may be written than it knows of.
             let reopened = known.filter(|known| known.closed).map_or(Ok(()), |_| End::reopen(host, dir));
             return match reopened {
                 Err(failure) if !failure.is_only_full() => Err(failure),
@@ -234,7 +237,7 @@ fn open_segment(
     let path = segment_path(dir, number);
     let file = host.disk.open(&path).map_err(Failure::io(Action::Open, &path))?;
     let read = SegmentHeader::read(&*file).map_err(Failure::io(Action::Read, &path))?;
-    // The header was synced before the file got its name, so that it can be bad only by damage.
+    // The header was synced before the file got its name, so a bad header is always damage.
     let (header, first) = match read {
         ReadHeader::Good(header, first) => (header, first),
         ReadHeader::Newer => return Err(Failure::newer(&path, "the segment's format is not known here")),
@@ -283,7 +286,7 @@ fn follow(
             let what = "the next segment begins with other positions than this one ends with";
             return Err(Failure::damaged(&before.path, before_end, what));
         }
-        // Where streams start may have moved up without a batch that says so: retention writes none.
+        // The starts are taken from the header: retention moves them without writing a batch.
         *table = header.table.clone();
         return Ok(());
     }
@@ -292,7 +295,7 @@ fn follow(
         return Err(Failure::damaged(&segment.path, 0, what));
     }
     let went_back = table.iter().any(|(stream, ends)| {
-        // One that is not there any more was forgotten.
+        // A stream that is missing in the later table was forgotten.
         header.table.get(stream).is_some_and(|later| later.next < ends.next || later.start < ends.start)
     });
     if went_back {
@@ -303,7 +306,7 @@ fn follow(
     Ok(())
 }
 
-/// Spare files that are whole are kept, others removed.
+/// Keeps one spare file of full size, and removes the others.
 fn open_spares(
     host: &Host,
     dir: &Path,

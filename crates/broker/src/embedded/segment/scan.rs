@@ -1,54 +1,55 @@
-//! Reads a segment from its first batch on, and finds where it ends.
+//! Reads a segment from its first batch on, and finds out where it ends and whether it is damaged.
 //!
-//! In: a segment, and how far it is known to reach. Out: each good batch in order, the end, the highest sync group met,
-//! and what lies behind the end. Every checksum is verified. The end of the last segment is where the first bad batch is; but if any
-//! batch behind it belongs to a sync group that begins behind the bad place, the bad bytes had been synced, and it is
-//! damage, never the end (BRK-1).
+//! In: a segment, and how far it is known to reach. Out: each good batch in order, the end, the highest sync group,
+//! and what lies behind the end. Every checksum is verified. The last segment ends at its first bad batch, unless
+//! some batch behind the bad one belongs to a sync group that begins behind it: then the bad bytes had been synced,
+//! and they are damage and not the end (BRK-1).
 //!
-//! Groups only rise along a file: what a power cut left behind the place where it was cut has a lower or the same
-//! group as what is written there later, and is not read.
+//! Sync groups only rise along a file. Batches that a power cut left behind a former end have a lower or equal group
+//! than the batches written there later, and are not read.
 
 use super::bytes::{ALIGN, BATCH_HEADER, BatchHeader, Segment};
 use crate::embedded::disk::DiskFile;
 use crate::embedded::failure::{Action, Failure};
 
-/// Bytes read at once: small enough to stay in the cache of a core between the copy and the checksum.
+/// Bytes read at once. Small enough to stay in a core's cache between the copying and the checksum.
 const WINDOW: usize = 256 * 1024;
 
 /// How far a segment reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// Up to exactly here: the next segment says so, and was made after this one was synced.
+    /// Exactly up to this byte: the next segment's header says so, and was written after this segment was synced.
     Sealed(u64),
-    /// Unknown: the last segment, or one whose successor is gone.
+    /// Unknown: this is the last segment, or its successor is missing.
     Open,
 }
 
-/// Where a scan came to its end.
+/// The outcome of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ScanEnd {
-    /// Behind the last good batch.
+    /// The offset behind the last good batch.
     pub end: u64,
-    /// The highest group of any batch in the file, also of those behind the end.
+    /// The highest group of any batch in the file, including batches behind the end.
     pub group: u64,
-    /// Where the sync group of the last good batch begins; `end` if there is no batch.
+    /// The offset at which the sync group of the last good batch begins; `end` if there is no batch.
     pub last_group: u64,
-    /// What lies behind the end and is not read.
+    /// Batches behind the end, which are not read.
     pub cut: Cut,
 }
 
-/// What is left of writes that did not get through: batches behind the end of a log.
+/// Batches behind the end of a log: the remains of a write that was never acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Cut {
     pub batches: u64,
-    /// From the end of the log to the end of the last of them.
+    /// Bytes from the end of the log to the end of the last of these batches.
     pub bytes: u64,
-    /// The highest of their sync groups.
+    /// The highest sync group of these batches.
     pub group: u64,
 }
 
-/// Walks all batches of an open segment; `visit` gets each with its offset and payload, and may refuse it as damaged.
-/// `known`: a place that the log is known to have reached in this segment.
+/// Reads all batches of a segment. `visit` receives each with its offset and payload, and may reject it as damaged.
+/// `known` is an offset at which a batch is known to have ended; if the scan does not meet it, the segment is
+/// damaged.
 pub(crate) fn scan(
     segment: &Segment,
     file: &dyn DiskFile,
@@ -93,7 +94,8 @@ pub(crate) fn scan(
     }
 }
 
-/// How far the file may be read. A file that was cut is damage: its length was durable before it got its name.
+/// The offset up to which the file is read. A shortened file is damage: its length was durable before it got its
+/// name.
 fn limit(segment: &Segment, file: &dyn DiskFile, extent: Extent, known: Option<u64>) -> Result<u64, Failure> {
     let length = file.len().map_err(Failure::io(Action::Read, &segment.path))?;
     let damaged = |what: String| Err(Failure::damaged(&segment.path, length, what));
@@ -138,7 +140,7 @@ fn next_batch<'w>(
     Ok((crc32c::crc32c(payload) == header.payload_crc).then_some((header, payload)))
 }
 
-/// An error if a newer version wrote this batch: overwriting it as if it were a torn tail would lose it.
+/// An error if a newer version wrote this batch: treating it as a torn tail would overwrite acknowledged messages.
 pub(crate) fn known_kind(segment: &Segment, at: u64, bytes: &[u8], group: u64) -> Result<(), Failure> {
     match BatchHeader::unknown_kind(bytes, segment.generation) {
         Some((code, later)) if later >= group => {
@@ -149,7 +151,8 @@ pub(crate) fn known_kind(segment: &Segment, at: u64, bytes: &[u8], group: u64) -
     }
 }
 
-/// Looks behind a bad place for a batch that proves it had been synced, and says what else is there.
+/// Searches behind a bad batch for a batch that proves the bad one had been synced, and counts the other batches
+/// there.
 fn search_behind(segment: &Segment, file: &dyn DiskFile, bad: u64, group: u64) -> Result<Cut, Failure> {
     let mut window = Window::new(file, segment.capacity);
     let (mut at, mut cut) = (bad, Cut::default());
@@ -171,7 +174,7 @@ fn search_behind(segment: &Segment, file: &dyn DiskFile, bad: u64, group: u64) -
     Ok(cut)
 }
 
-/// A stretch of the file in memory.
+/// A part of the file in memory.
 struct Window<'a> {
     file: &'a dyn DiskFile,
     limit: u64,
@@ -184,7 +187,7 @@ impl<'a> Window<'a> {
         Window { file, limit, start: 0, bytes: Vec::new() }
     }
 
-    /// `length` bytes from `at` on, or `None` where the file does not have as many.
+    /// `length` bytes from `at` on, or `None` if the file ends before.
     #[inline]
     fn get(&mut self, at: u64, length: usize) -> std::io::Result<Option<&[u8]>> {
         let behind = at + length as u64;

@@ -1,32 +1,32 @@
-//! Whether the clock may be believed before messages are deleted because of it.
+//! Decides whether the system clock may be believed when messages are deleted for their age.
 //!
-//! Retention by time compares when messages were appended with what the clock says now. A clock that is wrong for a
-//! moment (a board without a battery, a virtual machine that was just restored, a mistyped date) must not cost
-//! everything that is settled. So a clock is believed only after it has run evenly for a while: since the log was opened,
-//! and since it last jumped ahead of the time that the process itself has measured. A clock that is set right within
-//! that while has deleted nothing. One that stays wrong is believed in the end: nobody can tell it from a machine that
-//! was off. What a group has not settled is not deleted in either case (`retention`).
+//! Retention by time compares the time at which a message was appended with the clock. A clock that is wrong for a
+//! moment (a board without a battery, a virtual machine that was just restored, a mistyped date) must not delete
+//! everything that is settled. So the clock counts only after it has run evenly for a while: since the log was
+//! opened, and since it last jumped ahead of the time that the process measured itself. If the clock is corrected
+//! within that while, nothing was deleted. A clock that stays wrong is believed in the end, because it looks like a
+//! machine that was off. In either case messages that a group has not settled are kept (`retention`).
 
-/// A clock must have run evenly for this long …
+/// The clock must have run evenly for this long, …
 const EVEN_MS: u64 = 10 * 60 * 1000;
-/// … or for this part of the topic's retention, where that is less: it would not matter otherwise.
+/// … or for this part of the topic's retention, if that is shorter.
 const EVEN_PART: u64 = 8;
-/// A segment is in use for at least so long, however short its topic's retention: each costs a file of its own. The
-/// spill's logs delete what is settled within a millisecond.
+/// A segment is used for at least this long, however short the retention is, because each segment costs a file. The
+/// spill's logs delete settled messages within a millisecond.
 const SEGMENT_MS_MIN: u64 = 60 * 1000;
-/// A clock that is ahead by less than this was only set right a little.
+/// A clock that gets ahead by less than this counts as corrected and not as jumped.
 const JUMP_MS: u64 = 60 * 1000;
 
-/// Watches a clock.
+/// Compares the clock with the uptime of the process, and notices jumps.
 #[derive(Debug, Default)]
 pub(crate) struct AgeClock {
-    /// What both said when last asked: the clock, and the time since the process began.
+    /// The clock and the uptime when they were last compared.
     last: Option<(u64, u64)>,
     even_since_ms: u64,
 }
 
 impl AgeClock {
-    /// The time by which ages are judged; `None` if the clock may not be believed yet.
+    /// The time by which ages are judged; `None` while the clock may not be believed.
     pub fn believed(&mut self, now_ms: u64, uptime_ms: u64, retention_ms: u64) -> Option<u64> {
         let jumped = match self.last {
             None => true,
@@ -51,9 +51,10 @@ impl AgeClock {
     }
 }
 
-/// True if a segment was begun long enough ago that the next message should go to another one. Whole segments are
-/// deleted, when their newest message is old enough: one that takes years to fill would keep all of them for years. And
-/// if its messages come from the future, the clock was set back, and the next ones belong elsewhere.
+/// True if the next message should begin another segment, because this one is old. Segments are deleted as a whole,
+/// when their newest message is old enough; a segment that takes years to fill would keep all its messages for years.
+/// Also true if the newest message lies in the future: then the clock was set back, and that message would keep the
+/// later ones.
 pub(crate) fn is_aged(oldest_ms: u64, newest_ms: u64, now_ms: u64, retention_ms: u64) -> bool {
     let begun = oldest_ms.saturating_add((retention_ms / EVEN_PART).max(SEGMENT_MS_MIN));
     begun <= now_ms || newest_ms > now_ms.saturating_add(JUMP_MS)

@@ -1,8 +1,9 @@
-//! A topic's group commit: what its writer does with what waits.
+//! What a topic's writer thread does with the messages that wait: the group commit.
 //!
-//! In: [`Waiting`], taken whole. Out: positions to callers, batches to readers, old segments to be used again. The
-//! order is the promise: room is made, the group is written and synced, readers see it, callers are told. A group that
-//! would pass the topic's bound is refused as a whole, and only if what stands in the way is not settled.
+//! In: [`Waiting`], taken as a whole. Out: positions to callers, batches to readers, files of old segments for reuse.
+//! The order keeps the promise: old segments are freed, the group is written and synced, readers see it, callers are
+//! answered. If the group does not fit below the topic's size bound, and unsettled messages are in the way, the whole
+//! group is refused.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -22,11 +23,11 @@ use crate::embedded::segment::{BATCH_HEADER, Laid, Placed};
 use crate::embedded::writer::Drive;
 
 impl TopicLog {
-    /// Writes a group, lets readers see it, tells its callers, and gives its room to those who wait outside.
+    /// Writes a group, shows it to readers, answers its callers, and gives its room to callers in `entrance`.
     fn commit(&self, writer: &mut Writer, mut waiting: Waiting, kib: usize) {
         let callers = std::mem::take(&mut waiting.callers);
         let end = Arc::new(self.write(writer, waiting));
-        // Before callers are told: one that comes back at once finds room.
+        // Room is given back before the callers are answered, so that a caller that returns at once finds room.
         let mut last = 0;
         self.queue.change(|entrance| {
             last = entrance.last();
@@ -43,10 +44,11 @@ impl TopicLog {
         }
     }
 
-    /// Refuses all that was under way when a group failed: a part of that may be on the disk, and nothing that came later
-    /// may be acknowledged before its producer has heard of it, or it would be sent again behind its successors (P2).
-    /// That is what was entered up to `last`. Who comes later has heard of it, or was not under way; and since producers
-    /// come back at once, to refuse those as well would have no end.
+    /// Refuses all calls that were under way when a group failed, that is, all that entered up to `last`. A part of
+    /// the failed group may be on the disk. If a later message of the same producer were acknowledged now, the
+    /// producer would send the failed one again, behind its successors (P2). Calls that enter after `last` are not
+    /// refused: their producers have heard of the failure or had nothing under way; and since producers return at
+    /// once, refusing would never end.
     fn refuse_waiting(&self, failed: &GroupEnd, last: u64) {
         loop {
             let mut taken = None;
@@ -91,7 +93,7 @@ impl TopicLog {
         end
     }
 
-    /// Something could not be written: for now, or for good.
+    /// Notes a failed write: the log refuses for now if the failure may pass, and stops for good otherwise.
     fn refuse(&self, failure: &Failure) {
         match failure.is_harmless() {
             true => self.refusal.begin(&self.topic.name, failure),
@@ -114,25 +116,26 @@ impl TopicLog {
             writer.in_tails.push_back((partition, held));
             writer.tail_bytes += held;
         }
-        // Behind the tails: a reader that found a batch here before its tail has an end behind it would look for the
-        // position beyond the end. Before tails are cut, so that what leaves memory is found on the disk.
+        // The index follows after the tails: a reader that finds a batch in the index before the tail knows its end
+        // would ask for a position beyond the end. The index comes before the tails are trimmed, so that a batch that
+        // leaves memory is found on the disk.
         {
             let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
             for placed in &written {
                 index.add(&placed.segment, &placed.header, placed.offset);
             }
-            // Also while nothing lies in it: a segment that the index does not know is in no backup and is never freed,
-            // and once the one before it has gone it alone is left, with a hole on either side.
+            // An empty segment is entered too. A segment that the index does not know is in no backup and is never
+            // freed; and once its predecessor is freed, the log has a hole on either side of it.
             index.begin(writer.appender.active());
         }
         self.trim(writer);
     }
 
-    /// Frees what may go, and begins another segment where this one has been in use for too long. An answer says why
-    /// `incoming` bytes cannot be taken.
+    /// Frees the segments that may go, and begins another segment if this one has been in use for too long. The
+    /// answer is the reason why `incoming` bytes cannot be taken, if there is one.
     fn make_room(&self, writer: &mut Writer, incoming: u64) -> Option<ProduceError> {
         if self.groups.stands_still() {
-            // A backup is being made: the topic may grow beyond its bound for as long as that takes.
+            // While a backup is made nothing is freed, and the topic may grow beyond its bound.
             return None;
         }
         let spec = self.spec();
@@ -155,7 +158,7 @@ impl TopicLog {
             if oldest_is_fine && !is_aged {
                 return None;
             }
-            // By a clock that is not to be believed no group's time is over, either.
+            // While the clock is not believed, no group has been without a pipeline for too long either.
             let settled = self.groups.settled(&self.topic.name, self.topic.partitions, believed.unwrap_or(0));
             let segments = index.segments.iter();
             let plan = retention::plan(segments, bytes, incoming, &spec, believed, settled.as_deref());
@@ -166,7 +169,7 @@ impl TopicLog {
             return Some(failure.to_produce_error());
         }
         if is_aged && plan.free < segments {
-            // Where there is no room for another one the next messages go where the last ones went.
+            // On a full disk no segment is begun, and the next messages go into the old one.
             match self.begin_segment(writer) {
                 Err(failure) if !failure.is_harmless() => {
                     self.refuse(&failure);
@@ -179,7 +182,7 @@ impl TopicLog {
         Some(ProduceError::Full { topic: self.topic.name.clone(), bytes, bytes_max })
     }
 
-    /// Positions go on where they are: the next segment's table says so.
+    /// Begins the next segment early. Positions continue, because the new segment's table contains them.
     fn begin_segment(&self, writer: &mut Writer) -> Result<(), Failure> {
         writer.appender.roll_early()?;
         let mut index = self.index.write().unwrap_or_else(PoisonError::into_inner);
@@ -187,9 +190,10 @@ impl TopicLog {
         Ok(())
     }
 
-    /// Frees the oldest segments. If all are to go, the last one goes when there is another: made after the others have
-    /// given their space back, because the disk may be full. If it still is, the last one stays beyond its time and takes
-    /// what comes: to refuse messages for which it has room would help nobody.
+    /// Frees the oldest segments. If all of them are to go, a new segment is made before the last one goes, after the
+    /// others have given their space back, because the disk may be full. If no segment can be made even then, the
+    /// last one stays beyond its time and takes further messages: refusing messages for which there is room would
+    /// help no producer.
     fn free(&self, writer: &mut Writer, count: usize, segments: usize, incoming: u64) -> Result<(), Failure> {
         let all = count == segments && count > 0;
         self.free_oldest(writer, count - usize::from(all))?;
@@ -205,7 +209,7 @@ impl TopicLog {
         }
     }
 
-    /// True if the topic's size bound leaves room for so many bytes.
+    /// True if the topic's size bound has room for `incoming` bytes.
     fn is_within_bound(&self, incoming: u64) -> bool {
         let bytes = self.index.read().unwrap_or_else(PoisonError::into_inner).bytes();
         self.spec().retention_bytes.is_none_or(|bytes_max| bytes + incoming <= bytes_max)
@@ -228,7 +232,7 @@ impl TopicLog {
             writer.appender.retire(oldest.segment);
         }
         match writer.appender.recycle() {
-            // Their files are freed later; nobody waits for that.
+            // The files are freed later; no producer waits for that.
             Err(failure) if failure.is_harmless() => {
                 self.upkeep.put_off(&self.topic.name, &failure, self.host.uptime_ms());
                 Ok(())
@@ -246,7 +250,8 @@ impl Drive for TopicLog {
             true => {
                 self.make_room(&mut writer, 0);
                 self.trim(&mut writer);
-                // Nobody may come while health says that nothing is taken, so that it is asked here.
+                // Producers may stay away while health reports a refusal, so an idle log checks itself whether it can
+                // write again.
                 if self.refusal.now().is_some() && writer.appender.can_roll().is_ok() {
                     self.refusal.end(&self.topic.name);
                 }
@@ -267,7 +272,8 @@ impl Drive for TopicLog {
 
     fn finish(&self) {
         let mut writer = lock(&self.writer);
-        // A group at a time, with those who wait outside: they came before the close.
+        // Group by group, because callers that wait in `entrance` came before the close, and are admitted as room is
+        // freed.
         loop {
             let (waiting, kib) = self.queue.take(Entrance::take);
             if waiting.is_empty() {
@@ -276,7 +282,7 @@ impl Drive for TopicLog {
             self.commit(&mut writer, waiting, kib);
         }
         if self.stopped.get().is_none() {
-            // From here on nothing is a tail: whatever is bad or missing before this end is damage.
+            // From here on a bad batch before this end counts as damage and never as a torn tail.
             if let Err(failure) = writer.appender.record_close() {
                 tracing::warn!(topic = %self.topic.name, %failure, "the log was not marked as closed");
             }
@@ -293,7 +299,7 @@ impl Drive for TopicLog {
     fn abandon(&self) {
         self.queue.close();
         self.stop(BrokerError::Stopped("its writer ended unexpectedly".to_owned()));
-        // Whoever waits is told by the end of its channel.
+        // Clearing drops the senders of the answers, so that every caller that waits gets an error.
         self.queue.change(|entrance| {
             entrance.clear();
             false

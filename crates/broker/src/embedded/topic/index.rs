@@ -1,16 +1,17 @@
-//! Finds a partition's batches in the segments of a topic.
+//! Finds the batches of a partition in the segments of a topic.
 //!
 //! A segment is divided into *spans*: runs of whole batches of about [`SPAN_BYTES`], whatever their partitions. For
-//! each partition the index says with which position it enters a span. A span is what is read from the disk at once,
-//! and shared by the readers of all partitions. Only what is synced is ever in here, so that nobody can read more.
+//! each partition, the index holds the first position of the partition in each span. A span is read from the disk in
+//! one piece, and the readers of all partitions share it. The index contains only synced batches, so readers cannot
+//! read others.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::embedded::segment::{BatchHeader, Segment, Table, Visitor};
 
-/// A span is closed when it has this many bytes: long enough that a system call does not matter, short enough that a
-/// seek to a position reads little it does not need.
+/// A span is complete once it has this many bytes: enough that the system call hardly counts, and few enough that a
+/// reader that seeks one position reads little else.
 pub(crate) const SPAN_BYTES: u64 = 512 * 1024;
 
 /// A run of whole batches.
@@ -21,17 +22,17 @@ pub(crate) struct Span {
     pub bytes: u64,
 }
 
-/// What is known of one segment.
+/// The index of one segment.
 #[derive(Debug)]
 pub(crate) struct SegmentIndex {
     pub segment: Arc<Segment>,
-    /// Bytes of batches in it.
+    /// Bytes of all batches in the segment.
     pub bytes: u64,
-    /// When its newest batch was appended.
+    /// When the newest message in the segment was appended.
     pub newest_ms: u64,
-    /// When its oldest batch was; later than any if there is none.
+    /// When the oldest message in the segment was appended; the largest number if there is none.
     pub oldest_ms: u64,
-    /// Where each partition was when the segment began, and where it is at its end.
+    /// For each partition, its next position at the beginning and at the end of the segment.
     pub first: Vec<u64>,
     pub next: Vec<u64>,
     spans: Vec<(u64, u64)>,
@@ -58,7 +59,7 @@ impl SegmentIndex {
         }
     }
 
-    /// Adds the batch behind the last one.
+    /// Adds the batch that follows the last one.
     pub fn add(&mut self, header: &BatchHeader, offset: u64) {
         let bytes = header.stored_bytes() as u64;
         match self.spans.last_mut() {
@@ -66,7 +67,8 @@ impl SegmentIndex {
             _ => self.spans.push((offset, bytes)),
         }
         self.bytes += bytes;
-        // What holds no message has no age: a log that is closed every night must not stay young by it.
+        // A batch without messages has no age. Otherwise the mark that older versions wrote at each close would keep
+        // a segment young for ever.
         if header.count > 0 {
             self.newest_ms = self.newest_ms.max(header.appended_ms);
             self.oldest_ms = self.oldest_ms.min(header.appended_ms);
@@ -101,7 +103,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// The span in which a position lies.
+    /// The span that contains a position.
     pub fn find(&self, partition: u32, position: u64) -> Option<Span> {
         let partition = partition as usize;
         let at = self.segments.partition_point(|segment| segment.next[partition] <= position);
@@ -113,12 +115,12 @@ impl Index {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// First positions kept.
+    /// The first position that is kept in each partition.
     pub fn starts(&self) -> Vec<u64> {
         self.segments.front().map(|oldest| oldest.first.clone()).unwrap_or_default()
     }
 
-    /// Adds a batch to the newest segment, which may be a new one.
+    /// Adds a batch to the newest segment; begins `segment` if it is new.
     pub fn add(&mut self, segment: &Arc<Segment>, header: &BatchHeader, offset: u64) {
         self.begin(segment);
         if let Some(newest) = self.segments.back_mut() {
@@ -126,7 +128,7 @@ impl Index {
         }
     }
 
-    /// Makes `segment` the newest, if it is not yet.
+    /// Makes `segment` the newest, unless it is the newest already.
     pub fn begin(&mut self, segment: &Arc<Segment>) {
         let newest = self.segments.back();
         if newest.is_some_and(|newest| newest.segment.number == segment.number) {

@@ -1,10 +1,11 @@
-//! One topic: its log on the disk, what of it is in memory, and who waits for it.
+//! One topic: its log on the disk, its newest messages in memory, and the readers that wait for more.
 //!
-//! In: frames from producers, positions from readers. Out: positions once durable, batches. A message's way: copied
-//! into [`Waiting`] by its caller; taken, positioned, written and synced with all others (`group_commit`); then in
-//! the index and in the tail, where readers find it; then acknowledged. Nothing that is not synced gets further than
-//! the first two steps. After a failure that leaves the disk in doubt the log stops: it takes nothing more, and what
-//! was synced before can still be read (P10).
+//! In: frames from producers, positions from readers. Out: positions once the messages are durable, and batches. A
+//! message is copied into [`Waiting`] by its caller; the writer thread takes it, gives it a position, and writes and
+//! syncs it with its group (`group_commit`); then it is entered in the index and in the tail, where readers find it;
+//! then its caller is answered. A message that is not synced never gets beyond the write. If a failure leaves the
+//! contents of the disk in doubt, the log stops: it takes nothing more, and what was synced before can still be read
+//! (P10).
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -32,20 +33,20 @@ use crate::embedded::segment::{Appender, Sizes, StreamEnds, Table, make, recover
 use crate::embedded::upkeep::Upkeep;
 use crate::embedded::writer::{Queue, Urgency};
 
-/// The smallest segment: below it, headers and syncs of the folder outweigh the messages.
+/// The smallest segment. In smaller ones, headers and syncs of the folder would cost more than the messages.
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
-/// The first segment of a topic; the next ones double, so that a topic with few messages stays small.
+/// The first segment of a topic. Each further one is twice as large, so that a topic with few messages stays small.
 const SEGMENT_BYTES_FIRST: u64 = 4 << 20;
 
-/// One topic.
+/// The log of one topic, shared by its producers, its readers and its writer thread.
 pub(crate) struct TopicLog {
-    /// As it was opened; its bounds now are in `spec`.
+    /// The topic as it was when the log was opened. Its present bounds are in `spec`.
     pub topic: Topic,
     spec: RwLock<Arc<TopicSpec>>,
     pub(super) host: Host,
     pub(super) groups: Arc<Groups>,
     pub(super) queue: Queue<Entrance<Waiting>>,
-    /// The topic's name, as calls carry it.
+    /// The topic's name in the form in which calls carry it.
     name: Arc<str>,
     pub(super) tails: Vec<Mutex<Tail>>,
     pub(super) index: RwLock<Index>,
@@ -57,10 +58,11 @@ pub(crate) struct TopicLog {
     memory: Memory,
 }
 
-/// What a topic may hold in memory. It counts as open until this is dropped.
+/// The bound of the memory of one topic. While this value exists, the topic takes its share of the memory of all
+/// topics.
 struct Memory {
     tail_bytes: usize,
-    /// Of all topics.
+    /// Bytes for the tails of all topics together.
     tails_bytes: usize,
     topics: Arc<AtomicUsize>,
 }
@@ -72,7 +74,7 @@ impl Memory {
         Memory { tail_bytes: options.tail_bytes, tails_bytes: options.tails_bytes, topics }
     }
 
-    /// Bytes, now: fewer the more topics there are.
+    /// The topic's share in bytes at this moment: the more topics are open, the smaller.
     fn share(&self) -> usize {
         self.tails_bytes / self.topics.load(Ordering::Relaxed).max(1)
     }
@@ -84,7 +86,7 @@ impl Drop for Memory {
     }
 }
 
-/// The newest batches of a partition, and who waits for more.
+/// The newest batches of a partition, and the readers that wait for more.
 #[derive(Default)]
 pub(super) struct Tail {
     pub start: u64,
@@ -93,21 +95,21 @@ pub(super) struct Tail {
     pub waiting: Vec<(u64, Waker)>,
 }
 
-/// What only the writer touches.
+/// What only the writer thread touches.
 pub(super) struct Writer {
     pub appender: Appender,
-    /// Partition and bytes of what is in the tails, oldest first.
+    /// Partition and allocated bytes of each batch in the tails, oldest first.
     pub in_tails: VecDeque<(u32, usize)>,
     pub tail_bytes: usize,
-    /// By which messages grow old.
+    /// Decides whether the clock may be believed when messages are deleted for their age.
     pub age: AgeClock,
 }
 
-/// Where a position is.
+/// Where a position was found.
 pub(crate) enum Found {
     InMemory(Stored),
     OnDisk(Span),
-    /// At the end: the waker is kept, and woken when there is more.
+    /// The position is the end of the log. The waker that came with the question is woken once there is more.
     Later,
 }
 
@@ -179,8 +181,9 @@ impl TopicLog {
         }
     }
 
-    /// Appends messages; answers when each is durable or refused. The call's place is taken at the first poll. If the
-    /// future is dropped, what was admitted is still written and counted; what waited outside is not.
+    /// Appends messages, and answers when each of them is durable or refused. The call takes its place among other
+    /// calls at its first poll. If the future is dropped, messages that were admitted are still written and counted
+    /// in the bounds; messages that still waited for admission are dropped with it.
     pub async fn produce(&self, frames: Frames) -> Vec<Result<u64, ProduceError>> {
         let (count, bytes) = (frames.len(), frames.bytes());
         let refused = || vec![Err(ProduceError::Unavailable(self.why_gone())); count];
@@ -204,22 +207,22 @@ impl TopicLog {
         }
     }
 
-    /// What a call is told that came too late.
+    /// The reason that is given to a call that comes after the log was closed or stopped.
     fn why_gone(&self) -> String {
         self.stopped.get().unwrap_or(&BrokerError::Closed).to_string()
     }
 
-    /// Why it stopped (P10), or takes nothing now (BRK-8), if so.
+    /// An error if the log has stopped (P10), or refuses messages at this moment (BRK-8).
     pub fn health(&self) -> Result<(), BrokerError> {
         self.stopped.get().cloned().or_else(|| self.refusal.now()).map_or(Ok(()), Err)
     }
 
-    /// The topic as it is now.
+    /// The topic with its present bounds.
     pub fn topic(&self) -> Topic {
         Topic { spec: (*self.spec()).clone(), ..self.topic.clone() }
     }
 
-    /// Gives the topic other bounds.
+    /// Changes the topic's bounds. The writer thread then applies the new retention.
     pub fn set_spec(&self, spec: TopicSpec) {
         *self.spec.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(spec);
         self.settled_more();
@@ -229,7 +232,7 @@ impl TopicLog {
         Arc::clone(&self.spec.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Where each partition begins and ends.
+    /// First position and end of each partition.
     pub fn ends(&self) -> Vec<Ends> {
         let ends = |tail: &Mutex<Tail>| {
             let tail = lock(tail);
@@ -238,7 +241,7 @@ impl TopicLog {
         self.tails.iter().map(ends).collect()
     }
 
-    /// Finds a position. At the end of the log `waker`, if there is one, is kept under the reader's id.
+    /// Finds a position. If it is the end of the log, the waker is kept under the reader's id, if one was given.
     pub fn find(
         &self,
         partition: u32,
@@ -279,12 +282,12 @@ impl TopicLog {
         }
     }
 
-    /// Reads a span, from memory or from the disk.
+    /// The batches of a span, from memory or from the disk.
     pub fn load(&self, span: &Span) -> Result<Arc<SpanBatches>, BrokerError> {
         self.spans.load(span, self.memory.share()).map_err(BrokerError::from)
     }
 
-    /// Lets go what is beyond the topic's part of the memory: there may be more topics than before.
+    /// Releases memory beyond the topic's share, which shrinks when further topics are opened.
     pub(super) fn trim(&self, writer: &mut Writer) {
         let share = self.memory.share();
         while writer.tail_bytes > self.memory.tail_bytes.min(share)
@@ -296,12 +299,12 @@ impl TopicLog {
         self.spans.trim(share);
     }
 
-    /// A span that another reader has read already.
+    /// The batches of a span that some reader has already read.
     pub fn loaded(&self, span: &Span) -> Option<Arc<SpanBatches>> {
         self.spans.peek(span)
     }
 
-    /// Groups that keep the oldest messages from being deleted, though their time has come or the topic is full.
+    /// The groups because of which old messages are still kept, although their time is over or the topic is full.
     pub fn held_back(&self) -> Vec<HeldBack> {
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
         let now_ms = self.host.now_ms();
@@ -311,12 +314,12 @@ impl TopicLog {
         }
     }
 
-    /// Returns once the group that is being written, if any, is written and old segments are looked after.
+    /// Returns after the group commit under way, if any, and the freeing of old segments that follows it.
     pub fn end_of_turn(&self) {
         drop(lock(&self.writer));
     }
 
-    /// The log as it is now.
+    /// A snapshot of the segments and of the end of the log, for a backup or the scrubber.
     pub fn capture(&self) -> Captured {
         let writer = lock(&self.writer);
         let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
@@ -324,25 +327,25 @@ impl TopicLog {
         Captured { segments, end: writer.appender.reached() }
     }
 
-    /// A reader is gone.
+    /// Forgets the waker of a reader that was dropped.
     pub fn unwatch(&self, partition: u32, reader: u64) {
         lock(&self.tails[partition as usize]).waiting.retain(|(other, _)| *other != reader);
     }
 
-    /// A group has settled more: something may be freed now.
+    /// Called when a group has settled more: the writer thread then checks which segments may be freed.
     pub fn settled_more(&self) {
         let _closed = self.queue.add(Urgency::Lazy, |_: &mut Entrance<Waiting>| ());
     }
 
-    /// Takes nothing more; the thread writes what waits, and ends.
+    /// Closes the queue. The writer thread writes what still waits, and then ends.
     pub fn close(&self) {
         self.queue.close();
     }
 
-    /// Nothing comes any more, for this reason: readers at the end and producers are told.
+    /// Stops the log for the reason `why`: wakes the readers at the end, and makes all further calls fail.
     pub fn stop(&self, why: BrokerError) {
         let says = why.to_string();
-        // The first reason stays.
+        // The first reason stays, because later ones are only its consequences.
         if self.stopped.set(why).is_ok() && says != BrokerError::Closed.to_string() {
             tracing::error!(
                 topic = %self.topic.name,
@@ -357,7 +360,7 @@ impl TopicLog {
     }
 }
 
-/// The place of a call that has not been answered.
+/// The place of a call that waits for its answer. Dropping it early gives the place up.
 struct TakenPlace<'a> {
     log: &'a TopicLog,
     ticket: Option<Ticket>,
@@ -372,7 +375,7 @@ impl Drop for TakenPlace<'_> {
     }
 }
 
-/// A topic with a small bound gets small segments: only whole ones are freed.
+/// A topic with a small size bound gets small segments, because only whole segments are freed.
 fn sizes(topic: &Topic, options: &Options) -> Sizes {
     let bound = topic.spec.retention_bytes.unwrap_or(u64::MAX);
     let max = options.segment_bytes.min((bound / 8).next_multiple_of(4096)).max(SEGMENT_BYTES_MIN);

@@ -1,7 +1,9 @@
-//! A topic's log: messages taken in, group commits, what is kept in memory, readers, retention.
+//! The log of one topic: takes messages in, commits them in groups, keeps the newest in memory, serves readers, and
+//! deletes old messages.
 //!
-//! [`TopicLog`] is the topic; `waiting` gathers what producers hand over, `group_commit` writes it, [`PartitionReader`]
-//! reads it from memory (`stored`) or from the disk (`index`), `retention` and `age` say what may go.
+//! [`TopicLog`] is the topic. `waiting` gathers what producers hand over and `group_commit` writes it.
+//! [`PartitionReader`] reads from memory (`stored`) or from the disk (`index`). `retention` and `age` decide which
+//! segments may be deleted.
 
 mod age;
 mod group_commit;

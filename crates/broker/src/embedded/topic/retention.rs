@@ -1,27 +1,27 @@
-//! Which old segments may go.
+//! Decides which old segments of a topic may be deleted.
 //!
-//! Pure. In: what each segment holds, oldest first, the topic's bounds, and how far every group that holds back has
-//! settled. Out: how many of the oldest are freed. Whole segments only, from the oldest on, and never one that holds a
-//! message which such a group has not settled (BRK-1): if that is what stands in the way of the size bound, the topic
-//! is full, and says so to its producers.
+//! Pure. In: what each segment holds, oldest first, the topic's bounds, and how far each group that holds messages
+//! back has settled. Out: how many of the oldest segments to free. Segments are freed as a whole, oldest first, and
+//! never while they hold a message that such a group has not settled (BRK-1). If unsettled messages keep a topic
+//! above its size bound, the topic is full and refuses its producers.
 
 use super::index::SegmentIndex;
 use crate::contract::TopicSpec;
 
-/// What may go.
+/// The decision about a topic's old segments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Plan {
-    /// How many of the oldest segments.
+    /// How many of the oldest segments may be freed.
     pub free: usize,
-    /// The size bound is passed, and what stands in the way is not settled.
+    /// The topic is above its size bound, and unsettled messages are in the way.
     pub full: bool,
 }
 
-/// A topic that is within this part of its size bound counts as full when it is asked what holds it back: its producers
-/// are refused before the last byte is taken.
+/// When asked which groups hold it back, a topic counts as full if less than one part in this many of its size bound
+/// is left: producers are already refused before the last byte is used.
 const NEARLY_FULL: u64 = 20;
 
-/// The oldest segment, if it is old enough to go, or the topic is so large that it should.
+/// The oldest segment, if its age or the topic's size calls for deleting it.
 pub(crate) fn overdue<'a>(
     oldest: Option<&'a SegmentIndex>,
     total_bytes: u64,
@@ -35,9 +35,9 @@ pub(crate) fn overdue<'a>(
     })
 }
 
-/// What may go now, if `incoming` bytes are to be added. `settled`: for each partition the lowest commit of all groups
-/// that hold back; `None` where none does. `now_ms`: `None` while the clock is not to be believed (`age`). The newest
-/// segment may be among those that go: roll first.
+/// What may be freed if `incoming` bytes are to be added. `settled` has, for each partition, the lowest commit of all
+/// groups that hold messages back; `None` if no group does. `now_ms` is `None` while the clock is not believed
+/// (`age`). The newest segment may be among those to be freed: then the caller has to begin another one first.
 pub(crate) fn plan<'a>(
     segments: impl DoubleEndedIterator<Item = &'a SegmentIndex> + Clone,
     total_bytes: u64,
@@ -68,8 +68,8 @@ pub(crate) fn plan<'a>(
     plan
 }
 
-/// For each segment when its newest message was appended, as far as that can be right: one that comes from the future
-/// was appended before the next segment was begun, whatever the clock said then.
+/// When the newest message of each segment was appended. A time in the future cannot be right: then the message
+/// counts as appended no later than the oldest message behind its segment.
 fn newest_ms<'a>(segments: impl DoubleEndedIterator<Item = &'a SegmentIndex>, now_ms: u64) -> Vec<u64> {
     let mut later = u64::MAX;
     let mut newest: Vec<u64> = segments

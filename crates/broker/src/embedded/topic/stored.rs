@@ -1,7 +1,7 @@
-//! Batches of a topic in memory: one as it was stored, and spans of them read from the disk.
+//! Batches of a topic in memory: single batches as they were stored, and spans of batches read from the disk.
 //!
-//! A span is read once and checked once, whoever asks first, and shared by the readers of all partitions through a
-//! small cache. Batches are slices of what was read: nothing is copied.
+//! The first reader that asks for a span reads and checks it; a small cache then shares it with the readers of all
+//! partitions. Batches are slices of the bytes that were read, so nothing is copied.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,14 +15,14 @@ use crate::embedded::failure::{Action, Failure};
 use crate::embedded::lock;
 use crate::embedded::segment::{ALIGN, BATCH_HEADER, BatchHeader, Kind, u32_at};
 
-/// Spans kept after they were read: enough that readers of all partitions that walk the same stretch share it.
+/// Spans kept after they were read: enough that readers of all partitions that follow the same stretch share them.
 const SPANS_MAX: usize = 16;
-/// Buffers kept for the next reads: as many as are read at the same time on a small machine …
+/// Buffers kept for further reads: as many as a small machine reads at the same time, …
 const BUFFERS_MAX: usize = 4;
-/// … and none that is larger than a span mostly is: one of large messages has as many bytes as a group commit takes.
+/// … and none larger than a usual span. The span of a large batch may have as many bytes as a whole group commit.
 const BUFFER_BYTES_MAX: usize = 2 * SPAN_BYTES as usize;
 
-/// A batch as it was stored, or what is left of one.
+/// A batch as it was stored, or the part of it that was not handed out yet.
 #[derive(Debug, Clone)]
 pub(crate) struct Stored {
     pub partition: u32,
@@ -43,7 +43,8 @@ impl Stored {
         }
     }
 
-    /// Takes the frames from `from` on off the front: about `bytes_max` bytes, at least one frame. What is left stays.
+    /// Takes frames off the front, from position `from` on: about `bytes_max` bytes, at least one frame. The rest
+    /// stays.
     pub fn take(&mut self, from: u64, bytes_max: usize) -> Batch {
         let mut at = 0;
         while let Some((length, delta)) = self.frame_at(at)
@@ -76,7 +77,7 @@ impl Stored {
         }
     }
 
-    /// The whole of it, if all of it is wanted: without a look at each frame.
+    /// The whole batch, if the caller wants all of it. Cheaper than `take`, because it does not look at each frame.
     pub fn whole(&self, from: u64, bytes_max: usize) -> Option<Batch> {
         let first = self.frame_at(0).map(|(_, delta)| self.base + delta)?;
         (first >= from && self.frames.len() <= bytes_max).then(|| Batch {
@@ -96,11 +97,11 @@ impl Stored {
     }
 }
 
-/// The spans read last.
+/// The spans that were read last.
 #[derive(Debug, Default)]
 pub(crate) struct SpanCache {
     slots: Mutex<VecDeque<Arc<Slot>>>,
-    /// Buffers to be read into again: a fresh one costs as much as the read.
+    /// Buffers of former spans. Allocating a fresh buffer costs as much as reading into it.
     buffers: Mutex<Vec<BytesMut>>,
 }
 
@@ -109,7 +110,7 @@ struct Slot {
     segment: u64,
     offset: u64,
     bytes: u64,
-    /// Locked while it is read, so that whoever wants the same waits instead of reading it again.
+    /// Locked while the span is read. A second reader of the same span waits here and does not read it again.
     loaded: Mutex<Option<Loaded>>,
 }
 
@@ -119,8 +120,8 @@ struct Loaded {
     batches: Arc<SpanBatches>,
 }
 
-/// The batches of a span that are whole, and what is wrong with the first that is not. Whose that one is shows in the
-/// positions that are missing: batches of a partition follow each other without a gap.
+/// The intact batches of a span, and what is wrong with the first damaged one. The damaged batch's partition shows in
+/// the gap between positions, because the batches of a partition follow each other without gaps.
 #[derive(Debug)]
 pub(crate) struct SpanBatches {
     pub whole: Vec<Stored>,
@@ -136,7 +137,8 @@ impl SpanCache {
         loaded.as_ref().map(|loaded| Arc::clone(&loaded.batches))
     }
 
-    /// The batches of a span, from memory or from the disk. At most so many bytes are kept, or one span.
+    /// The batches of a span, from memory or from the disk. Afterwards at most `bytes_max` bytes are kept, or one
+    /// span.
     pub fn load(&self, span: &Span, bytes_max: usize) -> Result<Arc<SpanBatches>, Failure> {
         let slot = self.slot(span, bytes_max);
         let mut loaded = lock(&slot.loaded);
@@ -146,14 +148,15 @@ impl SpanCache {
         let buffer = lock(&self.buffers).pop().unwrap_or_default();
         let (whole, batches) = read_span(span, buffer)?;
         let batches = Arc::new(batches);
-        // What is damaged is read anew by whoever asks for it again: the disk may have given it wrong once.
+        // A damaged span is not kept: the disk may have returned wrong bytes only once, and the next reader tries
+        // again.
         if batches.damaged.is_none() {
             *loaded = Some(Loaded { whole, batches: Arc::clone(&batches) });
         }
         Ok(batches)
     }
 
-    /// Keeps no more than so many bytes, or one span.
+    /// Keeps at most `bytes_max` bytes, or one span.
     pub fn trim(&self, bytes_max: usize) {
         while let Some(oldest) = self.beyond(bytes_max) {
             drop(oldest);
@@ -162,8 +165,8 @@ impl SpanCache {
         lock(&self.buffers).truncate(spans * BUFFERS_MAX / SPANS_MAX);
     }
 
-    /// Takes the oldest out, if there are more than fit. Counted by their bytes: a span ends with a whole batch, and is as
-    /// large as that. The newest stays, since somebody waits for it.
+    /// Takes out the oldest span if there are too many. They are counted in bytes, because a span ends with a whole
+    /// batch and can be much larger than usual. The newest span stays, since its reader waits for it.
     fn beyond(&self, bytes_max: usize) -> Option<Arc<Slot>> {
         let mut slots = lock(&self.slots);
         let bytes: u64 = slots.iter().map(|slot| slot.bytes).sum();
@@ -190,7 +193,7 @@ impl SpanCache {
         slot
     }
 
-    /// Keeps the buffer of a span that nobody holds any more.
+    /// Keeps the buffer of a span that no reader holds any more.
     fn use_again(&self, slot: Slot) {
         let loaded = slot.loaded.into_inner().unwrap_or_else(PoisonError::into_inner);
         let Some(Loaded { whole, batches }) = loaded else {
@@ -213,7 +216,7 @@ impl Slot {
     }
 }
 
-/// Reads a span. What is damaged in it is passed over: one batch that cannot be read concerns its own partition alone.
+/// Reads a span and skips what is damaged: a damaged batch must stop only the readers of its own partition.
 fn read_span(span: &Span, mut bytes: BytesMut) -> Result<(Bytes, SpanBatches), Failure> {
     let segment = &span.segment;
     bytes.resize(span.bytes as usize, 0);
@@ -227,7 +230,7 @@ fn read_span(span: &Span, mut bytes: BytesMut) -> Result<(Bytes, SpanBatches), F
             .filter(|header| at + header.stored_bytes() <= bytes.len());
         let Some(header) = header else {
             batches.damaged.get_or_insert_with(|| damaged("the header of a batch is damaged"));
-            // Nothing says how long the batch is: the next header does.
+            // Without a header the length of the batch is unknown, so the next good header is searched.
             at += ALIGN;
             while at < bytes.len() && BatchHeader::decode(&bytes[at..], segment.generation).is_none() {
                 at += ALIGN;
@@ -238,7 +241,7 @@ fn read_span(span: &Span, mut bytes: BytesMut) -> Result<(Bytes, SpanBatches), F
         if crc32c::crc32c(&bytes[first..behind]) != header.payload_crc {
             batches.damaged.get_or_insert_with(|| damaged("a batch is damaged"));
         } else if header.kind == Kind::Lost {
-            // A gap: readers pass over it, since an operator said so.
+            // A gap that an operator chose to skip: an empty batch, so that readers pass over these positions.
             batches.whole.push(Stored::new(&header, Bytes::new()));
         } else if header.count > 0 {
             batches.whole.push(Stored::new(&header, bytes.slice(first..behind)));
@@ -258,7 +261,7 @@ mod tests {
 
     const BYTES: usize = 4 << 20;
 
-    /// A segment with so many batches of 4 MiB each.
+    /// A segment that consists of `batches` batches of 4 MiB each.
     fn segment(path: &Path, batches: u64) -> Arc<Segment> {
         let file = RealDisk.create(path).expect("a new file");
         let mut bytes = vec![7; BYTES];
@@ -288,7 +291,7 @@ mod tests {
         Arc::new(segment)
     }
 
-    /// P5: spans of large messages count with the bytes that they have, read or kept to be read into again.
+    /// P5: spans of large messages count with their real bytes, in the cache and as buffers kept for further reads.
     #[test]
     fn large_spans_take_no_more_memory_than_their_bound() {
         let dir = tempfile::tempdir().expect("a folder");

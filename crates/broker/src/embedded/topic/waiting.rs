@@ -1,8 +1,9 @@
-//! Messages that wait for the next group commit, laid out as they come.
+//! Gathers the messages of the next group commit, already laid out as batches.
 //!
-//! A caller that finds room copies its frames behind those that wait already, under a short lock, while the last group
-//! is being synced: so layout costs the writer's thread nothing. Who finds none waits outside (`entrance`). Positions are given out only when the group is taken: until
-//! then a message knows its partition and its place behind the others of the group.
+//! While the previous group is being synced, each caller that finds room copies its frames, under a short lock,
+//! behind those that already wait; so the writer thread spends no time on the layout. Callers without room wait in
+//! `entrance`. Positions are given out only when the writer thread takes the group. Until then, a message has a
+//! partition and a place in its group.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,38 +15,39 @@ use crate::contract::ProduceError;
 use crate::embedded::entrance::Gather;
 use crate::embedded::segment::{BATCH_HEADER, Kind, Laid};
 
-/// A batch has at most about this many bytes: what a reader gets at once must stay small beside its buffers.
+/// A batch has at most about this many bytes, so that what a reader gets at once is small beside the reader's
+/// buffers.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// A batch begins with room for so much: a few messages of usual size.
+/// A batch is allocated with room for at least this many bytes: a few messages of usual size.
 const SHARE_BYTES_MIN: usize = 1 << 10;
-/// A group is at most so large, and what was admitted and is not written yet is so in all; more callers wait outside.
-/// Bounds memory, and how long one group commit can take.
+/// Bounds a group, and all messages that were admitted and are not yet written; further callers wait in `entrance`.
+/// Limits both the memory and the duration of one group commit.
 pub(crate) const GROUP_KIB_MAX: usize = 64 << 10;
 
-/// What became of a group.
+/// The outcome of a group.
 #[derive(Debug)]
 pub(crate) struct GroupEnd {
-    /// For each partition, where the group's messages begin and how many of them are durable.
+    /// For each partition, the first position of the group, and how many of the group's messages are durable.
     pub placed: Vec<(u64, u64)>,
-    /// Why those behind are not.
+    /// Why the messages behind the durable ones failed.
     pub failure: Option<ProduceError>,
 }
 
-/// What a call is told: where its messages are in their group, and what became of that.
+/// The answer to a call: the places of its messages in their group, and the outcome of the group.
 pub(crate) type Answer = (Seats, Arc<GroupEnd>);
 
-/// A call that wants messages written.
+/// A call of a producer.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub topic: Arc<str>,
     pub partitions: u32,
-    /// The largest frame that is taken.
+    /// The largest frame that the topic takes.
     pub bytes_max: usize,
     pub frames: Frames,
     pub answer: oneshot::Sender<Answer>,
 }
 
-/// A call that is part of a group.
+/// A caller whose messages are part of a group.
 #[derive(Debug)]
 pub(crate) struct Caller {
     seats: Seats,
@@ -53,9 +55,9 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// Tells it what became of its group.
+    /// Sends the outcome of the group to the caller.
     pub fn tell(self, end: &Arc<GroupEnd>) {
-        // One that went away does not want to know.
+        // A caller that went away has dropped its end of the channel.
         let _gone = self.answer.send((self.seats, Arc::clone(end)));
     }
 }
@@ -69,19 +71,20 @@ impl Gather for Waiting {
     }
 }
 
-/// Where the messages of a call are in their group, in the order given. Small, because there are as many as messages.
+/// The places of a call's messages in their group, in the order of the call. Kept small, as there is one per message.
 #[derive(Debug, Default)]
 pub(crate) struct Seats {
-    /// Partition, and place behind the first of the group; [`REFUSED`] for one that was not taken.
+    /// Partition, and place among the group's messages of that partition; [`REFUSED`] for a message that was not
+    /// taken.
     places: Vec<(u32, u32)>,
-    /// Why, for each that was not taken.
+    /// The reason for each message that was not taken.
     refused: VecDeque<ProduceError>,
 }
 
 const REFUSED: u32 = u32::MAX;
 
 impl Seats {
-    /// What became of each message.
+    /// The outcome of each message of the call.
     pub fn results(mut self, end: &GroupEnd) -> Vec<Result<u64, ProduceError>> {
         let unknown = || ProduceError::Unavailable("it was not written".to_owned());
         let mut results = Vec::with_capacity(self.places.len());
@@ -96,7 +99,7 @@ impl Seats {
     }
 }
 
-/// Messages that wait.
+/// The group that gathers.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     partitions: Vec<Queued>,
@@ -112,15 +115,15 @@ struct Queued {
 }
 
 impl Waiting {
-    /// True if nobody waits.
+    /// True if no call is in the group.
     pub fn is_empty(&self) -> bool {
         self.callers.is_empty()
     }
 
-    /// Adds the frames behind what waits.
+    /// Lays out the frames behind those that already wait.
     fn add(&mut self, topic: &str, partitions: u32, bytes_max: usize, frames: &Frames) -> Seats {
         self.partitions.resize_with(partitions as usize, Queued::default);
-        // Grown step by step, a batch would be copied once more than it need be.
+        // A vector that grows step by step would copy the batch once more than necessary.
         let share = (frames.bytes() / partitions as usize).clamp(SHARE_BYTES_MIN, BATCH_BYTES_MAX);
         let mut seats = Seats { places: Vec::with_capacity(frames.len()), refused: VecDeque::new() };
         for (partition, frame) in frames.iter() {
@@ -151,12 +154,12 @@ impl Waiting {
         let full =
             |batch: &Laid| batch.payload_bytes() > 0 && batch.payload_bytes() + frame.len() > BATCH_BYTES_MAX;
         if queued.batches.last().is_none_or(full) {
-            // The base is counted from the group's until the group is taken.
+            // Until the group is taken, the base is an offset from the first position of the group.
             let mut batch = Laid::new(partition, queued.count, Kind::Messages);
             batch.bytes.reserve_exact(share + frame.len());
             queued.batches.push(batch);
         }
-        // Fits: a group has at most GROUP_KIB_MAX, or is one call that is larger.
+        // The place fits into 32 bits: a group has at most GROUP_KIB_MAX, or is a single larger call.
         let place = queued.count as u32;
         if let Some(batch) = queued.batches.last_mut() {
             put_frame(&mut batch.bytes, frame, batch.count);
@@ -166,7 +169,8 @@ impl Waiting {
         place
     }
 
-    /// The batches of the group, at their positions, and the group's end as it will be if all goes well.
+    /// Gives the batches their positions, and returns them with the outcome that the group has if everything
+    /// succeeds.
     pub fn lay_out(&mut self, next: impl Fn(u32) -> u64) -> (Vec<Laid>, Vec<(u64, u64)>) {
         let mut ends = vec![(0, 0); self.partitions.len()];
         let mut batches = Vec::with_capacity(self.touched.len());
@@ -184,7 +188,7 @@ impl Waiting {
     }
 }
 
-/// Bytes that a batch of such frames takes at most, for bounds.
+/// Upper bound of the bytes that the group takes in the log, for the check against the topic's bound.
 pub(crate) fn group_bytes(waiting: &Waiting) -> u64 {
     let batches: usize = waiting.partitions.iter().map(|queued| queued.batches.len()).sum();
     waiting.bytes + (batches * (BATCH_HEADER + 8)) as u64

@@ -1,32 +1,32 @@
-//! What can fail on a simulated disk.
+//! The faults that a test can inject into a simulated disk.
 
 use std::io;
 
-/// What can fail. An operation that fails has done nothing, but where it says otherwise.
+/// An operation that can fail. A failed operation has changed nothing, unless its description says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// Syncing a file: EIO, and what was to be made durable is gone with the next power cut.
+    /// Syncing a file: EIO. The bytes to be synced are lost with the next power cut, and no later sync writes them.
     Sync,
     /// Syncing a folder: EIO.
     SyncFolder,
-    /// Opening a file or a folder that is there: EMFILE.
+    /// Opening an existing file or folder: EMFILE.
     Open,
     /// Reading from a file: EIO.
     Read,
     /// Making a file: ENOSPC.
     Create,
-    /// Changing a name: ENOSPC.
+    /// Renaming a file: ENOSPC.
     Rename,
-    /// Removing a file: ENOSPC, as copy-on-write file systems answer.
+    /// Removing a file: ENOSPC, which copy-on-write file systems may return.
     Remove,
-    /// A write of which all bytes land, and which answers ENOSPC all the same.
+    /// A write that stores all its bytes, but returns ENOSPC.
     RefusedWrite,
-    /// A write of which a part lands: ENOSPC.
+    /// A write that stores only a part of its bytes: ENOSPC.
     ShortWrite,
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Fault; 9] = [
         Fault::Sync,
         Fault::SyncFolder,

@@ -1,4 +1,4 @@
-//! What is opened on a simulated disk: files, folders, the lock.
+//! The handles that a simulated disk gives out: open files, open folders and the lock.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::embedded::disk::{DiskDir, DiskFile};
 use crate::embedded::lock;
 
 impl SimDisk {
-    /// These bytes of a file cannot be read any more (EIO), until something is written there.
+    /// Makes these bytes of a file unreadable (EIO) until a write covers them.
     pub fn spoil(&self, path: &Path, offset: u64, bytes: u64) {
         let mut state = lock(&self.state);
         let inode = state.names.get(path).copied().unwrap_or_default();
@@ -32,7 +32,7 @@ impl Drop for SimLock {
     }
 }
 
-/// A descriptor. The next process begins with none.
+/// One open file or folder, which counts against the limit. After a restart the count begins at zero.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     pub disk: SimDisk,
@@ -107,7 +107,7 @@ impl DiskFile for SimFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         self.with(|state| {
             state.writable()?;
-            // The write that the machine goes off in may have landed as well.
+            // The write during which the machine goes off may have stored its bytes, too.
             let alive = state.operate();
             let length = state.files[&self.inode].current.len() as u64;
             let growth = (offset + bytes.len() as u64).saturating_sub(length);
@@ -140,8 +140,8 @@ impl DiskFile for SimFile {
             state.operate()?;
             let met = state.meet(Fault::Sync);
             if let Some(file) = state.files.get_mut(&self.inode) {
-                // Also after a failure: the kernel takes the pages for clean, a later sync succeeds without them, and
-                // they are read from the cache until the power goes.
+                // Also if the sync fails: the kernel marks the pages as clean, a later sync succeeds without writing
+                // them, and reads get them from the cache until the power goes.
                 let unsynced = std::mem::take(&mut file.unsynced);
                 met?;
                 for (offset, bytes) in unsynced {

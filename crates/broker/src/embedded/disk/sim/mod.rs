@@ -1,10 +1,10 @@
-//! A disk in memory that can lose what was not synced, and fail in the ways disks do.
+//! A simulated disk in memory, which can lose what was not synced, and fail in the ways in which disks fail.
 //!
-//! What was synced is kept apart from what was written. A power cut keeps any subset of the unsynced 512-byte
-//! sectors, in any order, may tear one at any byte, and keeps any subset of the unsynced changes of names. Every kind
-//! of operation can fail ([`Fault`]); after a failed sync what was to be synced is in the cache alone, as on Linux, and
-//! no later sync says so. Space and descriptors can run out; between two runs files can be changed, cut and lost. All
-//! of it comes from a seed, so that a run can be repeated.
+//! Synced bytes are kept apart from written bytes. A power cut keeps any subset of the unsynced 512-byte sectors, in
+//! any order, may tear some of them at any byte, and keeps any subset of the unsynced changes of names. Every kind of
+//! operation can fail ([`Fault`]). After a failed sync the bytes are in the cache alone, as on Linux, and no later
+//! sync reports it. Space and descriptors can run out. Between two runs a test can change, cut and remove files. All
+//! chance comes from a seed, so a run can be repeated.
 
 mod fault;
 mod files;
@@ -22,10 +22,10 @@ use self::files::{Descriptor, SimDir, SimFile, SimLock};
 use super::{Disk, DiskDir, DiskFile};
 use crate::embedded::lock;
 
-/// Disks write sectors whole, or not at all, but for the one that the power cut meets.
+/// Disks write a sector as a whole or not at all, except for a sector that is being written when the power goes.
 const SECTOR: u64 = 512;
 
-/// A disk in memory. Clones are the same disk.
+/// A disk in memory. All clones share the same state.
 #[derive(Debug, Clone)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
@@ -34,14 +34,14 @@ pub struct SimDisk {
 #[derive(Debug)]
 struct State {
     random: u64,
-    /// Rises with each restart; what was opened before is dead.
+    /// Rises with each restart. Handles from an earlier life fail.
     life: u64,
     running: bool,
     operations: u64,
     stop_at: Option<u64>,
-    /// How many operations of a kind succeed before some fail, and how many of them do.
+    /// For each fault, how many operations still succeed, and how many then fail.
     faults: BTreeMap<Fault, (u32, u32)>,
-    /// Faults that were met.
+    /// How many operations have failed because of a fault or a limit.
     met: u64,
     descriptors: u64,
     descriptors_max: Option<u64>,
@@ -61,11 +61,11 @@ struct Contents {
     durable: Vec<u8>,
     current: Vec<u8>,
     unsynced: Vec<(u64, Vec<u8>)>,
-    /// What cannot be read: from where to where.
+    /// Ranges of bytes (first, behind the last) that cannot be read.
     spoiled: Vec<(u64, u64)>,
 }
 
-/// A change of a name: `from` is gone, `to` is there.
+/// A change of names in `dir`: the name `from` disappears, the name `to` appears.
 #[derive(Debug, Clone)]
 struct NameChange {
     dir: PathBuf,
@@ -99,72 +99,72 @@ impl SimDisk {
         SimDisk { state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Everything fails from now on, as it does for a process that is gone.
+    /// Makes all further operations fail, as for a process that has ended.
     pub fn stop(&self) {
         lock(&self.state).running = false;
     }
 
-    /// Everything fails after so many more writes, syncs and changes of names.
+    /// Makes everything fail after this many more writes, syncs and changes of names.
     pub fn stop_after(&self, operations: u64) {
         let mut state = lock(&self.state);
         state.stop_at = Some(state.operations + operations);
     }
 
-    /// Works again, with all that was written: only the process had died.
+    /// Works again, with everything that was written: only the process had ended.
     pub fn restart_after_kill(&self) {
         lock(&self.state).restart();
     }
 
-    /// Works again, with what was synced and any part of the rest.
+    /// Works again, with everything that was synced and a random part of the rest.
     pub fn restart_after_power_cut(&self) {
         let mut state = lock(&self.state);
         state.lose_unsynced();
         state.restart();
     }
 
-    /// The next `count` operations of this kind fail.
+    /// Makes the next `count` operations of this kind fail.
     pub fn fail(&self, fault: Fault, count: u32) {
         self.fail_after(fault, 0, count);
     }
 
-    /// After `skipped` more operations of this kind the next `count` fail.
+    /// Lets `skipped` more operations of this kind succeed, and then makes `count` of them fail.
     pub fn fail_after(&self, fault: Fault, skipped: u32, count: u32) {
         lock(&self.state).faults.insert(fault, (skipped, count));
     }
 
-    /// Nothing fails any more that has not failed yet.
+    /// Removes all faults and limits that are still pending.
     pub fn heal(&self) {
         let mut state = lock(&self.state);
         state.faults.clear();
         (state.space, state.descriptors_max) = (None, None);
     }
 
-    /// How many operations have failed because a test wanted it.
+    /// How many operations have failed because the test asked for it.
     pub fn faults_met(&self) -> u64 {
         lock(&self.state).met
     }
 
-    /// Files and folders that may be open at a time; `None`: as many as they like.
+    /// Limits how many files and folders may be open at a time; `None`: no limit.
     pub fn set_descriptors(&self, most: Option<u64>) {
         lock(&self.state).descriptors_max = most;
     }
 
-    /// Nothing can be changed any more, or can again.
+    /// Makes the disk read-only, or writable again.
     pub fn set_read_only(&self, read_only: bool) {
         lock(&self.state).read_only = read_only;
     }
 
-    /// Files and folders that are open.
+    /// How many files and folders are open.
     pub fn descriptors(&self) -> u64 {
         lock(&self.state).descriptors
     }
 
-    /// Bytes that all files may have together; `None`: as many as they like.
+    /// Limits the bytes of all files together; `None`: no limit.
     pub fn set_space(&self, space: Option<u64>) {
         lock(&self.state).space = space;
     }
 
-    /// Bytes that all files have.
+    /// The bytes of all files together.
     pub fn used(&self) -> u64 {
         lock(&self.state).used
     }
@@ -174,21 +174,21 @@ impl SimDisk {
         lock(&self.state).operations
     }
 
-    /// Paths of all files, in order.
+    /// The paths of all files, sorted.
     pub fn paths(&self) -> Vec<PathBuf> {
         let state = lock(&self.state);
         let files = state.names.iter().filter(|(_, inode)| **inode != 0);
         files.map(|(path, _)| path.clone()).collect()
     }
 
-    /// What a file holds.
+    /// The contents of a file, if it exists.
     pub fn contents(&self, path: &Path) -> Option<Vec<u8>> {
         let state = lock(&self.state);
         let inode = state.names.get(path)?;
         state.files.get(inode).map(|file| file.current.clone())
     }
 
-    /// Removes a file, durably and behind everybody's back.
+    /// Removes a file durably, without the broker's knowledge.
     pub fn lose(&self, path: &Path) {
         let mut state = lock(&self.state);
         state.settle_names();
@@ -196,7 +196,7 @@ impl SimDisk {
         state.durable_names.remove(path);
     }
 
-    /// Puts a file there, durably and behind everybody's back.
+    /// Puts a file there durably, without the broker's knowledge.
     pub fn put_file(&self, path: &Path, bytes: Vec<u8>) {
         let mut state = lock(&self.state);
         state.settle_names();
@@ -209,7 +209,7 @@ impl SimDisk {
         state.durable_names.insert(path.to_owned(), inode);
     }
 
-    /// Changes what a file holds, durably and behind everybody's back.
+    /// Replaces the contents of a file durably, without the broker's knowledge.
     pub fn set_contents(&self, path: &Path, bytes: Vec<u8>) {
         let mut state = lock(&self.state);
         let inode = state.names.get(path).copied().unwrap_or_default();
@@ -231,7 +231,7 @@ impl State {
         self.locked = false;
     }
 
-    /// Counts a change; `Err` if the process or the power is gone.
+    /// Counts a write, sync or change of names; an error once the process or the power is gone.
     fn operate(&mut self) -> io::Result<()> {
         self.operations += 1;
         if self.stop_at.is_some_and(|at| self.operations > at) {
@@ -248,7 +248,7 @@ impl State {
         }
     }
 
-    /// An error if an operation of this kind is to fail now.
+    /// An error if the test wants an operation of this kind to fail now.
     fn meet(&mut self, fault: Fault) -> io::Result<()> {
         let Some((skipped, count)) = self.faults.get_mut(&fault) else {
             return Ok(());
@@ -265,7 +265,7 @@ impl State {
         Err(fault.error())
     }
 
-    /// One more is open, if that is allowed.
+    /// Counts one more open file or folder; an error if the limit is reached.
     fn descriptor(&mut self) -> io::Result<()> {
         if self.descriptors_max.is_some_and(|most| self.descriptors >= most) {
             self.met += 1;
@@ -287,7 +287,7 @@ impl State {
     }
 
     fn lose_unsynced(&mut self) {
-        // Some cuts lose all, some nothing, most a part.
+        // Some power cuts lose everything unsynced, some nothing, most of them a part.
         let kept_percent = [0, 20, 50, 80, 100][(self.random() % 5) as usize];
         let inodes: Vec<u64> = self.files.keys().copied().collect();
         for inode in inodes {
@@ -305,7 +305,7 @@ impl State {
                 apply(&mut self.durable_names, &change);
             }
         }
-        // Whatever lies in a folder that is not there is gone. A folder comes before what is in it.
+        // A file is lost if its folder is. The names are sorted, so a folder comes before its contents.
         self.names.clear();
         for (path, inode) in &self.durable_names {
             let above = parent(path);
@@ -326,7 +326,7 @@ impl State {
             let length = room.min(bytes.len() - at);
             let kept = match self.random() % 100 {
                 roll if roll >= kept_percent => 0,
-                // One in eight of the kept ones is torn.
+                // One in eight of the kept sectors is torn.
                 _ if kept_percent < 100 && self.random().is_multiple_of(8) => {
                     (self.random() % (length as u64 + 1)) as usize
                 }
@@ -337,7 +337,7 @@ impl State {
         }
     }
 
-    /// Makes all names durable: whoever changes one behind everybody's back must not be undone by an older change.
+    /// Makes all names durable, so that a later power cut does not undo a change made without the broker's knowledge.
     fn settle_names(&mut self) {
         for change in std::mem::take(&mut self.unsynced_names) {
             apply(&mut self.durable_names, &change);
