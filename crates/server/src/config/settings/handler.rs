@@ -1,4 +1,4 @@
-//! The settings of what runs on each message.
+//! Lists the settings of a pipeline's handler.
 
 use super::super::schema::{Absent, Kind, Shape};
 use super::{DAY, field, is};

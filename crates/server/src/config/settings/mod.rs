@@ -1,5 +1,5 @@
-//! Every setting of this version: its name, what it takes, its default, a sentence. And by name those of
-//! INTERFACE.md that a later version brings, so that they are refused for what they are and not as slips.
+//! Lists every setting of this version with its name, its kind, its default and a description. Settings of later
+//! versions are listed by name, so that the error for them can say so instead of calling them unknown.
 
 mod handler;
 
