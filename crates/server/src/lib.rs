@@ -1,6 +1,6 @@
 //! Keylane as a server: config, HTTP ingest, admin API, metrics, health, status page.
 //!
-//! [`Config`] is read from a file and the environment; [`serve`] runs a server with it until the caller tells it to stop.
+//! [`Config`] is read from a file and the environment; [`serve`] runs a server with it until the caller's future ends.
 //! Each route calls one function of the library `keylane`; `http/access` decides which client may call which route.
 //!
 //! ```no_run

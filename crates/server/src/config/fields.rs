@@ -1,4 +1,4 @@
-//! Reads single settings from a tree by the rules of `settings`, and collects mistakes instead of stopping at the first.
+//! Reads single settings from a tree by the rules of `settings`, and collects all mistakes.
 //!
 //! Every read returns a usable value. After a mistake it returns the default, which never takes effect, because a
 //! config with mistakes is refused.

@@ -21,8 +21,8 @@ pub struct TopicConfig {
 }
 
 impl TopicConfig {
-    /// The settings that an existing topic should have: the limits that the file writes, and otherwise its present ones.
-    /// A default must not change an existing topic: if it shortened the retention, messages would be lost.
+    /// The settings that an existing topic should have: the limits that the file writes, otherwise its present ones. A
+    /// default must not change an existing topic: if it shortened the retention, messages would be lost.
     pub fn over(&self, there: &TopicSpec) -> TopicSpec {
         let written = |name| self.written.contains(&name);
         let spec = &self.spec;
