@@ -102,9 +102,9 @@ impl Tail {
         Ok(body)
     }
 
-    /// A stream with a line for each message. It ends after `limit` messages, when the server drains, or when the client
-    /// goes away. While the topic has no new messages, it sends a blank line every `blank_every`: only a failing write
-    /// shows that a client has vanished.
+    /// A stream with a line for each message. It ends after `limit` messages, when the server drains, or when the
+    /// client goes away. While the topic has no new messages, it sends a blank line every `blank_every`: only a failing
+    /// write shows that a client has vanished.
     pub(super) fn follow(
         self,
         places: Followed,

@@ -36,7 +36,7 @@ impl Environment {
         Environment::default()
     }
 
-    /// The given variables, for tests.
+    /// Exactly the given variables.
     pub fn of<const N: usize>(variables: [(&str, &str); N]) -> Environment {
         Environment {
             variables: variables

@@ -85,7 +85,7 @@ impl Metrics {
         Metrics { registry, requests, latency, refused, connections_refused }
     }
 
-    /// Counts a connection for which there was no place.
+    /// Counts a connection that was refused because the server had reached its limit of connections.
     pub(crate) fn connection_refused(&self) {
         self.connections_refused.inc();
     }
@@ -101,7 +101,7 @@ impl Metrics {
         self.latency.get_or_create(&Route { route }).observe(took_us as f64 / 1e6);
     }
 
-    /// Everything, as Prometheus reads it.
+    /// All metrics in the text format that Prometheus reads.
     pub(crate) fn text(&self, app: &App) -> String {
         let pipelines = app.keylane.pipelines_seen();
         let mut scrape = Scrape::default();
@@ -141,7 +141,7 @@ impl Metrics {
         let mut text = String::new();
         let written: fmt::Result = encode(&mut text, &pipelines);
         written.expect("writing to memory does not fail");
-        // Two registries make one page: only the last may say that it ends.
+        // The page is made from two registries, and only the last one may write the end mark.
         text.truncate(text.trim_end().trim_end_matches("# EOF").len());
         encode(&mut text, http).expect("writing to memory does not fail");
         text
@@ -313,7 +313,7 @@ fn of_pipeline(scrape: &mut Scrape, pipeline: &PipelineStatus) {
         by_group(),
         pipeline.lag.messages,
     );
-    // The seed's name has no `_total`, which a counter's would get.
+    // This metric's established name has no `_total`. A counter would get that ending, so it is a gauge.
     scrape.gauge(
         "kafka_consumer_processing_errors",
         "Attempts that failed since the start, on any broker",

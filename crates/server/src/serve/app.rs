@@ -1,4 +1,5 @@
-//! The state that all routes share: the opened broker, the bounds, the access rules, and the phase of the server's life.
+//! The state that all routes share: the opened broker, the bounds, the access rules, and the phase of the server's
+//! life.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,8 +16,8 @@ use crate::config::Config;
 use crate::http::{Access, Metrics};
 use crate::ingest::{Admission, Bodies, FirstUse};
 
-/// The longest time without a byte in a streamed answer: shorter than the time after which common proxies close a silent
-/// connection.
+/// The longest time without a byte in a streamed answer: shorter than the time after which common proxies close a
+/// silent connection.
 const BLANK_EVERY_MAX: Duration = Duration::from_secs(15);
 
 /// The phases of a server's life, in their order.

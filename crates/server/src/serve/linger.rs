@@ -1,8 +1,8 @@
 //! Discards the rest of a request's body after the server has answered without it (SEC-2).
 //!
-//! The server refuses a request at once, even in the middle of a long body. If it then closed the connection with unread
-//! bytes, the kernel would reset the connection, and the client would often lose the answer. So the server reads and
-//! drops the client's bytes for a moment while the answer travels, and then closes the connection.
+//! The server refuses a request at once, even in the middle of a long body. If it then closed the connection with
+//! unread bytes, the kernel would reset the connection, and the client would often lose the answer. So the server reads
+//! and drops the client's bytes for a moment while the answer travels, and then closes the connection.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! The life of a server from its config to its drain, and the life of its connections.
 //!
-//! `server` opens, starts, serves, drains and ends; `start` makes topics and pipelines; `opening` answers requests while
-//! the broker is being opened. `listen` accepts connections, which `raw_stream`, `request_head`, `leftover_body`,
+//! `server` opens, starts, serves, drains and ends; `start` makes topics and pipelines; `opening` answers requests
+//! while the broker is being opened. `listen` accepts connections, which `raw_stream`, `request_head`, `leftover_body`,
 //! `linger` and `write_timeout` keep within bounds; `refused_requests` logs refused requests. [`App`] is the state that
 //! all routes share.
 

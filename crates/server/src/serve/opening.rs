@@ -1,9 +1,10 @@
 //! Answers requests while the broker is being opened (ING-8). After a crash, reading a large log takes minutes, and a
 //! supervisor that gets no answer from `/healthz` would kill the process.
 //!
-//! Most brokers open within a second. For that long, connections wait in the listener, so that a client that comes early
-//! is served by the opened server and not refused. After that second, `/healthz` is answered with 200 and every other
-//! path with 503. Each connection gets one answer and is closed, because the next request may find the server open.
+//! Most brokers open within a second. For that long, connections wait in the listener, so that a client that comes
+//! early is served by the opened server and not refused. After that second, `/healthz` is answered with 200 and every
+//! other path with 503. Each connection gets one answer and is closed, because the next request may find the server
+//! open.
 
 use std::convert::Infallible;
 use std::future::Future;

@@ -45,8 +45,8 @@ impl Outboxes {
         self.running().insert(name.to_owned(), Running { status, task: Some(task) });
     }
 
-    /// Waits until all relays have stopped. The caller has already moved the server to the phase `Draining`, which tells
-    /// them to stop.
+    /// Waits until all relays have stopped. The caller has already moved the server to the phase `Draining`, which
+    /// tells them to stop.
     pub(crate) async fn stopped(&self) {
         let tasks: Vec<_> = self.running().values_mut().filter_map(|running| running.task.take()).collect();
         join_all(tasks).await;

@@ -47,7 +47,7 @@ pub(super) enum Lengths {
     One,
     /// Both `Transfer-Encoding` and `Content-Length`, which may disagree.
     Both,
-    /// Not known, because the head was not recorded: the client sent the request before the previous one was answered.
+    /// Not known, because the head was not recorded: for example, the client sent it before the previous answer.
     Unknown,
 }
 

@@ -53,8 +53,8 @@ impl Seen {
 }
 
 impl RefusedRequests {
-    /// Logs an answer if it is a refusal, or a successful admin call that changed something. `allowed`: whether the access
-    /// check let the request reach its route.
+    /// Logs an answer if it is a refusal, or a successful admin call that changed something. `allowed`: whether the
+    /// access check let the request reach its route.
     pub(super) fn tell<B>(&self, app: &App, seen: &Seen, who: &Who, allowed: bool, answer: &Response<B>) {
         let status = answer.status();
         let Some(code) = answer.extensions().get::<ErrorCode>().copied() else {

@@ -1,9 +1,9 @@
 //! Brings a server with an open broker to the phase `Ready`: creates topics, then starts pipelines.
 //!
 //! If the broker cannot be reached, the start is retried until it can; meanwhile `/healthz` answers, and `/readyz` says
-//! what the server waits for (BRK-8). If the broker denies one pipeline its rights, or the files of a topic or a journal
-//! are damaged, only the pipelines concerned wait or are shown as stopped, and all others run (P10). An error that
-//! waiting cannot cure ends the start: refused credentials, or topics that cannot be created as the config asks.
+//! what the server waits for (BRK-8). If the broker denies one pipeline its rights, or the files of a topic or a
+//! journal are damaged, only the pipelines concerned wait or are shown as stopped, and all others run (P10). An error
+//! that waiting cannot cure ends the start: refused credentials, or topics that cannot be created as the config asks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -93,8 +93,8 @@ impl Coming {
         Ok(all_run)
     }
 
-    /// Tells the broker which groups the config has. A group without a pipeline must not hold back its topic's messages for
-    /// ever (BRK-1).
+    /// Tells the broker which groups the config has. A group without a pipeline must not hold back its topic's messages
+    /// for ever (BRK-1).
     async fn say_which_groups(&self) {
         let of = |pipeline: &PipelineConfig| (pipeline.group.clone(), pipeline.topic.clone());
         let groups: Vec<_> = self.config.pipelines.values().map(of).collect();
@@ -121,8 +121,8 @@ impl Coming {
         }
     }
 
-    /// Logs which settings of the broker weaken a promise (BRK-9). If the server lacks the right to read these settings, the
-    /// start continues.
+    /// Logs which settings of the broker weaken a promise (BRK-9). If the server lacks the right to read these
+    /// settings, the start continues.
     async fn warn(&self) {
         let declared = self.config.topics.keys();
         let mut topics: Vec<String> =
