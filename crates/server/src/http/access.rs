@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(asks(&access, Method::GET, "/metrics", "authorization", "Basic r", far), 401);
     }
 
-    /// ADM-2: what is done or refused can be told of whoever it was, and a token never shows.
+    /// ADM-2: the log can name the caller of each admin call and each refusal, and never shows a token.
     #[test]
     fn a_request_is_known_by_the_name_of_its_token() {
         let with = Access::new(vec![token(Role::Read, "r")]);
@@ -349,7 +349,7 @@ mod tests {
         }
     }
 
-    /// ADM-2: no token is no token, even where somebody has configured the hash of nothing.
+    /// ADM-2: an empty token counts as no token, even if the config has the hash of an empty text.
     #[test]
     fn an_empty_token_is_none() {
         let access = Access::new(vec![token(Role::Admin, ""), token(Role::Read, "r")]);
@@ -417,7 +417,7 @@ mod tests {
         }
     }
 
-    /// SEC-1: a page from elsewhere cannot make a visitor's browser change something here.
+    /// SEC-1: a page of another site cannot make a visitor's browser change something on this server.
     #[test]
     fn a_web_page_of_another_site_can_change_nothing() {
         let open = Access::new(Vec::new());

@@ -1,8 +1,8 @@
-//! The only file that names metrics (ADM-3). Those of the seeds keep their names on every broker; the rest begin with
-//! `keylane_`. No label carries a key or an id.
+//! Makes the metrics; no other file names one (ADM-3). Metrics with established names keep them on every broker; all
+//! others begin with `keylane_`. No label has a key or an id.
 //!
-//! What HTTP does is counted as it happens. All else is known elsewhere already, and is collected at each scrape, from
-//! memory: a scrape never asks the broker (ING-8).
+//! HTTP requests are counted as they happen. All other figures exist elsewhere in memory and are collected at each
+//! scrape: a scrape never asks the broker (ING-8).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,7 +27,7 @@ use crate::serve::App;
 /// Buckets of HTTP latency: 100 µs, doubling, to 26 s.
 const LATENCY_BUCKETS: u16 = 19;
 
-/// What is counted as it happens.
+/// The metrics that are counted as requests happen.
 pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<Request, Counter>,
@@ -246,7 +246,7 @@ fn spill(scrape: &mut Scrape, spill: &SpillStatus) {
     }
 }
 
-/// What the client library of a broker on another machine tells about itself.
+/// Adds the figures of the client library of a broker on another machine.
 fn client(scrape: &mut Scrape, figures: &ClientFigures) {
     for broker in &figures.brokers {
         let id = || vec![("broker", broker.id.to_string())];
@@ -404,7 +404,7 @@ fn by_partition(scrape: &mut Scrape, pipeline: &PipelineStatus) {
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Figures of one scrape, by name.
+/// The figures of one scrape, by name.
 #[derive(Default)]
 struct Scrape {
     gauges: Vec<(&'static str, &'static str, Family<Labels, Gauge>)>,
@@ -434,7 +434,7 @@ impl Scrape {
     }
 }
 
-/// A figure without labels stands by itself: in a family it would be written with empty braces.
+/// Registers a figure. One without labels is registered without its family, which would write empty braces.
 fn register<M>(registry: &mut Registry, name: &str, help: &str, family: Family<Labels, M>)
 where
     M: Clone + EncodeMetric + TypedMetric + fmt::Debug + Send + Sync + 'static,

@@ -185,7 +185,7 @@ mod tests {
         serde_json::from_str(text.get()).expect("JSON")
     }
 
-    /// SEC-2: past a thousand, refusals are counted, and those that are listed are the first, whoever refused them.
+    /// SEC-2: the first thousand refusals are listed, whether reading or the producer refused them; all are counted.
     #[test]
     fn many_refusals_are_counted_and_the_first_are_listed() {
         let odd: Vec<usize> = (0..100_000).filter(|index| index % 2 == 1).collect();
@@ -197,7 +197,7 @@ mod tests {
         assert!(got.more.iter().any(|(name, count)| *name == "rejected_count" && count.get() == "100000"));
     }
 
-    /// ING-1: each refused line keeps its own index, whoever refused it.
+    /// ING-1: each refused message keeps its own index, whether reading or the producer refused it.
     #[test]
     fn indexes_count_all_messages() {
         let got = problem(vec![Err(too_large()), Err(too_large()), Err(too_large())], &[0, 2, 3, 6]);

@@ -1,6 +1,6 @@
 //! Creates topics when their first message arrives.
 //!
-//! Topics are never deleted, so a topic is created only for a message that it can store, not for a request that cannot
+//! Keylane deletes no topic, so a topic is created only for a message that it can store, not for a request that cannot
 //! be read. The number of topics is bounded: a client with a bug in its names must not fill the disk with folders.
 
 use std::collections::HashSet;

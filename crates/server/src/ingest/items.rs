@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Payloads of a body, none for each that cannot be taken; or the code of what voids it.
+    /// The payloads of a body, with none for each refused message; or the code of the error that refuses the body.
     fn read(form: Form, body: &str) -> Result<Vec<Option<String>>, &'static str> {
         let mut items = Items::new(form, body.as_bytes()).map_err(|problem| problem.code.as_str())?;
         let mut all = Vec::new();
