@@ -1,7 +1,7 @@
-//! The way to a server: every command that is not one itself goes through here.
+//! The HTTP client with which commands call a running server's API.
 //!
-//! In comes a path and what to send; out comes the answer, or one sentence that says what is wrong: a server that does
-//! not answer is told apart from one that refuses, since their exit codes differ.
+//! In: the path of a route and the body to send. Out: the server's answer, or a failure in one sentence. A server that
+//! cannot be reached and a server that refuses the request are different failures, because their exit codes differ.
 
 use std::error::Error;
 use std::time::Duration;
@@ -14,18 +14,19 @@ use serde_json::value::RawValue;
 
 use crate::failure::Failure;
 
-/// A server that does not take a connection within this is not there.
+/// If no connection is established within this time, the command reports the server as unreachable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A read or a batch that takes longer is given up; whether a batch was taken is then not known, and said so.
+/// The command gives up a request that takes longer. After a given-up batch nobody knows whether the server accepted
+/// the messages; the error says so.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Which server, and as whom.
+/// The server that a command calls, and the token that the command shows to the server.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServerArgs {
     /// Address of the server
     #[arg(long, env = "KEYLANE_URL", default_value = "http://127.0.0.1:7400")]
     pub url: String,
-    /// Token, where the server asks for one; the variable keeps it out of the list of processes
+    /// Token, if the server has tokens. Prefer the variable: other users can see arguments in the list of processes
     #[arg(long, env = "KEYLANE_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
 }
@@ -37,7 +38,7 @@ pub struct Client {
     authorization: Option<HeaderValue>,
 }
 
-/// An error as the server tells it (RFC 9457, ING-7).
+/// The body of an error answer of the server (RFC 9457, ING-7).
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Problem {
@@ -47,9 +48,9 @@ struct Problem {
 }
 
 impl Client {
-    /// A client for `args`; nothing is connected yet.
+    /// Makes a client for `args` without connecting.
     pub fn new(args: &ServerArgs) -> Result<Client, Failure> {
-        // The address is not repeated: it may hold a password, and whoever typed it knows it.
+        // The error does not repeat the address, because the address may contain a password.
         let wrong = |why: &str| Failure::Wrong(format!("--url: {why}"));
         let base = Url::parse(&args.url).map_err(|error| wrong(&format!("this is no address: {error}")))?;
         if !matches!(base.scheme(), "http" | "https") || base.cannot_be_a_base() {
@@ -60,7 +61,7 @@ impl Client {
         let http = reqwest::Client::builder()
             .connect_timeout(CONNECT_TIMEOUT)
             .redirect(redirect::Policy::none())
-            // A proxy of the environment would see the token, and cannot reach this machine's loopback.
+            // A proxy that the environment names would see the token, and could not reach this machine's loopback.
             .no_proxy()
             .user_agent(concat!("keylane/", env!("CARGO_PKG_VERSION")))
             .build()
@@ -68,7 +69,7 @@ impl Client {
         Ok(Client { http, base, authorization })
     }
 
-    /// Reads a JSON answer.
+    /// Sends a GET request and reads the JSON answer.
     pub async fn get<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -82,12 +83,12 @@ impl Client {
         serde_json::from_slice(&body).map_err(|error| self.not_understood(&error))
     }
 
-    /// Reads an answer, or a part of one, that was kept as it came.
+    /// Parses an answer, or a part of one, that the caller kept as raw JSON.
     pub fn read<'a, T: Deserialize<'a>>(&self, answer: &'a RawValue) -> Result<T, Failure> {
         serde_json::from_str(answer.get()).map_err(|error| self.not_understood(&error))
     }
 
-    /// Sends a body; the answer comes as it is, refusals included.
+    /// Sends a body and returns status and body of the answer. A refusal is returned too, and is not a failure here.
     pub async fn post(
         &self,
         path: &[&str],
@@ -102,12 +103,12 @@ impl Client {
         self.answer(request).await
     }
 
-    /// Asks the server to do something, and reads its JSON answer.
+    /// Sends a POST request without a body and reads the JSON answer.
     pub async fn order<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, Failure> {
         self.order_within(path, ANSWER_TIMEOUT).await
     }
 
-    /// The same, with a query.
+    /// Like [`Client::order`], with a query.
     pub async fn order_with<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -116,7 +117,7 @@ impl Client {
         self.done(self.request(Method::POST, path).query(query).timeout(ANSWER_TIMEOUT)).await
     }
 
-    /// The same, for what takes its time.
+    /// Like [`Client::order`], with a time-out of the caller's choice, for work that takes long.
     pub async fn order_within<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -125,7 +126,7 @@ impl Client {
         self.done(self.request(Method::POST, path).timeout(timeout)).await
     }
 
-    /// The same, with a JSON body.
+    /// Like [`Client::order_within`], with a JSON body.
     pub async fn order_about<T: DeserializeOwned>(
         &self,
         path: &[&str],
@@ -145,7 +146,7 @@ impl Client {
         serde_json::from_slice(&body).map_err(|error| self.not_understood(&error))
     }
 
-    /// Begins to read an answer that may go on for ever.
+    /// Sends a GET request whose answer may never end. The caller reads the body in pieces, so there is no time-out.
     pub async fn stream(&self, path: &[&str], query: &[(&str, String)]) -> Result<Response, Failure> {
         let request = self.request(Method::GET, path).query(query);
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
@@ -157,7 +158,7 @@ impl Client {
         Err(Failure::Failed(refusal(status, &body)))
     }
 
-    /// A connection that ended as no answer should.
+    /// The failure for a connection that could not be made, or that broke before the answer was complete.
     pub fn unreachable(&self, error: &reqwest::Error) -> Failure {
         let why = if error.is_timeout() && !error.is_connect() {
             "no answer in time".to_owned()
@@ -167,7 +168,7 @@ impl Client {
         Failure::Unreachable { url: without_secrets(&self.base), why }
     }
 
-    /// An answer that is not what a Keylane server of this version says.
+    /// The failure for an answer that is not the JSON that a Keylane server of this version sends.
     pub fn not_understood(&self, error: &serde_json::Error) -> Failure {
         Failure::Failed(format!(
             "{} answered with something else than expected ({error}); is it a Keylane server of this version?",
@@ -196,17 +197,17 @@ impl Client {
     }
 }
 
-/// An address without what may be a password: its user and its query (SEC-5).
+/// The address without the parts that may hold a secret: user, password, query and fragment (SEC-5).
 pub fn without_secrets(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
     url.set_fragment(None);
-    // Only addresses without a host refuse this, and they have no user.
+    // These calls fail only for addresses without a host, and such addresses have neither user nor password.
     let _ = url.set_username("").and_then(|()| url.set_password(None));
     url.to_string()
 }
 
-/// One sentence for an answer that is a refusal.
+/// Turns an error answer into one sentence.
 pub fn refusal(status: StatusCode, body: &[u8]) -> String {
     let problem: Problem = serde_json::from_slice(body).unwrap_or_default();
     let said = match (problem.detail.is_empty(), problem.title.is_empty()) {
@@ -228,7 +229,7 @@ fn bearer(token: &str) -> Result<HeaderValue, Failure> {
     Ok(value)
 }
 
-/// The innermost error: what the system said, without the layers around it.
+/// The text of the innermost error, which the system gave, without the layers that libraries put around it.
 fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn Error = error;
     while let Some(inner) = cause.source() {

@@ -1,36 +1,37 @@
-//! How a command ends when it does not succeed: one clear sentence, and the exit code that scripts rely on.
+//! The ways in which a command can fail. Each failure has a sentence for standard error and an exit code for scripts.
 
 use std::io;
 
 use crate::show::harmless;
 
-/// Why a command did not do what it was asked to.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// It was tried and did not work, or not in full.
+    /// The command was carried out and did not succeed, or only in part.
     #[error("{0}")]
     Failed(String),
-    /// It was asked for wrongly: an argument, or a file.
+    /// The command was used wrongly: an argument or a file is wrong.
     #[error("{0}")]
     Wrong(String),
-    /// The config is wrong: a block for each mistake, beginning with its place as editors read it.
+    /// The config is wrong. The text has a block for each mistake, which begins with file, line and column in the form
+    /// that editors understand.
     #[error("{0}")]
     Config(String),
     /// The server did not answer.
     #[error("cannot reach {url}: {why}; is `keylane serve` running there?")]
     Unreachable {
-        /// Where it was looked for.
+        /// The address of the server, without secrets.
         url: String,
-        /// What the connection ended with.
+        /// The error that ended the connection.
         why: String,
     },
-    /// Whoever read the output has had enough (`keylane tail orders | head`).
+    /// The program that read the output has ended, as in `keylane tail orders | head`.
     #[error("nobody reads the output any more")]
     ReaderGone,
 }
 
 impl Failure {
-    /// 1 failed, 2 wrong usage or config, 3 server not reachable.
+    /// 0 reader gone, 1 failed, 2 wrong usage or config, 3 server not reachable.
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::ReaderGone => 0,
@@ -40,7 +41,7 @@ impl Failure {
         }
     }
 
-    /// Tells it on standard error.
+    /// Prints the failure to standard error.
     pub fn tell(&self) {
         let text = match self {
             Failure::ReaderGone => return,
@@ -52,7 +53,7 @@ impl Failure {
         }
     }
 
-    /// A failure to write to standard output.
+    /// The failure for an error of writing to standard output. A closed pipe is not an error of the command.
     pub fn output(error: io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::ReaderGone,

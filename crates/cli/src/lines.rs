@@ -1,49 +1,50 @@
-//! From a file or a pipe to batches that can be sent.
+//! Cuts a file or a pipe into batches that `keylane produce` can send.
 //!
-//! In come bytes; out come bodies of newline-delimited messages, each with the numbers of the lines it was made of, so
-//! that a refused message can be found in the file again. Invariants: the bytes of a payload line stay what they are;
-//! no line is dropped without being named; memory is bounded by one line and one batch, however long the input.
+//! In: bytes. Out: bodies of newline-delimited messages, with the number of the line behind each message, so that the
+//! user finds a refused message in the file. Invariants: a payload has exactly the bytes of its line; every line is
+//! sent, named as too long or, among message objects, blank; memory is bounded by one line and one batch.
 
 use std::io::{self, BufRead, BufReader, Read};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// Lines of one batch: a thousand amortise a round trip, and a refusal still names few.
+/// Lines of one batch: a thousand make the cost of a round trip small, and a refusal of the batch concerns few lines.
 const BATCH_LINES_MAX: usize = 1_000;
-/// Bytes of one batch, before the line that passes it: far below the server's 16 MiB for a request.
+/// A batch ends with the line that brings it to this size: far below the server's 16 MiB for a request.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// The longest line: as base64, behind a full batch and with a key, it still fits in a request of 16 MiB.
+/// Bytes of the longest line. As base64, with a key and behind an almost full batch, the line still fits in a request
+/// of 16 MiB.
 pub const LINE_BYTES_MAX: usize = 11 << 20;
-/// Read at a time: a batch's worth.
+/// Bytes read from the input at a time: about a batch.
 const READ_BYTES: usize = 1 << 20;
 
-/// What a line is.
+/// What a line of the input contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Format {
-    /// The payload of a message, all of them with this key.
+    /// Each line is a payload, and all messages have the same key.
     Payload {
         /// The key, if there is one.
         key: Option<String>,
     },
-    /// A message object, as over HTTP. Blank lines are none.
+    /// Each line is a message object as in the HTTP API. Blank lines are skipped.
     Message,
 }
 
-/// Messages to be sent together.
+/// Messages that are sent in one request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LineBatch {
-    /// A message object a line.
+    /// The body of the request: a message object on each line.
     pub body: Vec<u8>,
-    /// The number of the line each was made of, from 1.
+    /// For each message, the number of its line in the input, from 1.
     pub numbers: Vec<u64>,
-    /// Lines that are too long to be sent.
+    /// Numbers of the lines that are too long to send.
     pub too_long: Vec<u64>,
-    /// Bytes of input that it took.
+    /// Bytes of the input that were read for this batch.
     pub input_bytes: u64,
 }
 
-/// Cuts input into batches.
+/// Cuts the input into batches.
 pub struct Lines<R> {
     input: BufReader<R>,
     format: Format,
@@ -57,7 +58,8 @@ impl<R: Read> Lines<R> {
         Lines { input: BufReader::with_capacity(READ_BYTES, input), format, number: 0, line: Vec::new() }
     }
 
-    /// The next batch; none at the end. What has been typed is handed out without waiting for more of it.
+    /// The next batch; none at the end of the input. Once the batch has a line, this does not wait for input that has
+    /// not arrived yet, so that a line typed at a terminal is sent at once.
     pub fn next_batch(&mut self) -> io::Result<Option<LineBatch>> {
         let mut batch = LineBatch::default();
         while batch.numbers.len() < BATCH_LINES_MAX && batch.body.len() < BATCH_BYTES_MAX {
@@ -91,7 +93,7 @@ impl<R: Read> Lines<R> {
         batch.numbers.push(self.number);
     }
 
-    /// Reads a line into `self.line`, without its end. A line that is too long is passed over, not kept.
+    /// Reads a line into `self.line`, without its line break. The bytes of a line that is too long are dropped.
     fn read_line(&mut self, read_bytes: &mut u64) -> io::Result<Option<Length>> {
         self.line.clear();
         let mut length = Length::Fits;

@@ -1,4 +1,5 @@
-//! The binary `keylane`. This file is its table of contents: a line a command, a file each under `commands/`.
+//! The entry point of the binary `keylane`: it lists the commands and runs the chosen one. Each command has a file in
+//! `commands/`.
 //!
 //! Exit codes: 0 done, 1 failed, 2 wrong usage or config, 3 server not reachable.
 
@@ -21,11 +22,11 @@ use crate::commands::{
 };
 use crate::failure::Failure;
 
-/// Messages cross threads, where it saves a quarter of the CPU.
+/// This allocator saves a quarter of the CPU when one thread allocates a message and another frees it.
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
-/// Takes messages in, keeps them in a log, and handles them: each key in order, all keys in parallel, nothing lost.
+/// Accept messages, keep them in a log, and run handlers on them: each key in order, different keys in parallel
 #[derive(Debug, Parser)]
 #[command(name = "keylane", version, max_term_width = 110)]
 struct Cli {
@@ -35,31 +36,31 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Runs the server
+    /// Run the server
     Serve(serve::Args),
-    /// Checks a config, and says what would run
+    /// Check a config file, and show what the server would run with it
     Check(check::Args),
-    /// Sends messages to a topic
+    /// Send messages to a topic
     Produce(produce::Args),
-    /// Shows the messages of a topic
+    /// Print the messages of a topic
     Tail(tail::Args),
-    /// Lists topics
+    /// List topics; accept added partitions, forget a group, upgrade journals
     Topics(topics::Args),
-    /// Lists pipelines, with what they do and how far behind they are
+    /// List pipelines with their state, their lag and their counts
     Pipelines(pipelines::Args),
-    /// Lists lanes: the keys that have messages waiting
+    /// List lanes: the keys that have messages waiting or being handled
     Lanes(lanes::Args),
-    /// Shows and drains what waits on the server's machine for the broker
+    /// List or drain the spill: messages that the server keeps locally while the broker is away
     Spill(spill::Args),
-    /// Checks, repairs, backs up and restores the data folder of the embedded broker
+    /// Check, repair, back up or restore the data folder of the embedded broker
     Data(data::Args),
-    /// Measures, each figure beside its raw limit
+    /// Measure this machine, and show each figure beside the raw limit from the same run
     Bench(bench::Args),
-    /// Runs a live demonstration on this machine, with nothing else installed
+    /// Run a live demonstration on this machine; nothing else needs to be installed
     Demo(demo::Args),
-    /// Makes tokens and their hashes
+    /// Make access tokens, and the hashes of tokens for the config
     Token(token::Args),
-    /// Prints completions for a shell
+    /// Print completions for a shell
     Completions(completions::Args),
 }
 
@@ -87,7 +88,7 @@ fn main() -> ! {
     let ended = match Runtime::new() {
         Ok(runtime) => {
             let ended = runtime.block_on(run(command));
-            // A handler that blocks its thread must not keep a process that has ended.
+            // A plain drop would wait for a handler that blocks its thread, and the process would never end.
             runtime.shutdown_background();
             ended
         }
@@ -104,13 +105,13 @@ fn main() -> ! {
 
 /// Ends the process without running the exit handlers of the C libraries in it.
 ///
-/// Threads of librdkafka may still be closing their connections here. OpenSSL's exit handler frees what these
-/// threads use, and then a server that had stopped in order died with "double free or corruption".
+/// Threads of librdkafka may still be closing their connections at this point. OpenSSL's exit handler frees memory that
+/// these threads use: a server that had drained cleanly then died with "double free or corruption".
 #[allow(unsafe_code, reason = "the standard library always runs the exit handlers")]
 fn leave(code: u8) -> ! {
-    // Nobody is left to be told that standard output is closed.
+    // If standard output is closed, no other place remains where the error could be reported.
     let _ = io::stdout().flush();
-    // SAFETY: `_exit` takes any status and returns to nobody.
+    // SAFETY: `_exit` accepts any status and never returns.
     unsafe { libc::_exit(i32::from(code)) }
 }
 

@@ -1,7 +1,7 @@
-//! What people and programs see on standard output: lines, tables, JSON.
+//! Writes lines, tables and JSON to standard output, for all commands.
 //!
-//! Invariant: no control character that came from a message, a key or a server reaches the terminal (SEC-5), and a
-//! closed pipe ends a command quietly instead of with a panic.
+//! Invariants: no control character from a message, a key or a server reaches the terminal (SEC-5), and a closed pipe
+//! ends a command quietly instead of with a panic.
 
 use std::io::Write;
 
@@ -12,30 +12,30 @@ use serde_json::value::RawValue;
 
 use crate::failure::Failure;
 
-/// Columns below which no table is broken to fit.
+/// If the terminal has fewer columns, tables are printed unbroken.
 const TERMINAL_WIDTH_MIN: u16 = 40;
-/// Characters of a text of any length that a table shows; `--json` has all of it.
+/// Characters of a long text that a table shows. `--json` has the whole text.
 const BEGINNING_CHARS: usize = 160;
 
-/// Writes a line and hands it on at once, so that whoever reads through a pipe sees it now.
+/// Writes a line and flushes, so that a program that reads through a pipe sees the line at once.
 pub fn line(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{text}").and_then(|()| out.flush()).map_err(Failure::output)
 }
 
-/// Writes a value as JSON on one line, as servers answer, for programs.
+/// Writes a value as JSON on one line, for programs.
 pub fn json(value: &impl Serialize) -> Result<(), Failure> {
     let text = serde_json::to_string(value)
         .map_err(|error| Failure::Failed(format!("cannot write the answer as JSON: {error}")))?;
     line(&text)
 }
 
-/// Writes a server's answer as it came, for programs.
+/// Writes the JSON of a server's answer on one line, for programs.
 pub fn raw_json(answer: &RawValue) -> Result<(), Failure> {
     line(&json_on_one_line(answer.get()))
 }
 
-/// Writes a table, or a sentence if there is no row.
+/// Writes a table, or the sentence `nothing` if there is no row.
 pub fn table(header: &[&str], rows: Vec<Vec<Cell>>, nothing: &str) -> Result<(), Failure> {
     if rows.is_empty() {
         return line(nothing);
@@ -51,8 +51,8 @@ pub fn table(header: &[&str], rows: Vec<Vec<Cell>>, nothing: &str) -> Result<(),
     line(&table.trim_fmt())
 }
 
-/// Breaks long cells, so that the table fits into the terminal; unless that is too narrow for it, or says that it has no
-/// width at all, as some do that run in an editor or under a script.
+/// Breaks long cells so that the table fits into the terminal, unless the terminal is too narrow. Terminals inside
+/// editors and scripts may report a width of 0; breaking cells would then make the table unreadable.
 fn fit(table: &mut Table) {
     let is_wide = table.width().is_some_and(|width| width >= TERMINAL_WIDTH_MIN);
     let arrangement = if is_wide { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
@@ -61,29 +61,29 @@ fn fit(table: &mut Table) {
 
 /// A cell of a table.
 pub enum Cell {
-    /// Text, left.
+    /// Text, aligned left.
     Text(String),
-    /// A number, right.
+    /// A number, aligned right.
     Number(String),
 }
 
 impl Cell {
-    /// The beginning of a text of any length, on one line, made harmless; a dash if there is none.
+    /// The beginning of a long text, on one line and without control characters; a dash if there is no text.
     pub fn beginning(text: Option<&str>) -> Cell {
         Cell::Text(text.map_or_else(|| "-".to_owned(), beginning))
     }
 
-    /// Text, made harmless; a dash if there is none.
+    /// Text without control characters; a dash if there is no text.
     pub fn text(text: Option<&str>) -> Cell {
         Cell::Text(text.map_or_else(|| "-".to_owned(), harmless))
     }
 
-    /// A number with its thousands apart.
+    /// A number with commas between the thousands.
     pub fn number(number: u64) -> Cell {
         Cell::Number(thousands(number))
     }
 
-    /// Seconds as people say them; a dash if there are none.
+    /// Seconds in a unit that keeps the number short; a dash if there is no number.
     pub fn seconds(seconds: Option<f64>) -> Cell {
         Cell::Number(seconds.map_or_else(|| "-".to_owned(), duration))
     }
@@ -105,13 +105,13 @@ fn beginning(text: &str) -> String {
     harmless(&(shown + dots))
 }
 
-/// JSON on one line, harmless, with nothing else changed: numbers keep all their digits.
+/// JSON on one line without control characters. The values are not parsed, so numbers keep all their digits.
 pub fn json_on_one_line(json: &str) -> String {
-    // A bare line end or tab can only stand between tokens, where a space is as good.
+    // In valid JSON, a bare line break or tab stands only between tokens, where a space means the same.
     harmless(&json.replace(['\n', '\r', '\t'], " "))
 }
 
-/// 1234567 as `1,234,567`.
+/// Shows 1234567 as `1,234,567`.
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -124,13 +124,13 @@ pub fn thousands(number: u64) -> String {
     out
 }
 
-/// A time in ms since 1970, as people and programs read it.
+/// Shows a time in ms since 1970 as an RFC 3339 timestamp in UTC.
 pub fn time(ms: u64) -> String {
     let time = i64::try_from(ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
     time.map_or_else(|| ms.to_string(), |time| format!("{time:.3}"))
 }
 
-/// Seconds with the unit that fits.
+/// Shows seconds in a unit that keeps the number short.
 pub fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 1.0 => format!("{:.0}ms", s * 1_000.0),

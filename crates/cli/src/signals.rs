@@ -1,19 +1,20 @@
-//! SIGINT and SIGTERM: the first asks for a drain, the second cuts the drain short. SIGHUP changes nothing.
+//! Handles signals: the first SIGINT or SIGTERM starts a drain, the second one ends the process without waiting for the
+//! drain. SIGHUP only causes a warning.
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// The signals; from when this is made on, none of them ends the process by itself.
+/// The signals that this process handles. While this exists, none of them ends the process by default.
 pub struct Signals {
     interrupt: Signal,
     terminate: Signal,
-    /// Terminals send it when they close, and operators to have a config read again.
+    /// Terminals send SIGHUP when they close, and operators send it to make a server read its config again.
     hangup: Signal,
 }
 
 impl Signals {
-    /// Takes the signals over.
+    /// Starts to handle the signals.
     pub fn take() -> Result<Signals, Failure> {
         let take = |kind| {
             signal(kind).map_err(|error| Failure::Failed(format!("cannot listen for signals: {error}")))
@@ -25,7 +26,7 @@ impl Signals {
         })
     }
 
-    /// Waits for a signal that asks for an end. Cancel safe.
+    /// Waits for SIGINT or SIGTERM. Cancel safe.
     pub async fn next(&mut self) {
         loop {
             tokio::select! {
@@ -41,7 +42,7 @@ impl Signals {
         }
     }
 
-    /// Lets a drain finish, unless another signal comes.
+    /// Waits for `drain`, but gives it up if another signal arrives.
     pub async fn unless_again<T>(
         &mut self,
         drain: impl Future<Output = Result<T, Failure>>,

@@ -1,7 +1,7 @@
-//! Where diagnostics go: standard error, as text for people or JSON for machines.
+//! Writes diagnostics to standard error, as text for people or as JSON for programs.
 //!
-//! Invariant: whatever a message, a key or an error carries, an event is one line, and no control character in it
-//! reaches a terminal or forges another line (SEC-5).
+//! Invariant: each diagnostic is exactly one line. A control character from a message, a key or an error never reaches
+//! the terminal and cannot forge another line (SEC-5).
 
 use std::io::{self, Write};
 
@@ -12,18 +12,18 @@ use tracing_subscriber::fmt::MakeWriter;
 use crate::failure::Failure;
 use crate::show::harmless;
 
-/// How events are written.
+/// Format of the diagnostics.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum LogFormat {
-    /// A line for people
+    /// Each diagnostic is a line of text
     Text,
-    /// A JSON object a line
+    /// Each diagnostic is a JSON object on one line
     Json,
 }
 
-/// Lets `events` (a level, or levels by module) flow from now on.
+/// Starts to write the diagnostics that `events` selects: a level, or levels by module.
 pub fn start(format: LogFormat, events: &str) -> Result<(), Failure> {
-    // Where fields of spans stand in brackets, only the library can read it.
+    // A filter with fields of spans (`[...]`) may contain commas, so only the library can split and check it.
     let is_plain = !events.contains('[');
     if let Some(part) = events.split(',').map(str::trim).find(|part| is_plain && !is_directive(part)) {
         return Err(Failure::Wrong(format!(
@@ -43,7 +43,8 @@ pub fn start(format: LogFormat, events: &str) -> Result<(), Failure> {
 
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// Whether a part of `--log` says something: the library takes any word for the name of a module, and is silent then.
+/// Whether a part of `--log` selects anything. The library takes any word for the name of a module: a mistyped level
+/// would turn off all diagnostics without an error.
 fn is_directive(part: &str) -> bool {
     let is_level = |text: &str| LEVELS.iter().any(|level| text.eq_ignore_ascii_case(level));
     let is_module = |text: &str| {
@@ -63,7 +64,7 @@ impl MakeWriter<'_> for Stderr {
     }
 }
 
-/// Writes each event, which comes in one piece, as one harmless line.
+/// Writes each diagnostic as one line without control characters. The library passes each diagnostic in one call.
 struct Harmless<W>(W);
 
 impl<W: Write> Write for Harmless<W> {

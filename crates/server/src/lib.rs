@@ -1,7 +1,7 @@
 //! Keylane as a server: config, HTTP ingest, admin API, metrics, health, status page.
 //!
-//! [`Config`] is read from a file and the environment; [`serve`] runs what it says until it is told to stop. What a
-//! route does is one call of the library; what it may be asked by whom is decided in `http/access`.
+//! [`Config`] is read from a file and the environment; [`serve`] runs a server with it until the caller's future ends.
+//! Each route calls one function of the library `keylane`; `http/access` decides which client may call which route.
 //!
 //! ```no_run
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {

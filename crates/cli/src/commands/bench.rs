@@ -1,4 +1,4 @@
-//! `keylane bench`: every figure beside its raw limit, in one run.
+//! `keylane bench`: measures this machine and prints each figure beside the raw limit from the same run.
 
 use std::path::PathBuf;
 
@@ -9,26 +9,27 @@ use crate::failure::Failure;
 /// Arguments of `bench`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to measure: `dispatch`, `embedded`, `ingest`, `kafka`, or figures by id such as `PRF-7`; all if left out
+    /// What to measure: `dispatch`, `embedded`, `ingest`, `kafka`, or the id of a figure such as `PRF-7` [default: all]
     what: Vec<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Folder on the disk that is to be measured
+    /// Folder on the disk to measure
     #[arg(long, value_name = "FOLDER", default_value = ".")]
     folder: PathBuf,
-    /// A Kafka cluster that is to be measured
+    /// Kafka cluster to measure; without it, the figures of `kafka` are left out
     #[arg(long, env = "KEYLANE_KAFKA", value_name = "HOST:PORT")]
     brokers: Option<String>,
-    /// Fill a log until killed: what the start-up figure does to a process of its own
+    /// Fill a log until killed; the figure of the start-up time runs this in a process of its own
     #[arg(long, hide = true, value_name = "FOLDER")]
     fill: Option<PathBuf>,
-    /// Be one of the peers of bench/peers: what to do, as JSON
+    /// Run as one of the peers of bench/peers; the JSON says what the peer does
     #[arg(long, hide = true, value_name = "JSON")]
     peer: Option<String>,
 }
 
-/// Measures, on a thread outside of this runtime: each figure starts runtimes of its own.
+/// Runs the command on a thread outside of this runtime. Each figure starts runtimes of its own, and a thread of
+/// one runtime cannot run another.
 pub async fn run(args: Args) -> Result<(), Failure> {
     tokio::task::block_in_place(|| {
         let measuring = std::thread::Builder::new().name("bench".to_owned()).spawn(move || measure(&args));
@@ -59,7 +60,7 @@ fn measure(args: &Args) -> Result<(), Failure> {
     let filler = vec![program.display().to_string(), "bench".to_owned(), "--fill".to_owned()];
     let options = Options { folder: args.folder.clone(), filler, brokers: args.brokers.clone() };
     let chosen = |suite: Suite, id: &str| match suite {
-        // Without a cluster, all is all that needs none.
+        // If no figure is named and no cluster is given, leave out the figures that need a cluster.
         Suite::Kafka if args.what.is_empty() => args.brokers.is_some(),
         _ => args.what.is_empty() || args.what.iter().any(|name| name == id || name == suite.name()),
     };

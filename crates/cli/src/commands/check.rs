@@ -1,5 +1,7 @@
-//! `keylane check`: reads a config as `serve` would, and says what would run. Opens and connects nothing, but
-//! looks up the names of handlers, to warn of those that lead nowhere.
+//! `keylane check`: reads a config exactly as `serve` does, and prints what the server would run.
+//!
+//! The command opens neither the data folder nor a port, and connects to no broker. It only looks up the host names of
+//! HTTP handlers, to warn of addresses that no push could reach.
 
 use std::path::PathBuf;
 
@@ -18,10 +20,10 @@ use crate::show::{self, Cell};
 /// Arguments of `check`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The config; without one, what `serve` does without one
+    /// Config file; without one, show what `serve` runs without a config file
     #[arg(short, long, value_name = "FILE", env = "KEYLANE_CONFIG")]
     config: Option<PathBuf>,
-    /// Print the JSON schema of the config instead, for editors
+    /// Print only the JSON schema of the config, which editors use to complete and check the file
     #[arg(long)]
     schema: bool,
     /// Print JSON
@@ -29,7 +31,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What would run.
+/// What the server would run with this config.
 #[derive(Debug, Serialize)]
 struct Plan {
     profile: Option<&'static str>,
@@ -38,10 +40,10 @@ struct Plan {
     data: PathBuf,
     tokens: Vec<String>,
     topics: Vec<PlannedTopic>,
-    /// What a topic gets that is made by its first use; none if topics are declared.
+    /// The settings of a topic that is created by its first message; none if the config declares topics.
     new_topic: Option<PlannedTopic>,
     pipelines: Vec<PlannedPipeline>,
-    /// What would run and not work.
+    /// Parts of the config that are valid but will not work, such as a handler's address that no push can reach.
     warnings: Vec<String>,
 }
 
@@ -169,7 +171,7 @@ impl Plan {
     }
 }
 
-/// Addresses of handlers where no push would get, as far as this machine can tell.
+/// Warns of each HTTP handler whose address no push can reach, as far as this machine can tell.
 async fn warnings(config: &Config) -> Vec<String> {
     let looks = config.pipelines.iter().filter_map(|(name, pipeline)| match &pipeline.handler {
         HandlerConfig::Http(http) => Some(async move {
@@ -189,7 +191,7 @@ impl PlannedTopic {
             replicas: spec.replicas,
             min_insync: spec.min_insync,
             compression: match spec.compression {
-                // What Keylane's producer sends.
+                // The topic keeps messages as they are produced, and Keylane's producer sends lz4.
                 Compression::AsProduced => "lz4".to_owned(),
                 codec => format!("{codec:?}").to_lowercase(),
             },

@@ -1,4 +1,4 @@
-//! `keylane completions`: completion for a shell, to be sourced by it.
+//! `keylane completions`: prints a script that makes a shell complete the commands and arguments of `keylane`.
 
 use clap::CommandFactory;
 use clap_complete::Shell;
@@ -10,7 +10,7 @@ use crate::show;
 /// Arguments of `completions`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Which shell
+    /// Shell that will read the completions
     #[arg(value_enum)]
     shell: Shell,
 }

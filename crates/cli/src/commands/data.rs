@@ -1,7 +1,7 @@
-//! `keylane data`: is the data folder whole, what is gone, how to go on; backup and restore.
+//! `keylane data`: checks the data folder of the embedded broker, repairs it, makes backups and restores them.
 //!
-//! `check`, `repair` and `restore` work on files, while no server uses them. `backup` asks the server, which has them
-//! open.
+//! `check`, `repair` and `restore` work on the files of a folder that no server uses. `backup` asks the running server
+//! to make the copy, because the server has the files open.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::show::{self, Cell};
 
 /// Where a server keeps its data unless its config says otherwise.
 const FOLDER: &str = "./keylane-data";
-/// The server answers when everything is copied; a large folder on another disk takes its time.
+/// The server answers only after it has copied everything, and copying a large folder to another disk takes long.
 const BACKUP_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// Arguments of `data`.
@@ -30,19 +30,19 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Reads every byte of a data folder that no server uses, and says exactly what is damaged or gone
+    /// Read every byte of a data folder that no server uses, and list what is damaged or lost
     Check(Check),
-    /// Skips damaged places, each named as `check` prints it; without --skip, says what it would do
+    /// Skip damaged places of a data folder that no server uses; without --skip, only show the places
     Repair(Repair),
-    /// Has the server copy all its data to a folder of its machine, while it runs
+    /// Ask a running server to copy all its data to a folder on the server's machine
     Backup(BackupArgs),
-    /// Makes a data folder of a backup, once every byte of the backup was verified
+    /// Verify every byte of a backup, then make a data folder from it
     Restore(Restore),
 }
 
 #[derive(Debug, clap::Args)]
 struct Check {
-    /// The data folder
+    /// Data folder
     #[arg(default_value = FOLDER)]
     folder: PathBuf,
     /// Print the findings as JSON
@@ -52,17 +52,17 @@ struct Check {
 
 #[derive(Debug, clap::Args)]
 struct Repair {
-    /// The data folder
+    /// Data folder
     #[arg(default_value = FOLDER)]
     folder: PathBuf,
-    /// A damaged place, as `check` prints it (log, segment and byte); what lay there is lost. Can be given several times
+    /// Damaged place, as `check` prints it; the data there is lost for good. Can be given several times
     #[arg(long, value_name = "PLACE")]
     skip: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
 struct BackupArgs {
-    /// The folder on the server's machine, named from the root on; it must be empty or not there yet
+    /// Absolute path of a folder on the server's machine; it must be empty or not exist yet
     folder: PathBuf,
     #[command(flatten)]
     server: ServerArgs,
@@ -73,9 +73,9 @@ struct BackupArgs {
 
 #[derive(Debug, clap::Args)]
 struct Restore {
-    /// The backup
+    /// Folder of the backup
     backup: PathBuf,
-    /// The data folder to make; it must be empty or not there yet
+    /// Data folder to make; it must be empty or not exist yet
     folder: PathBuf,
 }
 
@@ -106,7 +106,7 @@ fn failed(error: DataError) -> Failure {
     Failure::Failed(error.to_string())
 }
 
-/// A folder that is not there is a slip of the pen.
+/// Checks the folder. A folder that does not exist is reported as wrong usage: the path was probably mistyped.
 fn look(folder: &Path) -> Result<Report, Failure> {
     if !folder.is_dir() {
         return Err(Failure::Wrong(format!("there is no folder {}", folder.display())));
@@ -237,7 +237,7 @@ fn repair(args: &Repair) -> Result<(), Failure> {
     }
 }
 
-/// What a repair would do. Nothing is changed.
+/// Prints the damaged places and how each can be skipped, and changes nothing.
 fn would(folder: &Path, report: &Report) -> Result<(), Failure> {
     for damage in report.damages() {
         for line in in_words(folder, damage) {

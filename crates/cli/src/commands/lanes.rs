@@ -1,4 +1,4 @@
-//! `keylane lanes`: the keys that have messages waiting, the deepest first.
+//! `keylane lanes`: lists the keys that have messages in memory, by default those with the most messages first.
 
 use clap::ValueEnum;
 use serde::Deserialize;
@@ -13,13 +13,13 @@ use crate::show::{self, Cell};
 pub struct Args {
     #[command(flatten)]
     server: ServerArgs,
-    /// Only this pipeline's
+    /// List only the lanes of this pipeline
     #[arg(long)]
     pipeline: Option<String>,
-    /// Which come first
+    /// Which lanes come first
     #[arg(long, value_enum, default_value = "depth")]
     sort: Sort,
-    /// How many
+    /// List at most this many lanes
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
     /// Print the server's answer as JSON
@@ -29,16 +29,16 @@ pub struct Args {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Sort {
-    /// The deepest
+    /// Lanes with the most messages
     Depth,
-    /// Those whose first message is the oldest
+    /// Lanes whose first message is the oldest
     Waiting,
 }
 
 #[derive(Debug, Deserialize)]
 struct Lanes {
     lanes: Vec<Lane>,
-    /// Servers of earlier versions do not say it.
+    /// Shards that did not answer in time. Servers of earlier versions do not send this field.
     #[serde(default)]
     unanswered: Vec<Unanswered>,
 }

@@ -1,4 +1,4 @@
-//! The commands, a file each: `Args` says what can be typed, `run` does it.
+//! The commands of the binary. Each command has a file with `Args`, its arguments, and `run`, which carries it out.
 
 pub mod bench;
 pub mod check;

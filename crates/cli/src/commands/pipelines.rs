@@ -1,4 +1,4 @@
-//! `keylane pipelines`: what each pipeline does, and how far behind it is.
+//! `keylane pipelines`: lists each pipeline with its state, its lag, its lanes and its counts.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -103,7 +103,8 @@ fn row(pipeline: &Pipeline) -> Vec<Cell> {
     ]
 }
 
-/// A pipeline or partition that does not run says why; a table has no room for a sentence.
+/// Prints, below the table, why messages wait for threads and why a partition does not run. A table has no room for a
+/// sentence.
 fn explain(pipeline: &Pipeline) -> Result<(), Failure> {
     if pipeline.blocking.waiting > 0 {
         let Blocking { waiting, max } = pipeline.blocking;

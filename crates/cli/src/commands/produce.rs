@@ -1,8 +1,8 @@
-//! `keylane produce`: sends a file or standard input to a topic, a message a line.
+//! `keylane produce`: sends the lines of a file, or of standard input, to a topic. Each line is a message.
 //!
-//! Batches go one after another, so that lines keep their order. Nothing is tried again behind the caller's back: what
-//! was not taken is named by line, and the exit code says so. After a refusal of a whole batch nothing more is sent,
-//! since what comes later must not overtake it.
+//! The command sends one batch after another, so that lines keep their order. It retries nothing: it names each line
+//! that the server did not accept, and ends with exit code 1. After the server refuses a whole batch, the command
+//! sends nothing more, because later lines would overtake the lines of that batch.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,7 +18,8 @@ use crate::failure::Failure;
 use crate::lines::{Format, LINE_BYTES_MAX, LineBatch, Lines};
 use crate::show;
 
-/// Refused lines that `--json` lists; all are counted, and a file of nothing but refusals must not fill the memory.
+/// Refused lines that `--json` lists; all are counted. Without this bound, a large file whose every line is refused
+/// would fill the memory.
 const ERRORS_LISTED_MAX: usize = 10_000;
 
 /// Arguments of `produce`.
@@ -26,23 +27,23 @@ const ERRORS_LISTED_MAX: usize = 10_000;
 pub struct Args {
     #[command(flatten)]
     server: ServerArgs,
-    /// Where the messages go
+    /// Topic that receives the messages
     topic: String,
-    /// A payload a line; `-` is standard input
+    /// File with one payload on each line; `-` is standard input
     #[arg(default_value = "-")]
     file: PathBuf,
-    /// Key of all the messages
+    /// Key of all messages
     #[arg(short, long, conflicts_with = "ndjson")]
     key: Option<String>,
-    /// Lines are message objects as over HTTP: {"key":"user-1","payload":{"n":1}}
+    /// Each line is a message object as in the HTTP API: {"key":"user-1","payload":{"n":1}}
     #[arg(long)]
     ndjson: bool,
-    /// Print the counts as JSON
+    /// Print the counts and the refused lines as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// What became of the lines so far.
+/// How many lines were accepted and refused so far.
 #[derive(Debug, Default, Serialize)]
 struct Tally {
     accepted: u64,
@@ -56,7 +57,7 @@ struct LineError {
     error: String,
 }
 
-/// What the server says of a batch.
+/// The server's answer to a batch.
 #[derive(Debug, Deserialize)]
 struct Answer {
     #[serde(default)]
@@ -106,7 +107,7 @@ async fn send_all(
     tally: &mut Tally,
     progress: &ProgressBar,
 ) -> Result<(), Failure> {
-    // Reading blocks this thread; nothing else runs on it, and the connection has its own.
+    // Reading blocks this thread. Only this task runs on it; the connection is driven by other threads.
     while let Some(batch) =
         lines.next_batch().map_err(|error| Failure::Failed(format!("cannot read the input: {error}")))?
     {
@@ -138,7 +139,8 @@ async fn send(
     let (status, body) = client.post(&path, "application/x-ndjson", batch.body).await?;
     let answer: Option<Answer> = serde_json::from_slice(&body).ok();
     match answer {
-        // Other refusals may pass, and lines that are sent later must not overtake these.
+        // The server judged each line. Any other refusal concerns the whole batch and may be temporary: then no later
+        // line may be sent, because it would overtake this batch.
         Some(answer)
             if status.is_success() || (status == StatusCode::BAD_REQUEST && !answer.rejected.is_empty()) =>
         {
@@ -156,7 +158,8 @@ async fn send(
             "the server answered {status} with something else than expected; is it a Keylane server of this version?"
         ))),
         _ => match (status, batch.numbers.as_slice()) {
-            // Alone in its batch, a bad line is refused as a request; it is no worse than among others.
+            // If a bad line is alone in its batch, the server refuses the whole request. Count it as one refused line,
+            // as if other lines had been in the batch, and continue.
             (StatusCode::BAD_REQUEST | StatusCode::PAYLOAD_TOO_LARGE, [number]) => {
                 tally.reject(*number, refusal(status, &body), progress);
                 Ok(())
@@ -176,7 +179,7 @@ impl Tally {
     }
 }
 
-/// Says which lines a failure is about: those before it were taken, those behind it were not sent.
+/// Adds to a failure the lines that it concerns. Earlier lines were sent before; later lines were not sent.
 fn at_lines(failure: Failure, first: u64, last: u64) -> Failure {
     match failure {
         Failure::Failed(why) => Failure::Failed(format!(
@@ -206,7 +209,7 @@ fn open(file: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
     Ok((Box::new(opened), bytes))
 }
 
-/// Drawn on a terminal only; elsewhere it stays silent by itself.
+/// The progress bar. The library draws it only if standard error is a terminal.
 fn progress_bar(bytes: Option<u64>) -> ProgressBar {
     let (bar, template) = match bytes {
         Some(bytes) => (ProgressBar::new(bytes), "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}"),

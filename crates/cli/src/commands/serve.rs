@@ -1,4 +1,4 @@
-//! `keylane serve`: the server, from its config to its drain.
+//! `keylane serve`: reads the config, runs the server until a signal arrives, and drains it.
 
 use std::path::PathBuf;
 use std::pin::pin;
@@ -13,13 +13,13 @@ use crate::telemetry::{self, LogFormat};
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The config; without one: the embedded broker in ./keylane-data, topics made by first use, no pipelines
+    /// Config file. Without one: embedded broker in ./keylane-data, topics created by their first message, no pipelines
     #[arg(short, long, value_name = "FILE", env = "KEYLANE_CONFIG")]
     config: Option<PathBuf>,
-    /// How events are written to standard error
+    /// Format of the diagnostics on standard error
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
-    /// Which events: a level, or levels by module (`info,keylane=debug`)
+    /// Which diagnostics to write: a level, or levels by module (`info,keylane=debug`)
     #[arg(long, env = "RUST_LOG", default_value = "info")]
     log: String,
 }
@@ -37,20 +37,21 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let mut starting = pin!(Server::start(config));
     let server = tokio::select! {
         started = &mut starting => started.map_err(failed)?,
-        // What has begun to start has a broker open and perhaps pipelines at work: it ends as any other does.
+        // A server that is starting has the broker open and may have pipelines at work. So let the start finish, and
+        // drain: dropping the future would leave running attempts unsettled.
         () = signals.next() => {
             let drain = async { starting.await.map_err(failed)?.stop().await.map_err(failed) };
             return signals.unless_again(drain).await;
         }
     };
-    // A server whose output nobody reads is a server all the same.
+    // The server keeps running if nobody reads its standard output.
     let _ = show::line(&format!("listening on http://{}", server.address()));
     let failing = tokio::select! {
         () = signals.next() => None,
         error = server.failed() => Some(failed(error)),
     };
     if let Some(failure) = failing {
-        // The error that stopped us is the one worth telling.
+        // Report the error that stopped the server. An error of the drain after it is only a consequence.
         let _ = signals.unless_again(async { server.stop().await.map_err(failed) }).await;
         return Err(failure);
     }
@@ -58,7 +59,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     signals.unless_again(async { server.stop().await.map_err(failed) }).await
 }
 
-/// What a server ended with, with the code under which it is explained.
+/// Turns an error of the server into a failure that names the error's code, under which `docs/errors/` explains it.
 pub fn failed(error: impl Into<ServeError>) -> Failure {
     let error = error.into();
     let said = format!("{error} ({})", error.code());

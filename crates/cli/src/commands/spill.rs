@@ -1,4 +1,5 @@
-//! `keylane spill`: what waits on the server's machine for the broker, and bringing it there now.
+//! `keylane spill`: lists the messages that the server keeps locally while the broker is away, and asks the server to
+//! send them to the broker now.
 
 use clap::{Subcommand, ValueEnum};
 use serde::Deserialize;
@@ -17,9 +18,9 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Lists messages that wait for the broker, that it refused for good, or that it got last
+    /// List messages that wait for the broker, that the broker refused for good, or that it stored most recently
     Ls(Ls),
-    /// Brings all that waits to the broker now, what it refused for good included
+    /// Send all messages in the spill to the broker now, including those that the broker refused for good
     Drain(Drain),
 }
 
@@ -27,10 +28,10 @@ enum Action {
 struct Ls {
     #[command(flatten)]
     server: ServerArgs,
-    /// Only those in this state
+    /// List only messages in this state
     #[arg(long, value_enum)]
     state: Option<State>,
-    /// How many
+    /// List at most this many messages
     #[arg(long, default_value_t = 50)]
     limit: u32,
     /// Print the server's answer as JSON
@@ -49,13 +50,13 @@ struct Drain {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum State {
-    /// Not tried yet
+    /// Not sent to the broker yet
     Pending,
-    /// Tried in vain, and tried again
+    /// Sent without success; the server will send them again
     Retrying,
-    /// With the broker
+    /// Stored by the broker
     Success,
-    /// Refused for good, or behind one of its key that was
+    /// Refused for good by the broker, or waiting behind such a message of the same key
     Failed,
 }
 

@@ -1,7 +1,9 @@
-//! `keylane tail`: reads a topic without a group, and goes on as messages come.
+//! `keylane tail`: prints the messages of a topic, and by default waits for new ones. It reads without a group, so it
+//! changes nothing on the server.
 //!
-//! With follow, one answer that does not end carries all partitions as they come. Without it, each partition is read
-//! page by page up to its end. People get a line with the payload's beginning; programs get the server's object.
+//! With `--follow`, the server sends the messages of all partitions in one answer that does not end. With
+//! `--no-follow`, the command reads each partition page by page up to its end. By default a message is a line with the
+//! beginning of its payload; with `--json` it is the server's object.
 
 use std::str::FromStr;
 
@@ -16,11 +18,12 @@ use crate::commands::topics::Topics;
 use crate::failure::Failure;
 use crate::show;
 
-/// Messages of a page: what the server gives at most.
+/// Messages of a page: the most that the server returns in one answer.
 const PAGE_MESSAGES: u64 = 1_000;
-/// Bytes of one message as JSON: no topic takes one that is larger; more is not a Keylane server.
+/// Bytes of one message as JSON. No topic accepts a larger message, so a longer line does not come from a Keylane
+/// server, and the command must not buffer it without end.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
-/// Payload characters shown to people; the rest of a long one says nothing more at a glance.
+/// Characters of the payload on a line for people. `--json` shows the whole payload.
 const SHOWN_MAX: usize = 200;
 
 /// Arguments of `tail`.
@@ -28,24 +31,24 @@ const SHOWN_MAX: usize = 200;
 pub struct Args {
     #[command(flatten)]
     server: ServerArgs,
-    /// What to read
+    /// Topic to read
     topic: String,
-    /// Where to begin: `earliest`, `latest`, or a position; without it at the end, or with --no-follow at the beginning
+    /// Where to begin: `earliest`, `latest` or a position. Default: `latest`, with --no-follow `earliest`
     #[arg(long)]
     from: Option<Start>,
-    /// Only this partition; a position needs one
+    /// Read only this partition; required if --from is a position
     #[arg(long)]
     partition: Option<u32>,
-    /// Go on as messages come (the default)
+    /// Wait for new messages (the default)
     #[arg(long, overrides_with = "no_follow")]
     follow: bool,
     /// Stop at the end of the topic
     #[arg(long, overrides_with = "follow")]
     no_follow: bool,
-    /// Stop after so many messages
+    /// Stop after this many messages
     #[arg(short = 'n', long = "limit")]
     limit: Option<u64>,
-    /// Print messages as JSON, one a line, whole
+    /// Print each message as JSON on one line, with the whole payload
     #[arg(long)]
     json: bool,
 }
@@ -83,7 +86,7 @@ impl Start {
     }
 }
 
-/// A message as people see it.
+/// The fields of a message that a line for people shows.
 #[derive(Debug, Deserialize)]
 struct ShownMessage<'a> {
     partition: u32,
@@ -96,7 +99,7 @@ struct ShownMessage<'a> {
     payload_base64: Option<String>,
 }
 
-/// Prints messages until enough were.
+/// Prints messages, up to a limit.
 struct Printer {
     json: bool,
     left: u64,
@@ -153,7 +156,7 @@ async fn pages(client: &Client, args: &Args, printer: &mut Printer) -> Result<()
             for message in &page {
                 printer.print(client, message.get())?;
             }
-            // A page may end early, where its bytes are enough; only an empty one is the end.
+            // The server may end a page early because of its bytes. Only an empty page is the end of the partition.
             let Some(last) = page.last() else { break };
             let last: ShownMessage<'_> = client.read(last)?;
             from = Start::Position(last.offset + 1);
@@ -222,7 +225,7 @@ fn for_people(message: &ShownMessage<'_>) -> String {
     format!("{when} {}@{} {key} {payload}", message.partition, message.offset)
 }
 
-/// Bytes as text where they are text, else as they came.
+/// Decodes base64 and shows the bytes as text if they are UTF-8, otherwise as base64.
 fn text_of(encoded: &str) -> String {
     let text = STANDARD.decode(encoded).ok().and_then(|bytes| String::from_utf8(bytes).ok());
     text.map_or_else(|| format!("base64:{}", show::harmless(encoded)), |text| show::harmless(&text))

@@ -1,4 +1,4 @@
-//! `keylane token`: makes tokens, and the hashes of tokens that the config holds instead of them (ADM-2).
+//! `keylane token`: makes tokens and hashes them. The config stores only the hash of a token (ADM-2).
 
 use std::io::Read;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::show;
 
-/// A token read from standard input is not longer than this; more is the wrong file.
+/// Bytes of a token on standard input at most. If there are more, the caller probably named the wrong file.
 const INPUT_BYTES_MAX: u64 = 4_096;
 
 /// Arguments of `token`.
@@ -21,11 +21,11 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Makes a random token and the config line that lets it in
+    /// Make a random token, and print it with its line for the config
     New(Grant),
-    /// Hashes a token of yours for the config
+    /// Hash a token that you already have, and print its line for the config
     Hash {
-        /// The token; without it, or with `-`, it is read from standard input, which no list of processes shows
+        /// The token; if left out or `-`, it is read from standard input, so that no list of processes shows it
         token: Option<String>,
         #[command(flatten)]
         grant: Grant,
@@ -34,10 +34,10 @@ enum Action {
 
 #[derive(Debug, clap::Args)]
 struct Grant {
-    /// Name under which its use is recorded
+    /// Name of the token, by which the server's diagnostics say who made a call
     #[arg(long, default_value = "ops", value_parser = name)]
     name: String,
-    /// What it may do
+    /// What calls with the token may do
     #[arg(long, value_enum, default_value = "admin")]
     role: Role,
     /// Print JSON
@@ -47,12 +47,15 @@ struct Grant {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Role {
+    /// Look, and change nothing
     Read,
+    /// Also produce messages and change things
     Operate,
+    /// Everything
     Admin,
 }
 
-/// What is printed.
+/// The output of the command as JSON.
 #[derive(Debug, Serialize)]
 struct ShownToken<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,7 +127,7 @@ fn config_line(grant: &Grant, sha256: &str) -> String {
     format!("- {{ name: \"{}\", role: {role}, sha256: \"{sha256}\" }}", grant.name)
 }
 
-/// A name that the config takes.
+/// Parses `--name`. The config accepts only names of these characters.
 fn name(text: &str) -> Result<String, String> {
     match is_name(text) {
         true => Ok(text.to_owned()),

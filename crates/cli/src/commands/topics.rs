@@ -1,5 +1,5 @@
-//! `keylane topics`: the topics there are, with what they keep; going on with one that got more partitions; and raising
-//! the format of one's journals.
+//! `keylane topics`: lists topics, accepts added partitions of a topic, forgets a group, and raises the format of a
+//! topic's journals.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::client::{Client, ServerArgs};
 use crate::failure::Failure;
 use crate::show::{self, Cell};
 
-/// The server waits until producers know the new partitions, and for handlers that run.
+/// The server answers only after producers know the new partitions and running handlers have finished.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// The server reads the journals of all partitions, one after another.
+/// The server answers after it has read the journals of all partitions, one after another.
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Arguments of `topics`.
@@ -29,21 +29,29 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Goes on with a topic that got more partitions: what is newer is read once all that stood before is settled
+    /// Resume the pipelines of a topic that got more partitions
+    ///
+    /// Messages that were produced before this command are settled first; newer messages are read after that. Each
+    /// key keeps its order if the new number of partitions is a multiple of the old one, or if nothing was produced
+    /// since the partitions were added. Run this command once for each group that reads the topic.
     Accept(Named),
-    /// Forgets the position and the journals of a group that no pipeline uses any more, so that messages which only it
-    /// has not settled can be deleted
+    /// Forget a group that no pipeline uses any more, so that its unsettled messages can be deleted
+    ///
+    /// The server deletes the group's position and journals. A pipeline that uses the group later begins with the
+    /// oldest message that the topic still has.
     ForgetGroup(ForgetGroup),
-    /// Raise the format of a topic's journals. Run it once every node has the new version: older ones cannot handle the
-    /// topic afterwards
+    /// Raise the format of a topic's journals, when all nodes run the new version
+    ///
+    /// Nodes of an older version cannot handle the topic afterwards, and there is no way back. Run this command once
+    /// for each group that reads the topic.
     Upgrade(Named),
 }
 
 #[derive(Debug, clap::Args)]
 struct ForgetGroup {
-    /// The topic
+    /// Name of the topic
     topic: String,
-    /// The group
+    /// Name of the group
     group: String,
     #[command(flatten)]
     asked: Asked,
@@ -51,7 +59,7 @@ struct ForgetGroup {
 
 #[derive(Debug, clap::Args)]
 struct Named {
-    /// The topic
+    /// Name of the topic
     topic: String,
     #[command(flatten)]
     asked: Asked,
@@ -66,7 +74,7 @@ struct Asked {
     json: bool,
 }
 
-/// `POST /admin/topics/{topic}/accept`.
+/// The answer to `POST /admin/topics/{topic}/accept`.
 #[derive(Debug, Deserialize)]
 struct AllAccepted {
     accepted: Vec<Accepted>,
@@ -80,7 +88,7 @@ struct Accepted {
     to: u32,
 }
 
-/// `POST /admin/topics/{topic}/upgrade`.
+/// The answer to `POST /admin/topics/{topic}/upgrade`.
 #[derive(Debug, Deserialize)]
 struct AllUpgraded {
     upgraded: Vec<Upgraded>,
@@ -95,10 +103,10 @@ struct Upgraded {
     partitions: u32,
 }
 
-/// `GET /admin/topics`.
+/// The answer to `GET /admin/topics`.
 #[derive(Debug, Deserialize)]
 pub struct Topics {
-    /// All of them.
+    /// All topics that the server knows.
     pub topics: Vec<Topic>,
 }
 

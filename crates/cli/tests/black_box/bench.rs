@@ -1,4 +1,4 @@
-//! `keylane bench`: what it promises to those who read its JSON. No figure is judged here.
+//! Tests of the JSON that `keylane bench` prints. They judge no figure.
 
 use crate::binary::{keylane, text};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! The binary, as a user runs it.
+//! Test helpers that run the binary as a user does.
 
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
@@ -12,15 +12,15 @@ pub fn keylane(arguments: &[&str], input: &[u8]) -> Output {
         .spawn()
         .expect("the binary starts");
     let mut stdin = child.stdin.take().expect("it is piped");
-    // A command that does not read may have ended.
+    // A command that does not read its input may have ended already.
     let _ = stdin.write_all(input);
     drop(stdin);
     child.wait_with_output().expect("it ends")
 }
 
-/// The binary, without what the environment of the tests says.
+/// A command that runs the binary without the variables of the tests' own environment.
 pub fn command(arguments: &[&str]) -> Command {
-    // The one that Cargo built for these tests may have flaws put back.
+    // The binary that Cargo built for these tests may have the feature `flaws`.
     let built = || env!("CARGO_BIN_EXE_keylane").into();
     let mut command = Command::new(std::env::var_os("KEYLANE_BIN").unwrap_or_else(built));
     for name in ["KEYLANE_URL", "KEYLANE_TOKEN", "RUST_LOG"] {
@@ -30,12 +30,12 @@ pub fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// What was written, as text.
+/// Output of the binary as text.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("text")
 }
 
-/// Sends a signal to a running one.
+/// Sends a signal to a running process.
 pub fn signal(child: &Child, name: &str) {
     let sent = Command::new("kill").args([name, &child.id().to_string()]).status();
     assert!(sent.expect("kill runs").success());

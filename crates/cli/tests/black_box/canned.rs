@@ -1,4 +1,4 @@
-//! A server of canned answers: the commands are held against exact bytes, refusals included that a real server seldom
+//! A test server with canned answers, so that tests can check exact bytes, and refusals that a real server seldom
 //! gives. Its threads end with the test's process.
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// A request as it came.
+/// A request as the server received it.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// Method, path and query.
@@ -17,7 +17,7 @@ pub struct Request {
     pub body: String,
 }
 
-/// An answer to be given.
+/// A canned answer.
 #[derive(Clone)]
 pub struct Answer {
     /// Status line without the version.
@@ -26,15 +26,15 @@ pub struct Answer {
     pub body: String,
 }
 
-/// Answers requests, in the order they come, with what was canned; the last answer stays.
+/// Answers each request with the next canned answer; the last answer repeats.
 pub struct Canned {
-    /// Where it listens.
+    /// The address of the server.
     pub url: String,
     requests: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Canned {
-    /// Starts on a free port.
+    /// Starts a server on a free port.
     pub fn new(answers: &[(&'static str, &str)]) -> Canned {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("it is bound"));
@@ -50,7 +50,7 @@ impl Canned {
         Canned { url, requests }
     }
 
-    /// What came so far.
+    /// The requests received so far.
     pub fn requests(&self) -> Vec<Request> {
         self.requests.lock().expect("no holder panics").clone()
     }
@@ -86,7 +86,7 @@ fn answer(connection: TcpStream, answers: &[Answer], requests: &Mutex<Vec<Reques
         answer.status,
         answer.body.len()
     );
-    // A client that has read enough may be gone already.
+    // A client that has read enough may have closed the connection.
     let _ = (&connection).write_all(head.as_bytes());
     let _ = (&connection).write_all(answer.body.as_bytes());
 }

@@ -1,4 +1,4 @@
-//! The commands that speak to a server, as a user runs them: what they send, what they print, how they exit.
+//! Tests of the commands that call a server: what they send, what they print, and their exit codes.
 
 use crate::binary::{command, keylane, text};
 use crate::canned::Canned;
@@ -30,7 +30,7 @@ fn lanes() -> String {
 /// ADM-8.
 #[test]
 fn a_server_that_is_not_there_exits_with_3_and_says_where() {
-    // Nothing listens on the port of a protocol that nobody has used for decades.
+    // No program listens on this port: its protocol has been out of use for decades.
     let url = "http://127.0.0.1:1";
     for arguments in [
         &["topics"][..],
@@ -84,7 +84,7 @@ fn wrong_usage_exits_with_2() {
     }
 }
 
-/// ADM-8, ADM-2: whoever has no token, or a wrong one, is told where to give it; the token itself is not shown.
+/// ADM-8, ADM-2: without a token, or with a wrong one, the error says where to give it, and does not show the token.
 #[test]
 fn whoever_needs_a_token_is_told_how_to_give_it() {
     let problem = r#"{"type":"/errors/KL-1501","title":"a token is needed","status":401,"detail":"this needs a token, and none was sent","code":"KL-1501"}"#;
@@ -301,7 +301,7 @@ fn tail_without_follow_reads_each_partition_page_by_page() {
         ("200 OK", &topics().replace("or\\u001b[2Jders", "orders")),
         ("200 OK", "[]"),
         ("200 OK", &Value::from(page).to_string()),
-        // Short, since its messages are large: not the end.
+        // The page is short because its messages are large. It is not the end of the partition.
         ("200 OK", r#"[{"partition":1,"offset":1005,"payload":0}]"#),
         ("200 OK", r#"[{"partition":1,"offset":1006,"payload":0}]"#),
         ("200 OK", "[]"),
@@ -337,7 +337,7 @@ fn a_reader_that_has_enough_is_no_failure() {
     assert_eq!(text(&output.stderr), "");
 }
 
-/// BRK-6: what was raised is told group by group; nothing to do and a refusal are told too.
+/// BRK-6: `topics upgrade` prints what was raised for each group, that there was nothing to do, or a refusal.
 #[test]
 fn an_upgrade_tells_what_was_raised() {
     let one = r#"{"pipeline":"p","group":"g","from":2,"to":3,"partitions":4}"#;

@@ -1,4 +1,4 @@
-//! `keylane data` as an operator runs it, on a folder that a server has written.
+//! Tests of `keylane data` on a folder that a server has written.
 
 use std::path::Path;
 
@@ -26,7 +26,8 @@ fn damage(data: &Path) {
     std::fs::write(&segment, bytes).expect("ours to break");
 }
 
-/// ADM-8, BRK-1, P10: from the server's backup to a damaged folder that is served again, with exit codes that scripts use.
+/// ADM-8, BRK-1, P10: a backup is made and restored, a damaged folder is repaired and served again, and each command
+/// ends with the exit code that scripts rely on.
 #[test]
 fn a_folder_is_backed_up_checked_repaired_and_restored() {
     let folder = config("127.0.0.1:0", "topics:\n  orders: { partitions: 1 }\n");

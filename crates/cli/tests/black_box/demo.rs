@@ -1,4 +1,4 @@
-//! The demonstration, as `make run` starts it.
+//! Tests of `keylane demo`, as `make run` starts it.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -23,7 +23,7 @@ fn the_demonstration_keeps_every_key_in_order_and_ends_with_0() {
 fn an_interrupt_drains_the_demonstration_and_ends_it_with_0() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().to_str().expect("text");
-    // Twice on one folder: what the first left behind is handled by the second, still in order.
+    // Run twice on one folder: the second run handles the messages that the first left behind, still in order.
     for _ in 0..2 {
         let mut child = command(&["demo", "--listen", "127.0.0.1:0", "--data", data])
             .stdout(Stdio::piped())

@@ -1,4 +1,4 @@
-//! The commands that need no server: tokens and completions.
+//! Tests of the commands that need no server: tokens and completions.
 
 use crate::binary::{keylane, text};
 use serde_json::Value;

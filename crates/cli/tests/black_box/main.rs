@@ -1,4 +1,4 @@
-//! The binary `keylane` from outside: what it sends, what it prints, how it exits (ADM-8).
+//! Tests of the binary `keylane` from outside: what it sends, what it prints, and its exit codes (ADM-8).
 
 mod bench;
 mod binary;

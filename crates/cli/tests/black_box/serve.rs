@@ -1,4 +1,4 @@
-//! The server as a user runs it: from start to drain, and what it says when it cannot start.
+//! Tests of `keylane serve`: start, signals, drain, and the errors of a server that cannot start.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use crate::binary::{command, keylane, signal, text};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A running server; killed when dropped, so that a failed test leaves none behind.
+/// A running server. Dropping it kills the process, so that a failed test leaves none behind.
 pub struct Running {
     pub child: Child,
     stdout: BufReader<ChildStdout>,
@@ -48,7 +48,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -88,7 +88,7 @@ fn a_signal_drains_and_ends_the_server_with_0() {
 /// ADM-8, ORD-10.
 #[test]
 fn a_second_signal_cuts_the_drain_short_with_1() {
-    // A handler that takes the call and never answers.
+    // The handler accepts the call and never answers.
     let handler = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let url = format!("http://{}/", handler.local_addr().expect("it is bound"));
     let folder = config(
@@ -105,7 +105,7 @@ fn a_second_signal_cuts_the_drain_short_with_1() {
     signal(&server.child, "-TERM");
     let events = BufReader::new(server.child.stderr.take().expect("it is piped"));
     let mut events = events.lines().map(|line| line.expect("text"));
-    // Only now has the first signal been seen; sent earlier, the two could become one.
+    // Send the second signal only after the server has seen the first: the system may merge two pending signals.
     assert!(events.any(|event| event.contains("draining")));
     signal(&server.child, "-TERM");
     assert_eq!(server.exit_code(), Some(1));
@@ -124,7 +124,7 @@ fn what_was_produced_is_there_to_be_read_byte_for_byte() {
     let messages: Vec<Value> = text(&read.stdout)
         .lines()
         .map(|line| {
-            // A number that no double holds must come through; only the shape is looked at here.
+            // A number that no double can hold must pass through unchanged; here only the shape is checked.
             serde_json::from_str(&line.replace("1e400", "1")).expect("JSON")
         })
         .collect();
@@ -175,10 +175,10 @@ fn a_port_in_use_is_one_clear_sentence() {
     assert!(said.contains(&address) && said.ends_with("(KL-1401)"), "{said}");
 }
 
-/// ADM-8, ORD-10: what has begun to start ends in order too.
+/// ADM-8, ORD-10: a signal during the start drains the server too.
 #[test]
 fn a_signal_while_it_starts_drains_as_well() {
-    // Enough to do that the signal comes before the end of it.
+    // The start has so much to do that the signal arrives before it ends.
     let pipelines: String =
         (0..300).map(|n| format!("  p{n}: {{ topic: t, handler: {{ log: {{}} }} }}\n")).collect();
     let more = format!("topics: {{ t: {{ partitions: 32 }} }}\npipelines:\n{pipelines}");
@@ -239,7 +239,7 @@ fn a_second_process_on_the_folder_is_one_clear_sentence() {
 #[test]
 fn a_folder_that_cannot_be_made_is_one_clear_sentence() {
     let folder = config("127.0.0.1:0", "");
-    // Where a file is in the way, not even root may make a folder.
+    // A file is in the way, so not even root can make the folder.
     std::fs::write(folder.path().join("data"), "in the way").expect("it is written");
     let output = serve(&folder.path().join("keylane.yaml"));
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
@@ -285,8 +285,7 @@ fn check_says_what_would_run() {
     assert!(schema["properties"]["pipelines"].is_object());
 }
 
-/// ADM-2: whoever was refused, and whoever changed something, is found in the log: by the name of a token, never by the
-/// token.
+/// ADM-2: the log shows who was refused and who changed something, by the name of the token and never by the token.
 #[test]
 fn refusals_and_changes_are_in_the_log_with_who_asked() {
     let tokens: String = [("ops", "operate"), ("viewer", "read")]

@@ -1,4 +1,5 @@
-//! What an operator finds afterwards: why a message was refused, which key is stuck, what was ignored.
+//! Tests of the diagnostics that an operator finds afterwards: rejected messages, stuck keys, ignored signals and
+//! variables.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,7 +11,7 @@ use crate::binary::{command, keylane, signal, text};
 use crate::canned::Canned;
 use crate::serve::{Running, config};
 
-/// Log lines of one kind in a minute.
+/// Log lines of one kind per minute at most.
 const LINES_MAX: usize = 10;
 
 fn pipeline(handler: &Canned, more: &str) -> String {
@@ -20,7 +21,7 @@ fn pipeline(handler: &Canned, more: &str) -> String {
     )
 }
 
-/// What the server says of its pipeline, once that is as `wanted`.
+/// Waits until the status of the pipeline is as `wanted`, and returns it.
 fn shows(server: &Running, wanted: impl Fn(&Value) -> bool) -> Value {
     loop {
         let output = server.run(&["pipelines", "--json"], b"");
@@ -34,7 +35,7 @@ fn shows(server: &Running, wanted: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
-/// Ends the server; everything that it wrote to standard error.
+/// Ends the server and returns everything that it wrote to standard error.
 fn log_of(mut server: Running) -> Vec<String> {
     signal(&server.child, "-TERM");
     let events = BufReader::new(server.child.stderr.take().expect("it is piped"));
@@ -43,8 +44,8 @@ fn log_of(mut server: Running) -> Vec<String> {
     lines
 }
 
-/// ING-5: whoever looks for a message that was rejected finds where it lies, the status and what the handler said; a
-/// flood of them does not fill the log; and how many there are is known after a restart.
+/// ING-5: the log shows for a rejected message its place, the status and the handler's answer; a flood of rejections
+/// does not fill the log; and their number is known after a restart.
 #[test]
 fn a_rejected_message_leaves_a_trace_that_outlives_the_process() {
     let handler = Canned::new(&[("422 Unprocessable Entity", "{\"error\":\"total\nis missing\"}")]);
@@ -80,7 +81,7 @@ fn a_rejected_message_leaves_a_trace_that_outlives_the_process() {
     assert!(table.lines().nth(1).is_some_and(|row| row.ends_with("25")), "{table}");
 }
 
-/// RTY-2: the warning of a stuck key says which one, and why it does not go on.
+/// RTY-2: the warning about a stuck key names the key and the reason.
 #[test]
 fn the_warning_of_a_stuck_message_names_its_key_and_the_reason() {
     let handler = Canned::new(&[("500 Internal Server Error", "no database")]);
@@ -101,7 +102,7 @@ fn the_warning_of_a_stuck_message_names_its_key_and_the_reason() {
     }
 }
 
-/// ADM-9: until a config can be read again while the server runs, SIGHUP changes nothing, and says so.
+/// ADM-9: this version does not read its config again while it runs, so SIGHUP changes nothing and the log says so.
 #[test]
 fn a_hang_up_does_not_end_the_server() {
     let folder = config("127.0.0.1:0", "");
@@ -117,7 +118,7 @@ fn a_hang_up_does_not_end_the_server() {
     assert_eq!(server.exit_code(), Some(0), "nor does it cut a drain short");
 }
 
-/// ADM-8, ADM-9: what is mistyped is told, and never taken and ignored.
+/// ADM-8, ADM-9: mistyped arguments and variables are reported, and never silently ignored.
 #[test]
 fn what_would_have_no_effect_is_told() {
     let folder = config("127.0.0.1:0", "");
@@ -127,7 +128,7 @@ fn what_would_have_no_effect_is_told() {
     assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong.stderr));
     assert!(text(&wrong.stderr).contains("\"foo bar\" is neither a level"), "{}", text(&wrong.stderr));
 
-    // The variable names the config as `-c` does; one that is no setting changes nothing, and is named.
+    // KEYLANE_CONFIG names the config as `-c` does. A variable that is no setting changes nothing, and is reported.
     let mut child = command(&["serve"])
         .env("KEYLANE_CONFIG", path)
         .env("KEYLANE_LISTEN", "127.0.0.1:1")
@@ -147,7 +148,7 @@ fn what_would_have_no_effect_is_told() {
     assert!(told("KEYLANE_LISTEN") && !told("KEYLANE_CONFIG"), "{log:#?}");
 }
 
-/// ADM-9, SEC-2: a path that never ends is no config.
+/// ADM-9, SEC-2: a file without an end is refused as a config.
 #[test]
 fn a_config_without_an_end_is_refused() {
     for name in ["/dev/zero", "/dev/urandom"] {

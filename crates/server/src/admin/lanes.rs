@@ -1,4 +1,5 @@
-//! Lanes: the keys that have messages in memory, the deepest or the longest waiting first.
+//! The route that lists lanes: the keys that have messages in memory, those with the most messages first, or those
+//! whose first message is the oldest.
 
 use std::sync::Arc;
 
@@ -14,12 +15,12 @@ use super::limit;
 use crate::http::{self, Problem};
 use crate::serve::App;
 
-/// Lanes shown unless told.
+/// Lanes in an answer if the request names no limit.
 const LANES: usize = 50;
-/// Lanes shown at most: what a person or a table can take.
+/// Lanes in an answer at most: more would help no person and no table.
 const LANES_MAX: usize = 1000;
 
-/// Which lanes.
+/// The query of the route.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LanesQuery {

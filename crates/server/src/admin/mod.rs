@@ -1,5 +1,5 @@
-//! The admin API (ADM-1): a route each. What is asked about lanes and about the spill has a file of its own; `tail`
-//! looks into a topic.
+//! The admin API (ADM-1): one function for each route. The routes about lanes and about the spill have files of their
+//! own; `tail` reads the messages of a topic, and `pages` bounds how many answers with messages are in memory.
 
 mod lanes;
 mod pages;
@@ -23,9 +23,9 @@ pub(crate) use pages::Pages;
 pub(crate) use spill::{drain_spill, spill};
 use tail::{From, Tail};
 
-/// Messages shown unless told.
+/// Messages in an answer if the request names no limit.
 const MESSAGES: usize = 100;
-/// Messages shown at most in one answer.
+/// Messages in an answer at most.
 const MESSAGES_MAX: usize = 1000;
 
 /// `GET /admin/pipelines`
@@ -50,7 +50,7 @@ pub(crate) async fn accept(
     }
 }
 
-/// Which group.
+/// The query of `forget-group`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GroupQuery {
@@ -68,7 +68,7 @@ pub(crate) async fn forget_group(
     Ok(listed("forgotten", query.group))
 }
 
-/// Where to.
+/// The body of a request for a backup: the folder to create.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BackupBody {
@@ -109,7 +109,7 @@ pub(crate) async fn outbox(State(app): State<Arc<App>>) -> Response<Body> {
     listed("outbox", app.outboxes.shown())
 }
 
-/// Which messages of a topic.
+/// The query of the route that shows a topic's messages.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MessagesQuery {
@@ -160,7 +160,7 @@ pub(crate) async fn messages(
     Ok(json(StatusCode::OK, place.hold(tail.array(limit).await?)))
 }
 
-/// Says which topic may have been meant, if there is none of that name.
+/// If the problem is an unknown topic, adds the name of the topic that the client may have meant.
 async fn with_topics(app: &App, problem: Problem, topic: &str) -> Problem {
     if problem.status != StatusCode::NOT_FOUND {
         return problem;

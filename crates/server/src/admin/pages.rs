@@ -1,8 +1,9 @@
-//! How many pages of topics may be in memory at once (SEC-2): one alone takes tens of MiB, and there may be thousands of
-//! connections.
+//! Bounds how many pages of messages are in memory at once (SEC-2). One page can take tens of MiB, and thousands of
+//! connections could each ask for one.
 //!
-//! A page has a place from before it is read until its last byte was taken. Whoever asks for a page and finds no place is
-//! told so; whoever follows a topic waits for one, in places of their own, since a stream cannot be refused any more.
+//! A page holds a place from before it is read until the client has taken its last byte. If no place is free, a request
+//! for one page is refused. A client that follows a topic waits for a place instead, because its answer has already
+//! begun; followers have places of their own, so that the two kinds do not keep each other out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +15,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::http::Problem;
 
-/// Pages at once, of each kind. A page is 16 MiB of messages and what it was read from, so this bounds about 1 GiB at
-/// the worst; people look at a few.
+/// Pages at once, of each kind. A page is 16 MiB of messages plus the batches it was read from, so this bounds the
+/// memory to about 1 GiB at worst. People look at a few pages.
 const PAGES_MAX: usize = 16;
 
-/// The places of pages.
+/// The places of both kinds: for single pages, and for followed topics.
 pub(crate) struct Pages {
     asked: Arc<Semaphore>,
     followed: Arc<Semaphore>,
@@ -32,7 +33,7 @@ impl Default for Pages {
 }
 
 impl Pages {
-    /// A place for a page that was asked for, or why there is none.
+    /// A place for a single page, or the problem that all places are taken.
     pub(super) fn place(&self) -> Result<PagePlace, Problem> {
         Arc::clone(&self.asked).try_acquire_owned().map(PagePlace).map_err(|_| {
             Problem::new(
@@ -46,17 +47,17 @@ impl Pages {
         })
     }
 
-    /// The places of those who follow.
+    /// The places for followed topics.
     pub(super) fn followed(&self) -> Followed {
         Followed(Arc::clone(&self.followed))
     }
 }
 
-/// The places of pages that are sent as messages come.
+/// The places for pages of followed topics, which are sent as messages arrive.
 pub(super) struct Followed(Arc<Semaphore>);
 
 impl Followed {
-    /// A place, if one is free within `longest`.
+    /// A place, if one becomes free within `longest`.
     pub(super) async fn place(&self, longest: Duration) -> Option<PagePlace> {
         let place = tokio::time::timeout(longest, Arc::clone(&self.0).acquire_owned()).await;
         place.ok()?.ok().map(PagePlace)
@@ -67,7 +68,7 @@ impl Followed {
 pub(super) struct PagePlace(OwnedSemaphorePermit);
 
 impl PagePlace {
-    /// Bytes that hold the place until they are dropped: once they were taken, or whoever asked has gone.
+    /// Makes bytes that hold the place until they are dropped: when the client has taken them or has gone away.
     pub(super) fn hold(self, bytes: Vec<u8>) -> Bytes {
         Bytes::from_owner(Page { bytes, _place: self.0 })
     }

@@ -1,4 +1,5 @@
-//! What waits on this machine for the broker (PRD-4): shown, and brought to it now.
+//! The routes about the spill (PRD-4): one shows the messages that wait on this machine for the broker, the other sends
+//! them to the broker now.
 
 use std::sync::Arc;
 
@@ -13,12 +14,12 @@ use super::limit;
 use crate::http::{Problem, json};
 use crate::serve::App;
 
-/// Entries shown unless told.
+/// Entries in an answer if the request names no limit.
 const ENTRIES: usize = 50;
-/// Entries shown at most.
+/// Entries in an answer at most.
 const ENTRIES_MAX: usize = 1000;
 
-/// Which entries.
+/// The query of `GET /admin/spill`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SpillQuery {

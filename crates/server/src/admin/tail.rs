@@ -1,7 +1,7 @@
-//! Looking into a topic: a page of it as an array, or its messages as they come, a line each.
+//! Reads the messages of a topic for the admin API: one page as a JSON array, or a stream with a line for each message.
 //!
-//! A tail has a position in each partition and reads them in turn, a few messages at a time, so that what is in
-//! memory is bounded whatever the messages weigh. It reads without a group and leaves no trace.
+//! A [`Tail`] has a position in each partition and reads the partitions in turn, a few messages at a time, so that its
+//! memory is bounded however large the messages are. It reads without a group and commits nothing.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ use super::pages::Followed;
 use crate::http::Problem;
 use crate::serve::Phase;
 
-/// Messages read at a time: at the usual limit of a message, 16 MiB at most.
+/// Messages read at a time: at most 16 MiB with the default limit of 1 MiB for a message.
 const STEP: usize = 16;
-/// An answer ends after about this many bytes even if more was asked for.
+/// A page ends after about this many bytes, even if the client asked for more messages.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// How often the end of a topic is looked at while nothing comes: soon enough for eyes.
+/// How often a followed topic is read again while it has no new messages: often enough for a person who watches.
 const END_EVERY: Duration = Duration::from_millis(100);
 
-/// Where to begin.
+/// Where a tail begins in each partition.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum From {
     Earliest,
@@ -42,12 +42,12 @@ pub(crate) struct Tail {
     topic: String,
     /// Partition and next position, for each that is read.
     next: Vec<(u32, u64)>,
-    /// Whose turn it is.
+    /// Counts the reads; the next one is of the partition at this number, modulo the partitions.
     turn: usize,
 }
 
 impl Tail {
-    /// Begins at `from` in one partition, or in all.
+    /// A tail that begins at `from` in one partition, or in all partitions.
     pub(crate) async fn open(
         keylane: &Keylane,
         topic: &str,
@@ -102,8 +102,9 @@ impl Tail {
         Ok(body)
     }
 
-    /// Messages as they come, a line each, until `limit`, the server's end, or the client's. While nothing comes there
-    /// is a blank line now and then: only a write finds out that a client has vanished.
+    /// A stream with a line for each message. It ends after `limit` messages, when the server drains, or when the
+    /// client goes away. While the topic has no new messages, it sends a blank line every `blank_every`: only a failing
+    /// write shows that a client has vanished.
     pub(super) fn follow(
         self,
         places: Followed,
@@ -138,7 +139,7 @@ impl Tail {
         })
     }
 
-    /// The next few messages, a line each, and how many they are; none at the end.
+    /// The next few messages, a line each, with their number; none if all partitions are read to their ends.
     async fn lines(&mut self, left: usize) -> Result<Option<(Vec<u8>, usize)>, Error> {
         let messages = self.step(left).await?;
         let mut lines = Vec::new();
@@ -149,7 +150,7 @@ impl Tail {
         Ok((!messages.is_empty()).then_some((lines, messages.len())))
     }
 
-    /// The next few messages of the next partition that has any; none at the end of all.
+    /// The next few messages of the next partition that has any; empty if all partitions are read to their ends.
     async fn step(&mut self, left: usize) -> Result<Vec<Delivery>, Error> {
         for _ in 0..self.next.len() {
             let at = self.turn % self.next.len();
@@ -209,7 +210,7 @@ impl Serialize for ShownMessage<'_> {
         match delivery.payload() {
             None => {}
             Some(payload) => match serde_json::from_slice::<&RawValue>(payload) {
-                // Whitespace around a value, and line breaks within, would break a line in two.
+                // Only JSON without a line break and without whitespace around it can stand in a line byte for byte.
                 Ok(json) if json.get().len() == payload.len() && !payload.contains(&b'\n') => {
                     map.serialize_entry("payload", json)?;
                 }

@@ -1,27 +1,28 @@
-//! The only file that reads the environment.
+//! Reads the environment variables of the process. No other file of this crate may do so.
 
 use std::collections::BTreeMap;
 
-/// Begins the name of every variable that overrides a setting: `KEYLANE_SERVER__LISTEN` is `server.listen`.
+/// Prefix of every variable that overrides a setting: `KEYLANE_SERVER__LISTEN` overrides `server.listen`.
 const PREFIX: &str = "KEYLANE_";
-/// Parts the levels of a setting. A name without it is not an override (`KEYLANE_TOKEN` is the command line's) ...
+/// Separates the levels of a setting's path. A variable without it overrides nothing (`KEYLANE_TOKEN` belongs to the
+/// command line), except those in [`TOP`].
 const LEVELS: &str = "__";
-/// ... but for those that stand at the top.
+/// Variables of settings at the top level, whose names have no separator.
 const TOP: [&str; 2] = ["KEYLANE_DATA", "KEYLANE_PROFILE"];
 
-/// Those of the command line itself.
+/// Variables that the command line reads.
 const COMMAND_LINE: [&str; 3] = ["KEYLANE_CONFIG", "KEYLANE_TOKEN", "KEYLANE_URL"];
-/// Kubernetes puts these into every container beside a service called `keylane`.
+/// Prefixes of variables that Kubernetes sets in containers if there is a service called `keylane`.
 const OF_KUBERNETES: [&str; 2] = ["KEYLANE_PORT", "KEYLANE_SERVICE_"];
 
-/// Environment variables, as a config sees them.
+/// The environment variables that a config may use.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     variables: BTreeMap<String, String>,
 }
 
 impl Environment {
-    /// Those of this process. One that is not UTF-8 cannot be named in a config and is left out.
+    /// The variables of this process. A variable that is not UTF-8 is left out, because a config cannot name it.
     #[allow(clippy::disallowed_methods, reason = "this is the file that reads the environment")]
     pub fn process() -> Environment {
         let variables = std::env::vars_os()
@@ -30,12 +31,12 @@ impl Environment {
         Environment { variables }
     }
 
-    /// None at all.
+    /// No variables.
     pub fn empty() -> Environment {
         Environment::default()
     }
 
-    /// These.
+    /// Exactly the given variables.
     pub fn of<const N: usize>(variables: [(&str, &str); N]) -> Environment {
         Environment {
             variables: variables
@@ -54,7 +55,7 @@ impl Environment {
         self.variables.get(name).map(String::as_str)
     }
 
-    /// Variables that look as if they changed something, and do not.
+    /// Variables that begin with `KEYLANE_` but change nothing, probably because their names are mistyped.
     pub fn without_effect(&self) -> Vec<String> {
         let is_known = |name: &str| {
             TOP.contains(&name)

@@ -1,10 +1,10 @@
-//! What is wrong with a config: every problem at once, each with its place, what is expected, and what to do.
+//! The errors of a config. All problems are reported at once, each with its place, the expected value and a remedy.
 
 use std::fmt;
 
 use keylane::ErrorCode;
 
-/// Where in a config something stands.
+/// A place in a config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// In the file; both count from 1.
@@ -16,29 +16,29 @@ pub enum Place {
     },
     /// In an environment variable that overrides a setting.
     Variable(String),
-    /// Nowhere in particular: the file as a whole.
+    /// The file as a whole.
     Whole,
 }
 
-/// One thing that is wrong.
+/// One mistake in a config.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigProblem {
     /// The code under which `docs/errors/` explains it.
     pub code: ErrorCode,
-    /// Where it is.
+    /// Where the mistake is.
     pub place: Place,
     /// What is wrong.
     pub what: String,
-    /// What to do about it.
+    /// How to repair it.
     pub help: String,
 }
 
-/// Why a config was not taken. Shows as a block for each problem.
+/// Why a config was refused. Displayed as a block of text for each problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    /// What the config is called: its path.
+    /// The name of the config in messages: its path.
     pub name: String,
-    /// What is wrong with it; never empty.
+    /// The problems; never empty.
     pub problems: Vec<ConfigProblem>,
 }
 
@@ -67,7 +67,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// The name nearest to `name`, if one is near enough to be a slip of the finger.
+/// The known name nearest to `name`, if it is near enough that `name` may be a typing mistake.
 pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (name.chars().count() / 3).max(2);
     known
@@ -77,7 +77,7 @@ pub(crate) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
         .map(|(_, candidate)| candidate)
 }
 
-/// Edits between two words: a letter more, less, other, or two swapped.
+/// Number of edits between two words. An edit inserts, removes or replaces a letter, or swaps two neighbours.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) =
         (a.to_lowercase().chars().collect(), b.to_lowercase().chars().collect());

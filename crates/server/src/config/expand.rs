@@ -1,6 +1,8 @@
-//! What comes into a config from outside: `${NAME}` in values, `file:/path` secrets, and variables that override.
+//! Puts values from outside into a config: `${NAME}` in values, secrets from `file:/path`, and variables that override
+//! settings.
 //!
-//! It happens in the tree, after parsing: a value that holds a quote, a colon or a line break stays one value.
+//! This happens in the tree, after the YAML is parsed, so a value with a quote, a colon or a line break stays one value
+//! and cannot add settings.
 
 use std::path::Path;
 
@@ -11,7 +13,7 @@ use super::error::{ConfigError, ConfigProblem, Place};
 use super::file;
 use super::tree::{Key, Node, Value};
 
-/// A secret's file is at most this long: a token, a key or a URL, not a data file named by mistake.
+/// Bytes of a file with a secret at most. A token, a key or a URL is shorter; a data file named by mistake is longer.
 const SECRET_BYTES_MAX: u64 = 64 * 1024;
 
 /// Expands every value of `root`, then applies the overrides of `environment`.
@@ -61,7 +63,8 @@ fn values(node: &mut Node, environment: &Environment, problems: &mut Vec<ConfigP
 
 type Complaint = (String, String);
 
-/// `text` with its variables put in; none if it has none. `empty` becomes the name of one that is set to nothing.
+/// `text` with the values of its variables; none if it names no variable. `empty` becomes the name of a variable that
+/// is set, but empty.
 fn variables(
     text: &str,
     environment: &Environment,
@@ -73,7 +76,7 @@ fn variables(
     let mut expanded = String::new();
     let mut rest = text;
     while let Some(at) = rest.find("${") {
-        // `$${` stands for itself.
+        // `$${` stands for the characters `${`.
         if rest[..at].ends_with('$') {
             expanded.push_str(&rest[..at]);
             expanded.push('{');
@@ -89,7 +92,7 @@ fn variables(
         expanded.push_str(&rest[..at]);
         let inside = &rest[at + 2..at + end];
         let value = variable(inside, environment)?;
-        // Whoever writes an empty default means it.
+        // An empty value from `${NAME:-}` is intended; an empty value of `${NAME}` may be a mistake.
         if value.is_empty() && !inside.contains(':') {
             *empty = Some(inside.to_owned());
         }
@@ -110,7 +113,7 @@ fn variable(inside: &str, environment: &Environment) -> Result<String, Complaint
         ));
     }
     let found = environment.get(name);
-    // As in a shell, the two forms with a colon take an empty variable for a missing one.
+    // As in a shell, the two forms with a colon treat an empty variable like a missing one.
     let filled = found.filter(|value| !value.is_empty());
     let missing = || format!("the environment variable {name} is not set");
     if rule.is_empty() {
@@ -130,7 +133,7 @@ fn variable(inside: &str, environment: &Environment) -> Result<String, Complaint
     }
 }
 
-/// What the file holds that `text` names, without the line break at its end; none if it names none.
+/// If `text` names a file, the file's content without the line break at its end.
 fn secret_file(text: &str) -> Result<Option<String>, Complaint> {
     let Some(path) = text.strip_prefix("file:") else {
         return Ok(None);
@@ -156,7 +159,8 @@ fn secret_file(text: &str) -> Result<Option<String>, Complaint> {
     Ok(Some(content.to_owned()))
 }
 
-/// A list or a section is written as in the file; anything else is taken as it is.
+/// The value of an overriding variable. A value that begins like a YAML list or section is parsed; any other value is
+/// text.
 fn override_node(variable: &str, value: &str) -> Result<Node, ConfigError> {
     let place = Place::Variable(variable.to_owned());
     let mut node = if value.starts_with(['[', '{']) {
@@ -191,7 +195,7 @@ fn set(node: &mut Node, path: &[&str], variable: &str, value: Node) {
         *node = Node::new(place.clone(), Value::Map(Vec::new()));
     }
     let Value::Map(entries) = &mut node.value else { unreachable!("made a map just above") };
-    // A variable's name cannot hold what a topic's or a pipeline's can.
+    // Names of topics and pipelines may have `-` and `.`, which names of variables cannot have.
     let same = |key: &Key| key.name.to_uppercase().replace(['-', '.'], "_") == *first;
     let at = entries.iter().position(|(key, _)| same(key)).unwrap_or_else(|| {
         let key = Key { name: first.to_lowercase(), place: place.clone() };

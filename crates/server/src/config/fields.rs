@@ -1,7 +1,7 @@
-//! Reads settings out of a tree by the rules of `settings`, and collects what is wrong instead of stopping at it.
+//! Reads single settings from a tree by the rules of `settings`, and collects all mistakes.
 //!
-//! Every read returns a usable value: after a problem it is the default, which nobody sees, since a config with
-//! problems is not taken.
+//! Every read returns a usable value. After a mistake it returns the default, which never takes effect, because a
+//! config with mistakes is refused.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,27 +23,27 @@ pub(super) struct Section<'a> {
     entries: &'a [(Key, Node)],
 }
 
-/// Collects what is wrong.
+/// Reads settings and collects the mistakes.
 #[derive(Default)]
 pub(super) struct Reader {
     pub(super) problems: Vec<ConfigProblem>,
-    /// Whose values stand for what is left out.
+    /// Decides the defaults of some settings that the file leaves out.
     pub(super) profile: Profile,
 }
 
 impl<'a> Section<'a> {
-    /// What is written for a setting; a null counts as nothing.
+    /// The value that the file has for a setting; none if it is absent or null.
     pub(super) fn node(&self, name: &str) -> Option<&'a Node> {
         let (_, node) = self.entries.iter().find(|(key, _)| key.name == name)?;
         (node.value != Value::Null).then_some(node)
     }
 
-    /// True if the setting is named at all, even with nothing behind it.
+    /// True if the file names the setting, even without a value.
     pub(super) fn names(&self, name: &str) -> bool {
         self.entries.iter().any(|(key, _)| key.name == name)
     }
 
-    /// The place of a setting, or of its section.
+    /// The place of a setting's value, or of the section if the setting is absent.
     pub(super) fn place_of(&self, name: &str) -> Place {
         self.node(name).map_or_else(|| self.place.clone(), |node| node.place.clone())
     }
@@ -54,7 +54,7 @@ impl<'a> Section<'a> {
 }
 
 impl Reader {
-    /// Takes `node` for a section of `shape`, and reports every setting that the shape does not have.
+    /// Reads `node` as a section of `shape`, and reports every setting that the shape does not have.
     pub(super) fn section<'a>(
         &mut self,
         node: Option<&'a Node>,
@@ -81,7 +81,7 @@ impl Reader {
         Section { path, place: node.map_or(place, |node| node.place.clone()), shape, entries }
     }
 
-    /// A section inside of one.
+    /// The section called `name` inside a section.
     pub(super) fn inner<'a>(&mut self, section: &Section<'a>, name: &str) -> Section<'a> {
         match section.shape.field(name).kind {
             Kind::Section(shape) | Kind::OneOf(shape) => {
@@ -91,7 +91,7 @@ impl Reader {
         }
     }
 
-    /// Sections by names the user chose, or of a list.
+    /// The sections of a map whose names the user chose, or of a list.
     pub(super) fn many<'a>(&mut self, section: &Section<'a>, name: &str) -> Vec<(String, Section<'a>)> {
         let path = section.at(name);
         let (node, field) = (section.node(name), section.shape.field(name));
@@ -127,7 +127,7 @@ impl Reader {
         }
     }
 
-    /// Names the user chose for sections, and where each stands.
+    /// The names that the user chose for sections, each with its place.
     pub(super) fn sections(&self, section: &Section<'_>, name: &str) -> Vec<(String, Place)> {
         match section.node(name).map(|node| &node.value) {
             Some(Value::Map(entries)) => {
@@ -169,7 +169,7 @@ impl Reader {
             _ => None,
         });
         if let Some(found) = self.problems.get_mut(before).filter(|_| section.node(name).is_some()) {
-            // What was pasted here may be the token itself, so it is not shown (SEC-5).
+            // The user may have pasted the token itself here, so the message must not show the value (SEC-5).
             found.what = format!("{} must be 64 hex digits, in quotes", section.at(name));
             found.help =
                 "`keylane token hash` prints the hash of a token; the token itself stays out of the config"
@@ -201,7 +201,7 @@ impl Reader {
         self.read(section, name, &expected, |_, node| whole(node).filter(|value| (min..=max).contains(value)))
     }
 
-    /// None is `auto`.
+    /// Reads a whole number, or `auto`, for which the answer is none.
     pub(super) fn auto(&mut self, section: &Section<'_>, name: &str) -> Option<u64> {
         let Kind::Auto { max } = section.shape.field(name).kind else {
             unreachable!("{name} may be auto in the table")
@@ -292,7 +292,7 @@ impl Reader {
         })
     }
 
-    /// Settings that are passed on as they are, numbers and flags as text.
+    /// Reads settings that Keylane passes on to other software by name. Numbers and flags become text.
     pub(super) fn passed_on(&mut self, section: &Section<'_>, name: &str) -> BTreeMap<String, String> {
         self.read(section, name, "a section of names and values", |_, node| {
             let Value::Map(entries) = &node.value else {
@@ -312,7 +312,7 @@ impl Reader {
         })
     }
 
-    /// Reads a setting: what is written, else its default, else (where there is none) an empty value.
+    /// Reads a setting: its value from the file, otherwise its default, otherwise (if it has none) an empty value.
     fn read<T: Default>(
         &mut self,
         section: &Section<'_>,
@@ -419,7 +419,7 @@ fn listed(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
-/// A section as it could be written: its first setting that is not a section itself.
+/// An example of a section for an error message: its first setting that is not a section itself.
 fn section_example(shape: &Shape) -> String {
     let simple = |field: &&Field| {
         !matches!(field.kind, Kind::Section(_) | Kind::OneOf(_) | Kind::Named(_) | Kind::List(_))

@@ -1,10 +1,11 @@
-//! Reads a file that a config names, or the config itself: all of it, and never more than such a file has.
+//! Reads the config file, and files that the config names, up to a bound.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The text in a file. A device, or a pipe that goes on for ever, has no end to wait for.
+/// The text of a file of at most `bytes_max` bytes. Without the bound, a device such as `/dev/zero` would be read until
+/// the memory is full.
 pub(super) fn text(path: &Path, bytes_max: u64) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(bytes_max + 1).read_to_string(&mut text)?;
@@ -14,7 +15,7 @@ pub(super) fn text(path: &Path, bytes_max: u64) -> io::Result<String> {
     }
 }
 
-/// The same of a file that is nothing but a file: opening a pipe waits for somebody who writes into it, perhaps for ever.
+/// Like [`text`], but only for a regular file: opening a pipe would wait, perhaps for ever, for a program that writes.
 pub(super) fn regular(path: &Path, bytes_max: u64) -> io::Result<String> {
     match std::fs::metadata(path)?.is_file() {
         true => text(path, bytes_max),

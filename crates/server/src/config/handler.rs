@@ -1,4 +1,4 @@
-//! What runs on each message, as a config says it.
+//! Reads the handler of a pipeline from the config, and checks that such a handler can be made.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use super::fields::{Reader, Section};
 use super::tree::Value;
 use super::{HandlerConfig, file};
 
-/// How a URL is written.
+/// The remedy for a wrong URL.
 const URL_HELP: &str =
     "write it like this: `url: \"http://127.0.0.1:9000/orders\"`, without user or password";
-/// A file of certificates is at most this long: all authorities of a system take a fifth of it.
+/// Bytes of a file with certificates at most. All certificate authorities of a system take a fifth of this.
 const PEM_BYTES_MAX: u64 = 1024 * 1024;
-/// What every PEM text has.
+/// Text that every PEM file contains.
 const PEM_BEGINS: &str = "-----BEGIN";
 
 /// Reads `handler` of a pipeline.
@@ -44,7 +44,7 @@ pub(super) fn handler(reader: &mut Reader, pipeline: &Section<'_>) -> HandlerCon
     }
     let http = reader.inner(&section, "http");
     let settings = http_settings(reader, &http);
-    // What pushing would refuse later is found now, with its line.
+    // Make the handler once, only to find a mistake now, while its line in the file is known.
     if reader.problems.len() == before
         && let Err(error) = HttpHandler::new(settings.clone())
     {
@@ -103,8 +103,8 @@ fn http_settings(reader: &mut Reader, http: &Section<'_>) -> HttpSettings {
     settings
 }
 
-/// The headers of the config. A value that would be sent otherwise than it was meant is refused, and not repeated: it may
-/// be a secret (SEC-5).
+/// Reads the headers. A value that would be sent differently from what the user meant is reported; the report does not
+/// show the value, because it may be a secret (SEC-5).
 fn headers(reader: &mut Reader, http: &Section<'_>) -> Vec<(String, String)> {
     if let Some(Value::Map(entries)) = http.node("headers").map(|node| &node.value) {
         for (key, node) in entries {
@@ -131,19 +131,20 @@ fn headers(reader: &mut Reader, http: &Section<'_>) -> Vec<(String, String)> {
     reader.passed_on(http, "headers").into_iter().collect()
 }
 
-/// Whether `file:/` stands behind other text as a word of its own: at the beginning it has been read by now.
+/// Whether the text contains `file:/` as a word of its own behind other text. `file:` at the beginning has already been
+/// replaced by the file's content.
 fn names_a_file_within(text: &str) -> bool {
     let is_word = |at: usize| at > 0 && !text[..at].ends_with(|before: char| before.is_alphanumeric());
     text.match_indices("file:/").any(|(at, _)| is_word(at))
 }
 
-/// A text that may be left out.
+/// Reads a text that may be left out.
 fn text(reader: &mut Reader, section: &Section<'_>, name: &str) -> Option<String> {
     let text = reader.text(section, name);
     section.node(name).is_some().then_some(text)
 }
 
-/// PEM, or the path of a file that holds it.
+/// Reads a setting that holds PEM, or the path of a PEM file.
 fn pem(reader: &mut Reader, section: &Section<'_>, name: &str) -> Option<String> {
     let text = text(reader, section, name)?;
     if text.contains(PEM_BEGINS) {
@@ -156,7 +157,8 @@ fn pem(reader: &mut Reader, section: &Section<'_>, name: &str) -> Option<String>
             reader.problems.push(ConfigProblem {
                 code: ErrorCode::MissingOutsideValue,
                 place: section.place_of(name),
-                // The place says which it is: the text may be the secret itself, put in by a variable (SEC-5).
+                // The message does not show the text: a variable may have put the secret itself here (SEC-5). The place
+                // says which setting it is.
                 what: format!("{}.{name} cannot be used: {why}", section.path),
                 help: "give the path of a PEM file that this user may read; it has a line that begins with -----BEGIN"
                     .to_owned(),

@@ -1,8 +1,9 @@
-//! One YAML file, with the environment in it and over it (ADM-9).
+//! Reads the server's config: one YAML file, environment variables inside its values, and environment variables that
+//! override settings (ADM-9).
 //!
-//! `tree` reads YAML and keeps lines and columns; `expand` puts in what comes from outside; `settings` says which
-//! there are, in the words of `schema`; `fields` and `read` make a [`Config`] of it all, or say everything that is wrong. The JSON
-//! schema and `deploy/keylane.reference.yaml` are written from the same list.
+//! `tree` parses YAML and keeps lines and columns; `expand` puts in values from the environment and from files;
+//! `settings` lists every setting, in the types of `schema`; `fields` and `read` make a [`Config`] from the tree, or
+//! report every mistake. `print` writes the JSON schema and `deploy/keylane.reference.yaml` from the same list.
 
 mod environment;
 mod error;
@@ -38,13 +39,13 @@ pub(crate) use units::duration;
 use crate::http::Role;
 use tree::Node;
 
-/// Bytes of a config: thousands of pipelines.
+/// Bytes of a config file at most: enough for thousands of pipelines.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
 /// All settings of a server. `Config::default()` is what runs without a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Whose values stand for what is left out.
+    /// Decides the defaults of some settings that the file leaves out.
     pub profile: Profile,
     /// How HTTP is served.
     pub server: ServerConfig,
@@ -54,13 +55,13 @@ pub struct Config {
     pub broker: BrokerChoice,
     /// Topics by name; without any, they are created by first use.
     pub topics: BTreeMap<String, TopicConfig>,
-    /// What a topic gets that is created by its first use.
+    /// The settings of a topic that is created by its first message.
     pub new_topic: TopicSpec,
     /// Pipelines by name.
     pub pipelines: BTreeMap<String, PipelineConfig>,
     /// Bounds of producing over HTTP.
     pub ingest: IngestConfig,
-    /// How a broker's absence is bridged.
+    /// How messages are kept locally while the broker is away.
     pub spill: SpillOptions,
     /// Outboxes by name.
     pub outbox: BTreeMap<String, OutboxOptions>,
@@ -84,31 +85,31 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// True if other machines could do anything here: they can reach it, and need no token (SEC-1).
+    /// True if other machines could call every route: they can reach the address, and there are no tokens (SEC-1).
     pub(crate) fn is_open_to_all(&self) -> bool {
         !self.listen.ip().to_canonical().is_loopback() && self.tokens.is_empty()
     }
 }
 
-/// A token, hashed.
+/// A token that clients may show. Only its hash is known.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenConfig {
-    /// Whose it is.
+    /// Name of the token's owner.
     pub name: String,
-    /// What it may do.
+    /// What calls with the token may do.
     pub role: Role,
-    /// Its SHA-256.
+    /// The token's SHA-256.
     pub sha256: [u8; 32],
 }
 
-/// A pipeline.
+/// A pipeline of the config.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PipelineConfig {
-    /// The topic it reads.
+    /// The topic that the pipeline reads.
     pub topic: String,
-    /// The group whose position it keeps.
+    /// The group for which the pipeline reads and commits.
     pub group: String,
-    /// How it behaves.
+    /// The pipeline's settings.
     pub settings: Settings,
     /// What runs on each message.
     pub handler: HandlerConfig,
@@ -118,9 +119,9 @@ pub struct PipelineConfig {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum HandlerConfig {
-    /// Pushes it to a URL.
+    /// Pushes the message to a URL.
     Http(Box<HttpSettings>),
-    /// Prints it.
+    /// Prints the message to standard output.
     Log,
 }
 
@@ -141,7 +142,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the file at `path` (none: all defaults) with this process's environment.
+    /// Reads the file at `path` with the environment of this process. Without a path, every setting has its default or
+    /// its value from the environment.
     pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
         let environment = Environment::process();
         let Some(path) = path else {
@@ -163,12 +165,12 @@ impl Config {
         Config::parse(&name, &text, &environment)
     }
 
-    /// Reads `text`, which errors call `name`.
+    /// Reads `text` as a config. Error messages call the text `name`.
     pub fn parse(name: &str, text: &str, environment: &Environment) -> Result<Config, ConfigError> {
         let mut root = Node::parse(name, text)?;
         let mut problems = Vec::new();
         expand::expand(&mut root, environment, &mut problems);
-        // A value that could not be expanded would only be reported a second time.
+        // Reading the settings now would report each value that could not be expanded a second time.
         if problems.is_empty() {
             let (config, found) = read::read(&root);
             if found.is_empty() {
@@ -188,7 +190,7 @@ impl Config {
         print::schema()
     }
 
-    /// Every setting with its default and a sentence, as YAML: what `deploy/keylane.reference.yaml` holds.
+    /// Every setting with its default and its description, as YAML: the text of `deploy/keylane.reference.yaml`.
     pub fn reference() -> String {
         print::reference()
     }

@@ -1,4 +1,4 @@
-//! The table, printed: as a JSON schema, and as the reference file.
+//! Writes the list of settings as a JSON schema, and as the reference file.
 
 use serde_json::{Map, Value, json};
 
@@ -95,7 +95,7 @@ fn scalar_schema(kind: &Kind) -> Value {
     }
 }
 
-/// The sentence, with what profiles have.
+/// The description of a setting, with the defaults of profiles.
 fn about(field: &Field) -> String {
     let Profiled { production, development } = field.profiled;
     let told: Vec<_> = [("production", production), ("development", development)]
@@ -141,7 +141,7 @@ fn fields(shape: &Shape, depth: usize, comment: &str, out: &mut String) {
             Kind::OneOf(inner) => {
                 out.push_str(&format!("{indent}{comment}{}:\n", field.name));
                 for (index, one) in inner.fields.chunks(1).enumerate() {
-                    // Only one of them may be given; the others are shown as comments.
+                    // A config may have only one of these settings, so the others are shown as comments.
                     let shown = Shape { fields: one, later: &[] };
                     fields(&shown, depth + 1, if index == 0 { comment } else { "# " }, out);
                 }

@@ -1,4 +1,4 @@
-//! From a tree to a [`Config`]: reads every setting, then checks what only the whole can show.
+//! Makes a [`Config`] from a tree: reads every setting, and checks settings against each other.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,16 +17,17 @@ use super::tree::Node;
 use super::{Config, HandlerConfig, IngestConfig, PipelineConfig, ServerConfig, TokenConfig};
 use crate::http::Role;
 
-/// How much longer than the handler's own call an attempt may take: the call's error says more than a time-out.
+/// How much longer an attempt may take than its HTTP call. So the call times out first, and its error says more than
+/// the time-out of the attempt would.
 const ATTEMPT_MARGIN: Duration = Duration::from_secs(1);
 
-/// Calls at once of a pipeline that pushes, unless told (ING-5): what an ordinary web server takes.
+/// Default concurrency of a pipeline that pushes (ING-5): as many calls as an ordinary web server can take.
 const PUSHES_AT_ONCE: usize = 256;
 
-/// Shards of a pipeline in development, unless told (ADM-9).
+/// Shards of a pipeline at most in development, if the config says `auto` (ADM-9).
 const DEVELOPMENT_SHARDS_MAX: usize = 64;
 
-/// Reads `root`. With problems, the config is not to be used.
+/// Reads `root`. If there are problems, the caller must not use the config: wrong settings have their defaults in it.
 pub(super) fn read(root: &Node) -> (Config, Vec<ConfigProblem>) {
     let mut reader = Reader::default();
     let top = reader.section(Some(root), &ROOT, String::new(), Place::Whole);
@@ -261,7 +262,7 @@ fn pipeline(reader: &mut Reader, name: &str, section: &Section<'_>, drain: Durat
     }
 }
 
-/// A written number is taken; `auto` is one for each core, which development bounds.
+/// The number of shards: the written number, or for `auto` one per core (none), which the development profile bounds.
 pub(super) fn shards(written: Option<u64>, profile: Profile, cores: usize) -> Option<usize> {
     let bounded = profile == Profile::Development && cores > DEVELOPMENT_SHARDS_MAX;
     written.map(|shards| shards as usize).or(bounded.then_some(DEVELOPMENT_SHARDS_MAX))

@@ -1,7 +1,7 @@
-//! The shape of a config as values: what `table.rs` is written in, and what reading, the JSON schema and the
-//! reference file are all made from, so that they cannot disagree.
+//! The types in which `settings` lists all settings. Reading a config, the JSON schema and the reference file all use
+//! that list, so that they cannot disagree.
 
-/// A section: its settings, and the names of settings that a later version has.
+/// A section: its settings, and the names of settings that only a later version has.
 pub(super) struct Shape {
     pub(super) fields: &'static [Field],
     pub(super) later: &'static [&'static str],
@@ -12,13 +12,13 @@ pub(super) struct Field {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) absent: Absent,
-    /// What it is when it is left out, in a profile that has another value (ADM-9).
+    /// Defaults of profiles that differ from `absent` (ADM-9).
     pub(super) profiled: Profiled,
-    /// A sentence or two.
+    /// A description of one or two sentences, for the schema and the reference file.
     pub(super) about: &'static str,
 }
 
-/// Values of a setting by profile, as they would be written; none: as without a profile.
+/// Defaults of a setting by profile, as YAML. None means the same default as without a profile.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Profiled {
     pub(super) production: Option<&'static str>,
@@ -26,7 +26,7 @@ pub(super) struct Profiled {
 }
 
 impl Profiled {
-    /// What the profile has, if it is not what stands without one. Staging is as production.
+    /// The profile's default, if it differs from the default without a profile. Staging has the defaults of production.
     pub(super) fn of(&self, profile: Profile) -> Option<&'static str> {
         match profile {
             Profile::None => None,
@@ -37,38 +37,38 @@ impl Profiled {
 }
 
 impl Field {
-    /// With another value in production.
+    /// The same setting with another default in production.
     pub(super) const fn production(mut self, text: &'static str) -> Field {
         self.profiled.production = Some(text);
         self
     }
 
-    /// With another value in development.
+    /// The same setting with another default in development.
     pub(super) const fn development(mut self, text: &'static str) -> Field {
         self.profiled.development = Some(text);
         self
     }
 }
 
-/// Where a server runs: which values its settings have when they are left out (MSG-4, ADM-9).
+/// Where a server runs. The profile decides the defaults of some settings (MSG-4, ADM-9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profile {
-    /// None chosen: topics for one broker, and all else as in production.
+    /// No profile is chosen: topics suit a single broker, and all other defaults are those of production.
     #[default]
     None,
-    /// Topics for a cluster of three.
+    /// Topics suit a cluster of three brokers.
     Production,
-    /// As production.
+    /// The same defaults as production.
     Staging,
     /// One broker, small bounds, quick retries.
     Development,
 }
 
 impl Profile {
-    /// What may be written.
+    /// The names that the config accepts.
     pub(super) const NAMES: &'static [&'static str] = &["production", "staging", "development"];
 
-    /// The profile of that name; none, if it is none.
+    /// The profile of that name; [`Profile::None`] for any other text.
     pub(super) fn named(name: &str) -> Profile {
         match name {
             "production" => Profile::Production,
@@ -78,7 +78,7 @@ impl Profile {
         }
     }
 
-    /// As it is written; none, if none was chosen.
+    /// The profile's name in a config; none if no profile was chosen.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Profile::None => None,
@@ -89,20 +89,20 @@ impl Profile {
     }
 }
 
-/// What a setting is when it is left out.
+/// The value of a setting that a config leaves out.
 pub(super) enum Absent {
-    /// This, as it would be written.
+    /// This default, as YAML.
     Is(&'static str),
-    /// Not one fixed value; this is an example.
+    /// The default depends on other things; the text is an example.
     Example(&'static str),
-    /// Nothing; this is an example, which the reference file shows in a comment.
+    /// No value. The text is an example, which the reference file shows as a comment.
     Nothing(&'static str),
-    /// An example, and it cannot be left out.
+    /// The setting cannot be left out; the text is an example.
     Required(&'static str),
 }
 
 impl Absent {
-    /// What the reference file shows.
+    /// The value that the reference file shows.
     pub(super) fn shown(&self) -> &'static str {
         match self {
             Absent::Is(text) | Absent::Example(text) | Absent::Nothing(text) | Absent::Required(text) => text,
@@ -145,7 +145,7 @@ pub(super) enum Kind {
     },
     /// A list of HTTP statuses.
     Statuses,
-    /// Settings of something else, passed on by their names.
+    /// Settings of other software, which Keylane passes on by name.
     PassedOn,
     /// A section.
     Section(&'static Shape),
@@ -158,7 +158,7 @@ pub(super) enum Kind {
 }
 
 impl Shape {
-    /// The setting of that name, which the table has.
+    /// The setting of that name. The list must have it.
     pub(super) fn field(&self, name: &str) -> &'static Field {
         let fields: &'static [Field] = self.fields;
         fields
@@ -168,11 +168,11 @@ impl Shape {
     }
 }
 
-/// How long a name may be: Kafka's bound for a topic, so that a config can move to any broker.
+/// Characters of a name at most. It is Kafka's bound for topics, so that a config can move to any broker.
 pub(crate) const NAME_BYTES_MAX: usize = 249;
 
-/// Whether a topic, group or pipeline may be called so: Kafka's rule for topics. It keeps names out of trouble in
-/// paths, URLs and metrics too.
+/// Whether `name` can be the name of a topic, group or pipeline. The rule is Kafka's for topics; such names are also
+/// safe in paths, URLs and metrics.
 pub fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= NAME_BYTES_MAX

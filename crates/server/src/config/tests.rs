@@ -359,9 +359,9 @@ fn the_reference_file_has_every_setting_at_its_default() {
     let mut config = parse(&committed).expect("it is valid");
     let example = "topics: { orders: {} }\npipelines: { orders: { handler: { http: { url: \"https://orders.example.com/push\" } } } }\noutbox: { shop: { url: \"postgres://shop@db.example.com/shop\" } }\n";
     let mut small = parse(example).expect("valid");
-    // It writes what the other leaves to the defaults.
+    // The reference file writes the settings that the other config leaves to the defaults.
     let spec = |config: &mut Config| std::mem::take(&mut config.topics)["orders"].spec.clone();
-    // A codec that is written is the topic's own; else messages are kept as producers send them.
+    // A written codec becomes the topic's own; otherwise messages are kept as producers send them.
     let compression = keylane::Compression::Lz4;
     assert_eq!(spec(&mut config), TopicSpec { compression, ..spec(&mut small) });
     assert_eq!(config, small);
@@ -413,10 +413,10 @@ fn topics_get_the_figures_of_the_profile() {
         assert_eq!(figures(&config.topics["own"].spec), (5, 2, 1), "{profile}");
         let spec = &config.topics["t"].spec;
         assert_eq!((spec.retention_ms, spec.message_bytes_max), (Some(7 * 86_400_000), 1 << 20), "{profile}");
-        // As Keylane's producer sends them, which is lz4: the topic's own setting is nobody's wish.
+        // Messages are kept as Keylane's producer sends them (lz4): the config did not ask for a codec of the topic.
         assert_eq!(spec.compression, keylane::Compression::AsProduced, "{profile}");
     }
-    // One copy is what the embedded broker has, whatever the profile would like; and so is one replica that is asked for.
+    // The embedded broker has one copy, whatever the profile's default is; and a written single replica stays one.
     let embedded = parse("profile: production\ntopics: { t: {} }\n").expect("valid");
     assert_eq!(figures(&embedded.topics["t"].spec), (12, 1, 1));
     let one = "profile: production\nbroker: { kind: kafka }\ntopics: { t: { replicas: 1 } }\n";
@@ -454,7 +454,7 @@ fn a_topic_that_is_there_gets_only_what_is_written() {
     assert_eq!(copies(over("max_message: 2MiB")), TopicSpec { message_bytes_max: 2 << 20, ..there.clone() });
     let zstd = keylane::Compression::Zstd;
     assert_eq!(copies(over("compression: zstd")), TopicSpec { compression: zstd, ..there.clone() });
-    // Who gives ids is ours to say, and not the topic's.
+    // Which messages get ids is a setting of Keylane, so an existing topic has no say in it.
     let caller = keylane::Ids::Caller;
     assert_eq!(copies(over("ids: caller")), TopicSpec { ids: caller, ..there.clone() });
 }
@@ -516,7 +516,7 @@ fn names_that_kafka_does_not_take_are_refused_with_their_line() {
         let problem = self::problem(&text);
         assert!(problem.what.contains(says), "{text}: {}", problem.what);
     }
-    // Each pair has journals of its own, though group and topic read the same in a row.
+    // Each pair of group and topic has journals of its own, even if group and topic joined give the same text.
     let alike = "broker: { kind: kafka }\ntopics: { b.c: {}, c: {} }\npipelines: { x: { group: a, topic: b.c, handler: { log: {} } }, y: { group: a.b, topic: c, handler: { log: {} } } }\n";
     assert!(parse(alike).is_ok());
 }

@@ -1,4 +1,5 @@
-//! Topics of a config: their figures, by hand and by profile (MSG-4), and names that a cluster can take.
+//! Reads the topics of a config: their settings from the file or the profile (MSG-4), and whether a Kafka cluster can
+//! have topics of these names.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +14,15 @@ use super::settings::TOPIC;
 /// A topic that the config declares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicConfig {
-    /// What it is made with.
+    /// The settings with which the topic is created.
     pub spec: TopicSpec,
-    /// Which limits are written, and not a default's or a profile's.
+    /// Names of the limits that the file writes. The others come from defaults or the profile.
     written: Vec<&'static str>,
 }
 
 impl TopicConfig {
-    /// What a topic that is there should have: limits that are written. Others are whoever made it's business; a
-    /// default that shortened somebody's retention would lose messages.
+    /// The settings that an existing topic should have: the limits that the file writes, otherwise its present ones. A
+    /// default must not change an existing topic: if it shortened the retention, messages would be lost.
     pub fn over(&self, there: &TopicSpec) -> TopicSpec {
         let written = |name| self.written.contains(&name);
         let spec = &self.spec;
@@ -37,20 +38,20 @@ impl TopicConfig {
             },
             message_bytes_max: match written("max_message") {
                 true => spec.message_bytes_max,
-                // Ours is looked at before a message is sent, and may be the smaller one.
+                // Keylane checks its own limit before it sends a message, so its limit may be the smaller one.
                 false => spec.message_bytes_max.min(there.message_bytes_max),
             },
             compression: if written("compression") { spec.compression } else { there.compression },
-            // It is ours, and not the topic's.
+            // Which messages get ids is Keylane's decision; the broker's topic does not have this setting.
             ids: spec.ids,
         }
     }
 }
 
-/// Limits of a topic that can be changed.
+/// The limits that can be changed on an existing topic.
 const LIMITS: [&str; 5] = ["min_insync", "retention", "retention_bytes", "max_message", "compression"];
 
-/// Topics by name, and what one gets that its first use makes.
+/// Reads the declared topics by name, and the settings of a topic that is created by its first message.
 pub(super) fn topics(
     reader: &mut Reader,
     top: &Section<'_>,
@@ -71,8 +72,8 @@ fn topic(reader: &mut Reader, section: &Section<'_>, broker: &BrokerChoice) -> T
     reader.choice(section, "kind");
     let codec = reader.choice(section, "compression");
     let compression = match codec {
-        // What our producer sends is lz4; a topic's own codec is set only where it is written, since managed clusters
-        // refuse it.
+        // Keylane's producer sends lz4. A topic gets a codec of its own only if the file writes one, because managed
+        // clusters refuse topics with a codec of their own.
         _ if section.node("compression").is_none() => Compression::AsProduced,
         "none" => Compression::None,
         "snappy" => Compression::Snappy,
@@ -97,8 +98,8 @@ fn topic(reader: &mut Reader, section: &Section<'_>, broker: &BrokerChoice) -> T
     }
 }
 
-/// Replicas, and how many of them must have a message. A profile's figure gives way to what the user or the broker
-/// makes impossible; what is written is never changed.
+/// Reads how many replicas a topic has, and how many of them must have a message. A number from a profile is lowered if
+/// the broker or another setting makes it impossible. A number from the file is never changed, but reported.
 fn copies(reader: &mut Reader, section: &Section<'_>, embedded: bool) -> (u32, u32) {
     let path = section.path.clone();
     let mut read = |name: &str, most: u32| {
@@ -128,7 +129,8 @@ fn copies(reader: &mut Reader, section: &Section<'_>, embedded: bool) -> (u32, u
     (replicas, min_insync)
 }
 
-/// Names that are fine here, but not as topics of a Kafka cluster: our own stand beside them.
+/// Reports names that Keylane accepts but a Kafka cluster cannot have, because Kafka's or Keylane's own topics lie
+/// beside the user's.
 pub(super) fn kafka_names(
     reader: &mut Reader,
     top: &Section<'_>,
@@ -136,7 +138,7 @@ pub(super) fn kafka_names(
     pipelines: &BTreeMap<String, PipelineConfig>,
 ) {
     let own = format!("{}.", options.journals.prefix);
-    // Kafka takes `.` and `_` for the same where names must differ.
+    // Kafka treats `.` and `_` as the same character when it compares names of topics.
     let folded = |name: &str| name.replace('.', "_");
     let mut taken = BTreeMap::<String, String>::new();
     let mut take = |reader: &mut Reader, place: Place, path: &str, name: String| {
@@ -176,7 +178,7 @@ pub(super) fn kafka_names(
     }
     for (name, place) in reader.sections(top, "pipelines") {
         let Some(pipeline) = pipelines.get(&name) else { continue };
-        // The longest of what stands beside a topic.
+        // The journal has the longest name of all topics that Keylane makes for a pipeline.
         let journal = options.journals.topic_name(&pipeline.group, &pipeline.topic);
         take(reader, place, &format!("pipelines.{name}"), journal);
     }

@@ -1,7 +1,7 @@
-//! YAML as a tree in which every key and value knows its line and column.
+//! Parses YAML into a tree in which every key and value knows its line and column.
 //!
-//! Reading into a tree first, and into settings second, is what lets a config be checked as a whole: all problems at
-//! once, each with its place, and with names for settings that this version does not have.
+//! Settings are read from the tree in a second step. So a config can be checked as a whole: the user sees all mistakes
+//! at once, each with its place, including settings that this version does not have.
 
 use std::fmt;
 
@@ -16,9 +16,9 @@ use super::error::{ConfigError, ConfigProblem, Place};
 pub(super) struct Node {
     pub(super) place: Place,
     pub(super) value: Value,
-    /// It came from the environment or a file: never shown, it may be a secret (SEC-5).
+    /// The value came from the environment or a file. It may be a secret, so no message shows it (SEC-5).
     pub(super) secret: bool,
-    /// A variable that was put in, and is set, but to nothing.
+    /// Name of a variable in the value that is set, but empty.
     pub(super) empty_variable: Option<String>,
 }
 
@@ -57,7 +57,7 @@ impl Node {
         })
     }
 
-    /// How a value is shown in an error.
+    /// The value as an error message shows it.
     pub(super) fn shown(&self) -> String {
         if self.secret {
             return "a value that is not shown, since it comes from outside of the file".to_owned();
@@ -146,7 +146,8 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 }
 
-/// What is wrong and what to do, in our words where a mistake is a common one: the library speaks to programmers.
+/// What is wrong, and the remedy. Common mistakes have words of their own here, because the library's messages are
+/// written for programmers.
 fn complaint(error: &serde_saphyr::Error) -> (String, String) {
     match error.without_snippet() {
         serde_saphyr::Error::DuplicateMappingKey { key, .. } => {
@@ -158,10 +159,10 @@ fn complaint(error: &serde_saphyr::Error) -> (String, String) {
             "remove the line `---`, or keep each config in a file of its own".to_owned(),
         ),
         other => {
-            // The first line says what is wrong; the rest is the library's own picture of the place.
+            // The first line says what is wrong; further lines are the library's drawing of the place.
             let text = other.to_string();
             let text = text.lines().next().unwrap_or("not YAML");
-            // The place stands before it already.
+            // Keylane's message already begins with the place.
             let text = text.split(" at line ").next().unwrap_or(text);
             (
                 format!("this is not YAML that can be read: {text}"),

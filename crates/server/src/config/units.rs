@@ -1,7 +1,7 @@
-//! Durations (`250ms`, `3m`, `24h`, `7d`) and sizes (`64KiB`, `10MB`), read and shown.
+//! Reads and shows durations (`250ms`, `3m`, `24h`, `7d`) and sizes (`64KiB`, `10MB`).
 //!
-//! A duration always has a unit: a bare number would be read as seconds by one and milliseconds by another. A size
-//! without one is bytes, which nobody misreads.
+//! A duration must have a unit, because some readers would take a bare number for seconds and others for milliseconds.
+//! A size without a unit is in bytes, which nobody misreads.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
-//! Who may do what (ADM-2, SEC-1).
+//! Decides which caller may call which route (ADM-2, SEC-1).
 //!
-//! One rule for every route, so that none can be forgotten: a few are open, what only reads needs `read`, what loses
-//! messages or copies all of them needs `admin`, all else needs `operate`. Tokens are kept as SHA-256 and compared in constant time. Without tokens only this machine may do
-//! anything, and only when it is addressed as such: a name that somebody's DNS points at 127.0.0.1 does not count, nor does
-//! what a proxy passes on.
+//! One function decides for every route, so that none can be forgotten. A few routes are open; a request that only
+//! reads needs `read`; one that can lose messages or copies all of them needs `admin`; every other request needs
+//! `operate`. Tokens are stored as SHA-256 and compared in constant time. Without tokens, only this machine is served,
+//! and only if the request names an address or localhost: a foreign DNS name may point at 127.0.0.1. Requests that a
+//! proxy passes on are refused, because they come from other machines.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,14 +17,14 @@ use subtle::ConstantTimeEq;
 use super::problem::Problem;
 use crate::config::TokenConfig;
 
-/// What a token may do; each role may do all that the ones before it may.
+/// What a token permits. Each role includes the roles before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Reads.
+    /// May read.
     Read,
-    /// Produces and changes.
+    /// May also produce and change things.
     Operate,
-    /// Everything.
+    /// May do everything.
     Admin,
 }
 
@@ -45,10 +46,10 @@ impl Role {
     }
 }
 
-/// What proxies add to what they pass on.
+/// Headers that proxies add to requests that they pass on.
 const PASSED_ON: [&str; 3] = ["forwarded", "x-forwarded-for", "via"];
 
-/// A fresh random token.
+/// Makes a random token.
 pub fn new_token() -> String {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).expect("the system gives random bytes, or nothing here is safe");
@@ -56,7 +57,7 @@ pub fn new_token() -> String {
     format!("kl_{text}")
 }
 
-/// A token's SHA-256 as hex digits: what the config takes.
+/// The SHA-256 of a token as hex digits, as the config takes it.
 pub fn hash_token(token: &str) -> String {
     hash(token).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -72,17 +73,17 @@ pub(crate) fn parse_hash(text: &str) -> Option<[u8; 32]> {
     Some(hash)
 }
 
-/// Whether a token can be sent at all: a header carries visible ASCII, and spaces only between.
+/// Whether a header can carry the token: visible ASCII characters, with spaces only between them.
 pub fn is_token(token: &str) -> bool {
     !token.is_empty()
         && token.trim_ascii() == token
         && token.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
 }
 
-/// The token whose hash stood in the example of an earlier version, and was copied from there.
+/// A token whose hash stood in an example of an earlier version, from which users copied it.
 const EXAMPLE: &str = "foo";
 
-/// What the hash is of, if anybody would guess it.
+/// The token behind the hash, if it is one that anybody can guess.
 pub(crate) fn known_to_everybody(hashed: &[u8; 32]) -> Option<String> {
     if *hashed == hash("") {
         return Some("an empty token".to_owned());
@@ -94,13 +95,13 @@ fn hash(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// Who asks: the name of a token, `local` where there are none, or `unknown`. It stands in the log beside what was
-/// refused or done.
+/// Who sent a request: the name of the token, `local` on a server without tokens, or `unknown`. The log shows it with
+/// refused requests and admin calls.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Who(Arc<str>);
 
 impl Who {
-    /// Nobody who has shown a token of this server's.
+    /// A caller who has not shown a token of this server.
     pub(crate) fn unknown() -> Who {
         Who("unknown".into())
     }
@@ -110,7 +111,7 @@ impl Who {
     }
 }
 
-/// Decides about requests.
+/// Decides about requests by the tokens of the config.
 pub(crate) struct Access {
     tokens: Vec<TokenConfig>,
 }
@@ -120,7 +121,7 @@ impl Access {
         Access { tokens }
     }
 
-    /// Says who asks, and lets the request through, or says why not.
+    /// Returns the caller, and whether the request may reach its route.
     pub(crate) fn check(
         &self,
         method: &Method,
@@ -157,7 +158,7 @@ impl Access {
         (Who(token.name.as_str().into()), may)
     }
 
-    /// Compares with every token, so that time tells nothing about which one was near.
+    /// Finds the token. Compares with every token, so that the time of the answer does not show which token was near.
     fn token(&self, presented: &str) -> Option<&TokenConfig> {
         let presented = hash(presented);
         let mut found: Option<&TokenConfig> = None;
@@ -171,7 +172,8 @@ impl Access {
     }
 }
 
-/// The role a route needs; none: it is open. The status page is a frame without content; what it shows, it asks for.
+/// The role that a request needs; none if the route is open. The status page is open because it contains no data: its
+/// script calls routes that need a role.
 fn needed(method: &Method, path: &str) -> Option<Role> {
     let open = matches!(path, "/healthz" | "/readyz" | "/version" | "/openapi.json" | "/")
         || path.starts_with("/errors/");
@@ -189,8 +191,8 @@ fn reads(method: &Method) -> bool {
     *method == Method::GET || *method == Method::HEAD
 }
 
-/// Whether a browser sends this for a page of another site. Such a page can make any visitor's browser post to an
-/// address that the visitor reaches, and needs no token where this server needs none. Programs send neither header.
+/// Whether a browser sent the request for a page of another site. Such a page can make a visitor's browser post to any
+/// address that the visitor can reach, and a server without tokens would obey. Programs send neither header.
 fn is_from_another_page(headers: &HeaderMap) -> bool {
     let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?"));
     let site = text(HeaderName::from_static("sec-fetch-site"));
@@ -205,7 +207,7 @@ fn is_from_another_page(headers: &HeaderMap) -> bool {
 }
 
 fn presented<'a>(headers: &'a HeaderMap) -> Option<&'a str> {
-    // An empty one is none.
+    // An empty token counts as no token.
     let sent = |token: &'a str| Some(token.trim()).filter(|token| !token.is_empty());
     if let Some(token) = headers.get("x-admin-token").and_then(|token| sent(token.to_str().ok()?)) {
         return Some(token);
@@ -227,14 +229,14 @@ fn only_this_machine(uri: &Uri, headers: &HeaderMap, peer: SocketAddr) -> Result
     if !peer.ip().to_canonical().is_loopback() {
         return refused(format!("there are no tokens, so only this machine is served, not {}", peer.ip()));
     }
-    // What a proxy of this machine passes on comes from this machine, whoever sent it.
+    // A request that a proxy on this machine passes on has this machine's address, whoever sent it.
     if let Some(name) = PASSED_ON.into_iter().find(|name| headers.contains_key(*name)) {
         return refused(format!(
             "there are no tokens, so only this machine is served, and the header {name} says that a proxy passes on what others ask"
         ));
     }
-    // A page from elsewhere can reach this port through a name of its own that points here, and then reads as if it
-    // were at home. It cannot do so through an address, nor through localhost.
+    // DNS rebinding: a foreign page can use a DNS name of its own that points at this machine, and the browser then
+    // lets the page read the answers. With an address or localhost as the host, the browser does not.
     let host = match headers.get(header::HOST) {
         Some(host) => host.to_str().unwrap_or("?"),
         None => uri.authority().map_or("", |authority| authority.as_str()),
@@ -326,7 +328,7 @@ mod tests {
         assert_eq!(asks(&access, Method::GET, "/metrics", "authorization", "Basic r", far), 401);
     }
 
-    /// ADM-2: what is done or refused can be told of whoever it was, and a token never shows.
+    /// ADM-2: the log can name the caller of each admin call and each refusal, and never shows a token.
     #[test]
     fn a_request_is_known_by_the_name_of_its_token() {
         let with = Access::new(vec![token(Role::Read, "r")]);
@@ -347,7 +349,7 @@ mod tests {
         }
     }
 
-    /// ADM-2: no token is no token, even where somebody has configured the hash of nothing.
+    /// ADM-2: an empty token counts as no token, even if the config has the hash of an empty text.
     #[test]
     fn an_empty_token_is_none() {
         let access = Access::new(vec![token(Role::Admin, ""), token(Role::Read, "r")]);
@@ -415,7 +417,7 @@ mod tests {
         }
     }
 
-    /// SEC-1: a page from elsewhere cannot make a visitor's browser change something here.
+    /// SEC-1: a page of another site cannot make a visitor's browser change something on this server.
     #[test]
     fn a_web_page_of_another_site_can_change_nothing() {
         let open = Access::new(Vec::new());

@@ -1,8 +1,8 @@
-//! A page for each error code, as in `docs/errors/`, served where a problem's `type` points.
+//! Serves the pages of `docs/errors/`: one for each error code, at the path that a problem's `type` names.
 
 macro_rules! pages {
     ($($code:literal)*) => {
-        /// Code and page, for each.
+        /// Each error code with its page.
         pub(super) static PAGES: &[(&str, &str)] = &[
             $(($code, include_str!(concat!("../../../../docs/errors/", $code, ".md"))),)*
         ];

@@ -1,4 +1,4 @@
-//! Is it alive, is it ready, what is it (ING-8).
+//! The routes for monitoring (ING-8): whether the server is alive, whether it is ready, and which version it is.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use super::json::json;
 use super::problem::Problem;
 use crate::serve::{App, Phase};
 
-/// Touches nothing: it answers as long as the process can.
+/// `GET /healthz`: uses no shared state, so it answers as long as the process runs.
 pub(crate) async fn alive() -> Response<Body> {
     json(StatusCode::OK, br#"{"status":"ok"}"#.to_vec())
 }
 
-/// 200 if this process can take messages or own partitions, else 503; either way with every reason why not all is well.
-/// Answers from memory (ING-8).
+/// `GET /readyz`: 200 if this process can accept messages or own partitions, otherwise 503. Both answers list
+/// everything that needs an operator's attention. Answers from memory (ING-8).
 pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
     let Reasons { not_ready, besides } = reasons(&app);
     if not_ready.is_empty() {
@@ -37,12 +37,12 @@ pub(crate) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
         .into_response()
 }
 
-/// Why not all is well.
+/// The reasons that `/readyz` lists.
 #[derive(Default)]
 struct Reasons {
-    /// Why no work should be sent here.
+    /// Why load balancers should send no requests to this server.
     not_ready: Vec<String>,
-    /// What somebody should look at, though work can be sent here.
+    /// Troubles that an operator should look at, although the server can take requests.
     besides: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ fn reasons(app: &App) -> Reasons {
             reasons.not_ready.extend(app.waiting.borrow().iter().cloned());
             return reasons;
         }
-        // Messages are taken and other pipelines run: one that waits for somebody's action is not all there is.
+        // The server accepts messages and other pipelines run, so a pipeline that waits does not make it unready.
         Phase::Starting if !app.waiting.borrow().is_empty() => {
             reasons.besides.extend(app.waiting.borrow().iter().cloned());
         }
@@ -62,7 +62,7 @@ fn reasons(app: &App) -> Reasons {
         Phase::Draining | Phase::Closing => reasons.not_ready.push("the server is shutting down".to_owned()),
         Phase::Ready => {}
     }
-    // What a broker on another machine does not take is kept here meanwhile, until there is no room.
+    // While the spill has room, the server accepts messages even if the broker is away, so it stays ready.
     let kept = matches!(app.keylane.spill().state, SpillState::Healthy | SpillState::Spilling);
     let of_broker = if kept { &mut reasons.besides } else { &mut reasons.not_ready };
     of_broker.extend(app.broker_health.trouble());
@@ -73,7 +73,8 @@ fn reasons(app: &App) -> Reasons {
     reasons
 }
 
-/// Whatever of a pipeline does not run, and why. On the way out that is said once, for all of them.
+/// Adds the reasons why parts of a pipeline do not run. A server that shuts down has one reason for all pipelines
+/// already, so draining pipelines add none.
 fn pipeline_reasons(pipeline: &PipelineStatus, reasons: &mut Vec<String>) {
     let name = &pipeline.name;
     let stopped = |partition: &&PartitionStatus| partition.state == PartitionState::Stopped;
@@ -92,7 +93,7 @@ fn pipeline_reasons(pipeline: &PipelineStatus, reasons: &mut Vec<String>) {
     }
 }
 
-/// Name and version.
+/// `GET /version`: name, version and kind of broker.
 pub(crate) async fn version(State(app): State<Arc<App>>) -> Response<Body> {
     let version = json!({
         "name": "keylane",

@@ -1,4 +1,4 @@
-//! Answers in JSON that are successes; [`super::Problem`] is the other kind.
+//! Makes successful answers in JSON. [`super::Problem`] makes the others.
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
@@ -12,7 +12,7 @@ pub(crate) fn json(status: StatusCode, body: impl Into<Body>) -> Response<Body> 
     response
 }
 
-/// A JSON answer of one member, which holds a list.
+/// A JSON answer with status 200: an object with the one member `name`.
 pub(crate) fn listed(name: &str, list: impl serde::Serialize) -> Response<Body> {
     json(StatusCode::OK, json!({ name: list }).to_string().into_bytes())
 }

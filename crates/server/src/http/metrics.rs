@@ -1,8 +1,8 @@
-//! The only file that names metrics (ADM-3). Those of the seeds keep their names on every broker; the rest begin with
-//! `keylane_`. No label carries a key or an id.
+//! Makes the metrics; no other file names one (ADM-3). Metrics with established names keep them on every broker; all
+//! others begin with `keylane_`. No label has a key or an id.
 //!
-//! What HTTP does is counted as it happens. All else is known elsewhere already, and is collected at each scrape, from
-//! memory: a scrape never asks the broker (ING-8).
+//! HTTP requests are counted as they happen. All other figures exist elsewhere in memory and are collected at each
+//! scrape: a scrape never asks the broker (ING-8).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,7 +27,7 @@ use crate::serve::App;
 /// Buckets of HTTP latency: 100 µs, doubling, to 26 s.
 const LATENCY_BUCKETS: u16 = 19;
 
-/// What is counted as it happens.
+/// The metrics that are counted as requests happen.
 pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<Request, Counter>,
@@ -85,7 +85,7 @@ impl Metrics {
         Metrics { registry, requests, latency, refused, connections_refused }
     }
 
-    /// Counts a connection for which there was no place.
+    /// Counts a connection that was refused because the server had reached its limit of connections.
     pub(crate) fn connection_refused(&self) {
         self.connections_refused.inc();
     }
@@ -101,7 +101,7 @@ impl Metrics {
         self.latency.get_or_create(&Route { route }).observe(took_us as f64 / 1e6);
     }
 
-    /// Everything, as Prometheus reads it.
+    /// All metrics in the text format that Prometheus reads.
     pub(crate) fn text(&self, app: &App) -> String {
         let pipelines = app.keylane.pipelines_seen();
         let mut scrape = Scrape::default();
@@ -141,7 +141,7 @@ impl Metrics {
         let mut text = String::new();
         let written: fmt::Result = encode(&mut text, &pipelines);
         written.expect("writing to memory does not fail");
-        // Two registries make one page: only the last may say that it ends.
+        // The page is made from two registries, and only the last one may write the end mark.
         text.truncate(text.trim_end().trim_end_matches("# EOF").len());
         encode(&mut text, http).expect("writing to memory does not fail");
         text
@@ -246,7 +246,7 @@ fn spill(scrape: &mut Scrape, spill: &SpillStatus) {
     }
 }
 
-/// What the client library of a broker on another machine tells about itself.
+/// Adds the figures of the client library of a broker on another machine.
 fn client(scrape: &mut Scrape, figures: &ClientFigures) {
     for broker in &figures.brokers {
         let id = || vec![("broker", broker.id.to_string())];
@@ -313,7 +313,7 @@ fn of_pipeline(scrape: &mut Scrape, pipeline: &PipelineStatus) {
         by_group(),
         pipeline.lag.messages,
     );
-    // The seed's name has no `_total`, which a counter's would get.
+    // This metric's established name has no `_total`. A counter would get that ending, so it is a gauge.
     scrape.gauge(
         "kafka_consumer_processing_errors",
         "Attempts that failed since the start, on any broker",
@@ -404,7 +404,7 @@ fn by_partition(scrape: &mut Scrape, pipeline: &PipelineStatus) {
 
 type Labels = Vec<(&'static str, String)>;
 
-/// Figures of one scrape, by name.
+/// The figures of one scrape, by name.
 #[derive(Default)]
 struct Scrape {
     gauges: Vec<(&'static str, &'static str, Family<Labels, Gauge>)>,
@@ -434,7 +434,7 @@ impl Scrape {
     }
 }
 
-/// A figure without labels stands by itself: in a family it would be written with empty braces.
+/// Registers a figure. One without labels is registered without its family, which would write empty braces.
 fn register<M>(registry: &mut Registry, name: &str, help: &str, family: Family<Labels, M>)
 where
     M: Clone + EncodeMetric + TypedMetric + fmt::Debug + Send + Sync + 'static,

@@ -1,7 +1,7 @@
-//! What HTTP is here, whatever is asked: paths, who may call them, how errors and JSON are answered, what is measured,
-//! and the pages that a browser sees.
+//! The parts of HTTP that all routes have in common: paths, access rules, errors and JSON answers, metrics, health, and
+//! the pages for browsers.
 //!
-//! [`router`] says which path leads where. A route is one function of `ingest`, `admin` or this room.
+//! [`router`] maps each path to its route. A route is one function of `ingest`, of `admin` or of this room.
 
 mod access;
 mod error_pages;

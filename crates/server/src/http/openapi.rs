@@ -1,5 +1,5 @@
-//! The API described (ING-7): served at `/openapi.json`, committed as `docs/openapi.json`. A test keeps the two, and
-//! the routes, together.
+//! The OpenAPI description of the API (ING-7), which `/openapi.json` serves and `docs/openapi.json` holds. A test
+//! compares the two with each other and with the routes.
 
 use serde_json::{Value, json};
 
@@ -43,7 +43,7 @@ fn paths() -> Value {
     paths
 }
 
-/// What generated clients call each operation.
+/// The id of each operation. Generated clients use it as the name of a function, so changing one breaks callers.
 const OPERATIONS: [(&str, &str, &str); 19] = [
     ("/v1/topics/{topic}/messages", "post", "produce"),
     ("/healthz", "get", "health"),

@@ -1,4 +1,4 @@
-//! What a client puts into a path, as text.
+//! Reads the part of a path that a client chooses, such as a topic's name, as text.
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::StatusCode;
@@ -7,7 +7,7 @@ use keylane::ErrorCode;
 
 use super::problem::Problem;
 
-/// The one part of a path that a client chooses.
+/// The one part of a path that a client chooses, decoded.
 pub(crate) struct PathPart(pub(crate) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for PathPart {

@@ -1,4 +1,4 @@
-//! Errors as RFC 9457 problem+json (ING-7): every answer that is not a success has this form.
+//! Errors as RFC 9457 problem documents (ING-7). Every answer that is not a success has this form.
 
 use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
@@ -12,8 +12,8 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::config::nearest;
 
-/// Seconds after which one may try again when there is no room: long enough for a group commit or a batch to end,
-/// short enough that nobody idles.
+/// Seconds after which a client may repeat a request that was answered 503: long enough for a group commit or a batch
+/// to end, and short enough that the client is not idle for long.
 const RETRY_AFTER: &str = "1";
 
 /// An answer that is not a success.
@@ -23,11 +23,11 @@ pub(crate) struct Problem {
     pub(crate) code: ErrorCode,
     pub(crate) title: &'static str,
     pub(crate) detail: String,
-    /// Further members of the answer, such as the lines that were not taken.
+    /// Further members of the answer, such as the list of refused messages.
     pub(crate) more: Vec<(&'static str, Box<RawValue>)>,
 }
 
-/// A message of a request that was not taken.
+/// A refused message of a request.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Rejected {
     pub(crate) index: usize,
@@ -48,11 +48,11 @@ impl Problem {
         Problem::new(StatusCode::BAD_REQUEST, ErrorCode::InvalidQuery, "the query makes no sense", detail)
     }
 
-    /// What is wrong with a query, without the words of the library that reads it.
+    /// The problem of a query that cannot be read, in plain words instead of the library's.
     pub(crate) fn of_query(error: &QueryRejection) -> Problem {
         let said = error.body_text();
         let said = said.trim_start_matches("Failed to deserialize query string: ");
-        // The name of an unknown field stands in front of it, and in it.
+        // The library puts the name of an unknown field before its message, which contains the name anyway.
         let said = said.find("unknown field").map_or(said, |at| &said[at..]);
         let said = said
             .replace(": invalid digit found in string", " must be a whole number from 0 on")
@@ -63,7 +63,7 @@ impl Problem {
         Problem::bad_query(said)
     }
 
-    /// Names what may have been meant, where there is nothing of the name that was given.
+    /// If the problem is an unknown name, adds the known name that the client may have meant.
     pub(crate) fn with_nearest<'a>(mut self, name: &str, known: impl Iterator<Item = &'a str>) -> Problem {
         if self.status == StatusCode::NOT_FOUND
             && let Some(near) = nearest(name, known)
@@ -93,7 +93,7 @@ impl From<Error> for Problem {
             Error::Broker(_) => match error.code() {
                 ErrorCode::UnknownTopic => (StatusCode::NOT_FOUND, "there is no such topic"),
                 ErrorCode::NoBackup => (StatusCode::CONFLICT, "no backup was made"),
-                // A position or a partition that is not there, or a request that makes no sense.
+                // The client asked for a position or a partition that does not exist, or sent a senseless request.
                 ErrorCode::NoSuchPosition | ErrorCode::RequestRefused => {
                     (StatusCode::BAD_REQUEST, "the broker refuses this")
                 }
@@ -105,7 +105,7 @@ impl From<Error> for Problem {
     }
 }
 
-/// The status of a message that was not taken, when it decides the whole answer.
+/// Status and title of an answer that is decided by one refused message.
 pub(crate) fn produce_status(error: &ProduceError) -> (StatusCode, &'static str) {
     match error {
         ProduceError::TooLarge { .. } | ProduceError::TooLargeThere(_) => {
@@ -143,7 +143,7 @@ impl IntoResponse for Problem {
         let body = serde_json::to_vec(&self).expect("text and numbers always serialize");
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = self.status;
-        // For whoever tells of refusals: what is on its way to a client is not read again.
+        // `refused_requests` reads the code from here, because it cannot read the body again.
         response.extensions_mut().insert(self.code);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

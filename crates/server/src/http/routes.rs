@@ -1,4 +1,4 @@
-//! Which path leads where. A route calls one function; who may call it is `access`'s part.
+//! Maps each path to its route, and each path to its name in metrics. `access` decides who may call a route.
 
 use std::sync::Arc;
 
@@ -17,7 +17,8 @@ use super::{error_pages, health, openapi, page};
 use crate::serve::App;
 use crate::{admin, ingest};
 
-/// Every path: its name in metrics, where a label never carries what a client made up, and in the API's description.
+/// Every path, as metrics and the API's description name it. Metrics use only these names as labels: a label with text
+/// from clients would let them create any number of series.
 pub(super) const PATHS: [&str; 19] = [
     PRODUCE,
     "/healthz",

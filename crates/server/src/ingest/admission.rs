@@ -1,5 +1,6 @@
-//! May messages come in now? Not on the way out, and not before topics are made; and a request that produces has a place
-//! among those that do, or is refused at once: a client that is told can slow down, one that waits cannot.
+//! Decides whether the server accepts messages now: not while it shuts down, and not before its topics are created. It
+//! also bounds the number of producing requests. A request without a place is refused at once instead of waiting: a
+//! client that gets an error can slow down.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +12,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::http::Problem;
 use crate::serve::{App, Phase};
 
-/// How long, and how many times, a message waits for the topics of a server that starts: half a minute in all.
+/// How long and how often a request waits for the topics of a starting server: half a minute in all.
 const TOPICS_WAIT: Duration = Duration::from_millis(200);
 const TOPICS_WAITS: u32 = 150;
 
-/// Places of requests that produce.
+/// The places for producing requests.
 pub(crate) struct Admission {
     places: Arc<Semaphore>,
     places_max: usize,
@@ -27,7 +28,7 @@ impl Admission {
     }
 }
 
-/// Says so if no more messages are taken.
+/// An error if the server is shutting down and accepts no more messages.
 pub(super) fn takes_messages(app: &App) -> Result<(), Problem> {
     if app.phase() >= Phase::Draining {
         return Err(Problem::new(
@@ -40,8 +41,8 @@ pub(super) fn takes_messages(app: &App) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Waits until topics are made, and says so if that takes too long. While the broker is away, messages are taken all the
-/// same: they are kept here.
+/// Waits until the topics are created, and returns an error if that takes too long. While the broker is away, does not
+/// wait: the spill keeps the messages.
 pub(super) async fn has_topics(app: &App) -> Result<(), Problem> {
     let mut phase = app.phase.subscribe();
     for _ in 0..TOPICS_WAITS {
@@ -58,7 +59,7 @@ pub(super) async fn has_topics(app: &App) -> Result<(), Problem> {
     ))
 }
 
-/// A place among the requests that produce, or why there is none.
+/// A place for a producing request, or the problem that all places are taken.
 pub(super) fn admit(app: &App) -> Result<OwnedSemaphorePermit, Problem> {
     takes_messages(app)?;
     let Admission { places, places_max } = &app.admission;

@@ -1,4 +1,5 @@
-//! What a producing request is answered: which messages are durable and where, which were refused and why.
+//! Makes the answer to a producing request: which messages are durable, with partition and position, and which were
+//! refused, with the reason.
 
 use std::io::Write;
 
@@ -9,13 +10,13 @@ use keylane::{ErrorCode, Receipt};
 
 use crate::http::{Problem, Rejected, json, produce_status};
 
-/// Bytes an accepted message takes in an answer, about: a UUID, a partition, a position and the names.
+/// Bytes that an accepted message takes in an answer, roughly: a UUID, a partition, a position and the field names.
 const ACCEPTED_BYTES: usize = 96;
 
-/// Refusals listed in an answer; the rest is counted. Whoever sent a thousand bad lines has one mistake, not a thousand.
+/// Refusals that an answer lists; the others are only counted. A thousand refused messages mostly have one cause.
 const LISTED_MAX: usize = 1_000;
 
-/// Messages that were not taken, by index, in rising order.
+/// The refused messages by index, in rising order.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     listed: Vec<Rejected>,
@@ -23,7 +24,7 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// Adds one.
+    /// Adds a refused message.
     pub(super) fn push(&mut self, index: usize, error: String) {
         if self.indexes.len() < LISTED_MAX {
             self.listed.push(Rejected { index, error });
@@ -36,8 +37,8 @@ impl Refusals {
     }
 }
 
-/// Answers with a result for each message that was sent, and with what was refused before, by index. `warning` is what the
-/// sender should know though all went well.
+/// Makes the answer. `results` has the result of each message that was given to the producer, and `before` the messages
+/// that were refused before that. `warning` is something that the client should know although messages were accepted.
 pub(super) fn answer(
     results: Vec<Result<Receipt, ProduceError>>,
     before: Refusals,
@@ -51,7 +52,7 @@ pub(super) fn answer(
     let mut accepted = 0usize;
     let mut listed = before.listed.into_iter();
     let mut earlier = before.indexes.into_iter().peekable();
-    // Beyond those that are listed nothing is said but how many there are.
+    // Refusals beyond the listed ones are only counted, so they have no text.
     let mut said = || listed.next().map_or_else(String::new, |rejected| rejected.error);
     let mut index = 0;
     for result in results {
@@ -66,7 +67,7 @@ pub(super) fn answer(
             }
             Err(error) => {
                 refused.push(index, error.to_string());
-                // One that may succeed later decides over one that never will.
+                // A temporary error decides the status: the client should send the request again.
                 if worst.as_ref().is_none_or(|worst| !is_passing(worst)) {
                     worst = Some(error);
                 }
@@ -124,7 +125,7 @@ fn none_accepted(alone: bool, worst: Option<ProduceError>, mut refused: Refusals
     }
 }
 
-/// True if the same message may be taken later.
+/// True if the error is temporary: the same message may be accepted later.
 fn is_passing(error: &ProduceError) -> bool {
     produce_status(error).0 == StatusCode::SERVICE_UNAVAILABLE
 }
@@ -184,7 +185,7 @@ mod tests {
         serde_json::from_str(text.get()).expect("JSON")
     }
 
-    /// SEC-2: past a thousand, refusals are counted, and those that are listed are the first, whoever refused them.
+    /// SEC-2: the first thousand refusals are listed, whether reading or the producer refused them; all are counted.
     #[test]
     fn many_refusals_are_counted_and_the_first_are_listed() {
         let odd: Vec<usize> = (0..100_000).filter(|index| index % 2 == 1).collect();
@@ -196,7 +197,7 @@ mod tests {
         assert!(got.more.iter().any(|(name, count)| *name == "rejected_count" && count.get() == "100000"));
     }
 
-    /// ING-1: each refused line keeps its own index, whoever refused it.
+    /// ING-1: each refused message keeps its own index, whether reading or the producer refused it.
     #[test]
     fn indexes_count_all_messages() {
         let got = problem(vec![Err(too_large()), Err(too_large()), Err(too_large())], &[0, 2, 3, 6]);

@@ -1,5 +1,5 @@
-//! A request's body, bounded while it comes in (SEC-2): its own size, what all bodies together take, how long it may
-//! stand still, and how slow it may be. Half a body is an error, never a shorter one.
+//! Reads the body of a request within bounds (SEC-2): its size, the size of all bodies together, the time without a
+//! byte, and the pace. A body that breaks off is an error: it is never taken for a shorter body.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use tokio::time::timeout;
 
 use crate::http::Problem;
 
-/// All bodies in memory at once, in KiB: eight of the largest. A body turns into frames and an answer several times
-/// its size, so this bounds far more memory than it says.
+/// Size of all bodies in memory, in KiB: eight of the largest. Frames and the answer made from a body take several
+/// times its size, so this bounds far more memory than its own number.
 const ALL_KIB_MAX: usize = 128 * 1024;
-/// The slowest that a body may come, beyond the time it may stand still: a poor line's pace. Without it one byte now
-/// and then would hold a connection for ever.
+/// The slowest pace of a body: that of a poor line. Without this bound, a client that sends a byte now and then would
+/// hold a connection for ever.
 const BYTES_PER_SECOND_MIN: u64 = 16 * 1024;
-/// What is read and thrown away of a body that nobody wants, so that a client which sends before it reads gets to
-/// see the answer; beyond it the connection is closed.
+/// Bytes of an unwanted body that are read and dropped at most. Clients that send the whole body before they read need
+/// this to see the answer; after this many bytes the connection is closed.
 const DISCARDED_BYTES_MAX: u64 = 64 << 20;
 
 /// Reads bodies.
@@ -33,13 +33,13 @@ pub(crate) struct Bodies {
     clock: Clock,
 }
 
-/// How fast a body comes.
+/// Measures how fast a body arrives.
 struct Pace {
     began_ms: u64,
     bytes: u64,
 }
 
-/// A whole body; its room is given back when it is dropped.
+/// A whole body. Dropping it frees its share of the room for all bodies.
 pub(super) struct WholeBody {
     pub(super) bytes: Bytes,
     _room: OwnedSemaphorePermit,
@@ -92,13 +92,13 @@ impl Bodies {
         Ok(WholeBody { bytes: first.unwrap_or_else(|| gathered.freeze()), _room: room })
     }
 
-    /// Reads all of a body that has a few fields.
+    /// Reads all of a small body, such as that of an admin call.
     pub(crate) async fn small(&self, headers: &HeaderMap, body: Body) -> Result<Bytes, Problem> {
         Ok(self.read(headers, body).await?.bytes)
     }
 
-    /// Reads what is left of a body that was answered without it, and throws it away: a client that sends before it
-    /// reads would otherwise meet a closed connection, and never see the answer.
+    /// Reads and drops the rest of a body whose request was answered without it. Otherwise a client that sends its
+    /// whole body before it reads would find a closed connection and never see the answer.
     pub(crate) async fn discard(&self, mut body: Body) {
         let mut pace = self.pace();
         while let Ok(Some(_)) = self.next(&mut body, &mut pace).await {
@@ -127,7 +127,7 @@ impl Bodies {
             match frame {
                 None => return Ok(None),
                 Some(Ok(frame)) => {
-                    // Trailers say nothing about messages.
+                    // Trailers contain no messages, so they are skipped.
                     if let Ok(part) = frame.into_data()
                         && !part.is_empty()
                     {

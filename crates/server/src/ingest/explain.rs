@@ -1,5 +1,5 @@
-//! What is wrong with a message that cannot be taken, in words of whoever sent it (ING-1): which field, what it may be,
-//! and an example. Looked for only once reading has failed, so it may take its time.
+//! Explains to a client what is wrong with a message that could not be read (ING-1): which field, its valid values, and
+//! an example. This runs only after reading has failed, so it need not be fast.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use serde_json::value::RawValue;
 
 use super::message_json::Text;
 
-/// Characters of what is wrong with a message.
+/// Characters of an explanation at most.
 const ERROR_CHARS_MAX: usize = 200;
-/// A message as it should be.
+/// A correct message, for explanations.
 const EXAMPLE: &str = r#"{"key":"user-1","payload":{"n":1}}"#;
 
-/// What `error` means, which reading `text` as a message ended with.
+/// Explains `error`, with which reading `text` as a message ended.
 pub(super) fn explain(text: &[u8], error: &Error) -> String {
     match error.classify() {
         Category::Data => wrong_type(text).unwrap_or_else(|| in_words(error)),
@@ -27,7 +27,7 @@ pub(super) fn explain(text: &[u8], error: &Error) -> String {
     }
 }
 
-/// What is wrong with text that is no JSON, of a message or of an array of them.
+/// Explains why a text (a message, or an array of messages) is not JSON.
 pub(super) fn what_is_not_json(error: &Error) -> String {
     let mut what = in_words(error);
     for (theirs, ours) in WORDS {
@@ -36,7 +36,7 @@ pub(super) fn what_is_not_json(error: &Error) -> String {
     format!("this is not JSON: {what}")
 }
 
-/// What the library calls a mistake, and what whoever sends JSON calls it.
+/// Messages of the library, each with the words that replace it.
 const WORDS: [(&str, &str); 6] = [
     ("key must be a string", "a field's name must stand in quotes"),
     ("expected value", "a value must stand here, and text stands in quotes"),
@@ -46,10 +46,10 @@ const WORDS: [(&str, &str); 6] = [
     ("trailing characters", "something stands behind the end"),
 ];
 
-/// What the library says, in its own words.
+/// The library's own message.
 fn in_words(error: &Error) -> String {
     let text = error.to_string();
-    // Without the library's line number, which counts within one message.
+    // Leave out the library's line number: it counts within this message, and the client would look for it in the body.
     match text.rfind(" at line ") {
         Some(at) if error.column() > 0 => format!("{} (column {})", cut(&text[..at]), error.column()),
         _ => cut(&text).to_owned(),
@@ -58,7 +58,7 @@ fn in_words(error: &Error) -> String {
 
 fn syntax(text: &[u8], error: &Error) -> String {
     let behind = serde_json::Deserializer::from_slice(text).into_iter::<&RawValue>();
-    // A whole message, and behind it another one on the next line.
+    // Check for a whole message with another one behind it: the client probably meant newline-delimited JSON.
     let mut values = behind;
     let first = matches!(values.next(), Some(Ok(_))).then(|| values.byte_offset());
     match first.map(|end| text[end..].trim_ascii_start()) {
@@ -67,9 +67,10 @@ fn syntax(text: &[u8], error: &Error) -> String {
     }
 }
 
-/// Which field is of the wrong type, and what it may be. None if that is not what is wrong.
+/// Which field has the wrong type, and its valid types. None if the mistake is another one.
 ///
-/// Each field is told by its first byte: values built of a body would take many times its size (SEC-2).
+/// The type of a field is recognised by its first byte: parsing a body into values would take many times its size
+/// (SEC-2).
 fn wrong_type(text: &[u8]) -> Option<String> {
     let text = text.trim_ascii_start();
     if text.first() != Some(&b'{') {
@@ -96,7 +97,7 @@ fn wrong_type(text: &[u8]) -> Option<String> {
     })
 }
 
-/// Which header is no text.
+/// Which header is not text.
 fn wrong_header(headers: &[u8]) -> Option<String> {
     first_wrong(headers, |name, value| {
         (!value.starts_with('"')).then(|| {
@@ -109,11 +110,11 @@ fn wrong_header(headers: &[u8]) -> Option<String> {
     })
 }
 
-/// What `wrong` says of the first field of an object that it says something of. What stands behind it is not read.
+/// The first complaint of `wrong` about a field of an object. Fields behind it are not read.
 fn first_wrong(object: &[u8], wrong: impl Fn(&str, &str) -> Option<String>) -> Option<String> {
     let mut said = None;
     let fields = Fields { wrong, said: &mut said };
-    // It ends early with what was said, or with a mistake that is none of a type.
+    // The error carries no information: either `said` is set, or the mistake is not a wrong type.
     let _ended = serde_json::Deserializer::from_slice(object).deserialize_map(fields);
     said
 }
@@ -141,7 +142,7 @@ impl<'de, F: Fn(&str, &str) -> Option<String>> Visitor<'de> for Fields<'_, F> {
     }
 }
 
-/// What JSON that begins with these bytes is.
+/// The type of the JSON that begins with these bytes, in words.
 fn kind(json: &[u8]) -> String {
     match json.first() {
         Some(b'n') => "null".to_owned(),
@@ -162,7 +163,7 @@ fn shown(name: &str) -> String {
     name.chars().take(80).flat_map(char::escape_debug).collect()
 }
 
-/// The beginning of a text: a wrong value is part of what the library says, however long it is.
+/// The beginning of a message of the library. The message contains the client's wrong value, which may be long.
 fn cut(text: &str) -> &str {
     text.char_indices().nth(ERROR_CHARS_MAX).map_or(text, |(at, _)| &text[..at])
 }

@@ -1,7 +1,7 @@
-//! Topics that their first use makes.
+//! Creates topics when their first message arrives.
 //!
-//! A topic is for good, so it is made for a message that can be taken, never for a request that cannot be read; and
-//! there is a bound, so that a client with a loop in its names does not fill the disk with folders.
+//! Keylane deletes no topic, so a topic is created only for a message that it can store, not for a request that cannot
+//! be read. The number of topics is bounded: a client with a bug in its names must not fill the disk with folders.
 
 use std::collections::HashSet;
 use std::sync::RwLock;
@@ -17,23 +17,24 @@ use super::{Form, PARSED_AT_ONCE, with_draft};
 use crate::http::Problem;
 use crate::serve::App;
 
-/// Topics at most when one more is made by its first use. Whoever needs more of them has a list, and can declare it.
+/// If this many topics exist, a first message creates no further one. A user who needs more topics has a list of them,
+/// and can declare them in the config.
 pub(super) const TOPICS_MAX: usize = 1_000;
 
-/// As long as an id that is made here.
+/// A placeholder with the length of a generated id, to compute a message's size.
 const MADE_ID: &str = "00000000-0000-0000-0000-000000000000";
 
-/// Which topics are known to be there.
+/// Remembers which topics exist, so that the broker is asked only once for each.
 #[derive(Default)]
 pub(crate) struct FirstUse {
     known: RwLock<HashSet<String>>,
-    /// One at a time, or the bound could be passed by many at once.
+    /// Only one request at a time creates a topic. Otherwise many at once could pass the bound.
     making: Mutex<()>,
 }
 
 impl FirstUse {
-    /// Whether it is known, before a body was read, that there is no such topic and that none is made. An error of the
-    /// broker leaves that open: a message can be kept here meanwhile.
+    /// Whether the topic certainly does not exist and will not be created, so that the body need not be read. If the
+    /// broker gives an error, the answer is false: the spill can keep the message meanwhile.
     pub(super) async fn is_nowhere(&self, app: &App, topic: &str) -> bool {
         let may_be = app.topics.is_empty() || app.topics.iter().any(|declared| declared == topic);
         !may_be && !self.knows(topic) && matches!(app.keylane.topic_spec(topic).await, Ok(None))
@@ -43,8 +44,8 @@ impl FirstUse {
         self.known.read().expect("no holder panics").contains(topic)
     }
 
-    /// Makes sure that `topic` is there or may be made for `body`. False: nothing in the body can be taken, so that
-    /// there is nothing to make it for.
+    /// Makes sure that `topic` exists, and creates it if it may be created for `body`. False if the topic does not
+    /// exist and could store no message of the body.
     pub(super) async fn admit(
         &self,
         app: &App,
@@ -70,14 +71,14 @@ impl FirstUse {
         Ok(true)
     }
 
-    /// Remembers a topic that a producer has found. Warns once, in the log and in the answer, if nobody reads it: a name
-    /// was mistyped, or a pipeline is missing, and messages pile up.
+    /// Remembers that the topic exists. Warns once, in the log and in the answer, if no pipeline reads the topic: its
+    /// name may be mistyped, or a pipeline may be missing, and messages would pile up.
     pub(super) fn found(&self, app: &App, topic: &str) -> Option<String> {
         if self.knows(topic) {
             return None;
         }
         let is_new = self.known.write().expect("no holder panics").insert(topic.to_owned());
-        // A pipeline of the config may be about to start, and a program may have started one of its own.
+        // A pipeline of the config may not have started yet, and a program may have started one without a config.
         if !is_new || app.read_topics.contains(topic) || !app.keylane.readers(topic).is_empty() {
             return None;
         }

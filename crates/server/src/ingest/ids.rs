@@ -1,16 +1,16 @@
-//! Ids for messages that come without one: UUIDv7, many from one draw of randomness.
+//! Makes ids for messages that arrive without one: UUIDv7, all of a request from one draw of randomness.
 //!
-//! A request's first id is random below its time; each further one counts up from it, as RFC 9562 (6.2, method 2) has
-//! it. So a thousand lines cost one system call, and their ids sort as the lines do.
+//! The bits below the time are random in the first id of a request; each further id counts up from the first, as RFC
+//! 9562 (6.2, method 2) allows. So a thousand messages cost one system call, and their ids sort in their order.
 
 use uuid::Uuid;
 
-/// The version and the variant, which counting must not touch, lie above these bits.
+/// The bits in which ids count up. Version and variant lie above them, so counting does not change them.
 const COUNTED: u128 = (1 << 62) - 1;
-/// Random bits that counting starts from: half of the space is left to count in.
+/// The bits of the random start. The highest counting bit starts as 0, which leaves half of the space to count in.
 const START: u128 = COUNTED >> 1;
 
-/// Gives ids out.
+/// Makes the ids of one request.
 pub(super) struct Ids {
     next: u128,
 }
@@ -19,7 +19,7 @@ impl Ids {
     /// Characters of an id.
     pub(super) const LENGTH: usize = uuid::fmt::Hyphenated::LENGTH;
 
-    /// Ids of a request that came at `now_ms`.
+    /// Ids for a request that arrived at `now_ms`.
     pub(super) fn new(now_ms: u64) -> Ids {
         let mut random = [0; 10];
         getrandom::fill(&mut random).expect("the system gives random bytes, or ids would collide");

@@ -1,7 +1,7 @@
-//! The messages of a body, one after the other.
+//! Reads the messages of a body one after another.
 //!
-//! In comes the text of a body; out comes a message at a time, or why one cannot be taken. A list of them all is never
-//! made: a body of two bytes a message would take hundreds of times its size.
+//! In: the text of a body. Out: one message at a time, or the reason why it is refused. No list of all messages is
+//! made: for a body with two bytes per message, such a list would take hundreds of times the body's size.
 
 use axum::http::StatusCode;
 use keylane::ErrorCode;
@@ -13,7 +13,8 @@ use super::message_json::MessageJson;
 use super::{Form, malformed};
 use crate::http::Problem;
 
-/// Messages of one request (SEC-2). Each costs far more than its bytes: an id, a frame, a line of the answer.
+/// Messages of one request at most (SEC-2). Each message costs far more than its bytes: an id, a frame, and its part of
+/// the answer.
 pub(crate) const MESSAGES_MAX: usize = 100_000;
 
 /// Reads the messages of a body in turn.
@@ -48,7 +49,7 @@ impl<'a> Items<'a> {
         }
     }
 
-    /// The next message, or why it cannot be taken; none at the end. The outer error voids the whole body.
+    /// The next message, or the reason why it is refused; none at the end. The outer error refuses the whole body.
     #[allow(clippy::type_complexity, reason = "three answers, each of which a caller tells apart")]
     pub(super) fn next(&mut self) -> Result<Option<Result<MessageJson<'a>, String>>, Problem> {
         let line = match self.shape {
@@ -88,7 +89,7 @@ impl<'a> Items<'a> {
         Ok(MessageJson::of_raw(raw))
     }
 
-    /// The text ends with what is not blank, so there is a line in it.
+    /// Reads the next line that is not blank. There is one: the text was trimmed, so it ends with such a line.
     fn next_line(&mut self) -> Result<MessageJson<'a>, String> {
         loop {
             let end = self.rest.iter().position(|byte| *byte == b'\n');
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Payloads of a body, none for each that cannot be taken; or the code of what voids it.
+    /// The payloads of a body, with none for each refused message; or the code of the error that refuses the body.
     fn read(form: Form, body: &str) -> Result<Vec<Option<String>>, &'static str> {
         let mut items = Items::new(form, body.as_bytes()).map_err(|problem| problem.code.as_str())?;
         let mut all = Vec::new();

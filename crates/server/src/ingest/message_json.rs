@@ -1,7 +1,7 @@
-//! One message as JSON, borrowed from the request.
+//! Reads one message from JSON, and borrows its parts from the request.
 //!
-//! The payload is never parsed into values: it is checked to be JSON and kept byte for byte (MSG-3). Text without
-//! escapes is borrowed. What nobody knows is refused by name.
+//! The payload is not parsed into values: it is checked to be JSON and kept byte for byte (MSG-3). Text without escapes
+//! is borrowed. An unknown field is refused, and the error names the field.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,13 +13,13 @@ use super::explain::explain;
 use super::timing;
 use crate::config::nearest;
 
-/// Arrays and objects inside of one another: what every JSON reader takes (SEC-2).
+/// Levels of nested arrays and objects at most: every JSON reader accepts as many (SEC-2).
 pub(super) const DEPTH_MAX: usize = 128;
 
 const FIELDS: [&str; 9] =
     ["key", "payload", "payload_base64", "id", "version", "headers", "deliver_at", "priority", "ttl"];
 
-/// A message as it came.
+/// A message as the client sent it.
 #[derive(Debug)]
 pub(super) struct MessageJson<'a> {
     pub(super) key: Option<Cow<'a, str>>,
@@ -59,7 +59,7 @@ impl<'a> MessageJson<'a> {
         serde_json::from_slice(text).map_err(|error| explain(text, &error))
     }
 
-    /// The same from text that is known to be JSON.
+    /// Reads one message from text that is known to be JSON.
     pub(super) fn of_raw(raw: &'a RawValue) -> Result<MessageJson<'a>, String> {
         serde_json::from_str(raw.get()).map_err(|error| explain(raw.get().as_bytes(), &error))
     }
@@ -162,7 +162,8 @@ fn unknown(name: &str) -> String {
 }
 
 fn json<'a, E: serde::de::Error>(text: &'a str) -> Result<Payload<'a>, E> {
-    // Brackets within text count here too: an upper bound that costs next to nothing, and is nearly always enough.
+    // Counting all brackets gives an upper bound of the depth, because brackets within text count too. It costs little,
+    // and is nearly always enough.
     let brackets = text.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count();
     if brackets > DEPTH_MAX && depth(text.as_bytes()) > DEPTH_MAX {
         return Err(E::custom(format_args!("`payload` nests deeper than {DEPTH_MAX} levels")));
@@ -170,7 +171,7 @@ fn json<'a, E: serde::de::Error>(text: &'a str) -> Result<Payload<'a>, E> {
     Ok(Payload::Json(text))
 }
 
-/// How deep valid JSON nests.
+/// Number of nested levels in valid JSON.
 fn depth(text: &[u8]) -> usize {
     let (mut now, mut most, mut quoted, mut escaped) = (0usize, 0, false, false);
     for byte in text {
@@ -221,7 +222,7 @@ impl<'de> Deserialize<'de> for Text<'de> {
     }
 }
 
-/// An object of text, in its order.
+/// The headers: an object whose values are text, in the order in which they were sent.
 #[derive(Debug)]
 struct Headers<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 

@@ -1,8 +1,8 @@
-//! Producing over HTTP (ING-1): `POST /v1/topics/{topic}/messages`.
+//! The route for producing over HTTP (ING-1): `POST /v1/topics/{topic}/messages`.
 //!
-//! In comes a body with one message or many; out goes, once each is durable or refused, where it lies or why not.
-//! Messages go from the body straight into the producer's arena: nothing is built between. A body that cannot be read
-//! to its end leaves nothing behind.
+//! In: a body with one or many messages. Out, once each message is durable or refused: its partition and position, or
+//! the reason. Messages are copied from the body straight into the producer's arena, without a structure between. If
+//! the body cannot be read to its end, none of its messages is produced.
 
 mod admission;
 mod answer;
@@ -36,7 +36,7 @@ use ids::Ids;
 use items::Items;
 use message_json::MessageJson;
 
-/// Messages parsed before other tasks of this thread get their turn: well under a millisecond's worth.
+/// Messages that are parsed before other tasks of the thread get their turn: this takes well under a millisecond.
 const PARSED_AT_ONCE: usize = 1024;
 
 /// The route.
@@ -68,7 +68,7 @@ async fn produce_all(app: &App, topic: &str, request: Request) -> Result<Respons
     }
     let (parts, body) = request.into_parts();
     let body = app.bodies.read(&parts.headers, body).await?;
-    // Only now: a body may take its time, and must not keep others from their turn meanwhile.
+    // Take a place only after the body has arrived: a slow body must not keep other requests out.
     let _place = admission::admit(app)?;
     let goal = match app.first_use.admit(app, topic, form, &body.bytes).await? {
         true => Goal::Topic(app.producer.call(topic).await.map_err(|error| no_call(app, topic, error))?),
@@ -94,17 +94,18 @@ async fn produce_all(app: &App, topic: &str, request: Request) -> Result<Respons
     answer::answer(results, intake.refused, warning)
 }
 
-/// How messages are written in a body.
+/// The form in which a body holds its messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// An object, or an array of them.
+    /// A message object, or an array of them.
     Json,
-    /// An object a line.
+    /// A message object on each line.
     Lines,
 }
 
 impl Form {
-    /// What the headers say; what this version does not have is refused, never ignored.
+    /// Reads the form from the headers. A header for something that this version does not have is refused, never
+    /// ignored: its sender would rely on it.
     fn of(headers: &HeaderMap) -> Result<Form, Problem> {
         let unsupported = |detail: String| {
             Problem::new(
@@ -150,7 +151,7 @@ impl Form {
     }
 }
 
-/// Messages of one request on their way into the arena.
+/// The messages of one request on their way into the producer's arena.
 struct Intake {
     goal: Goal,
     ids: Ids,
@@ -162,7 +163,8 @@ struct Intake {
 /// Where messages go.
 enum Goal {
     Topic(Call),
-    /// There is no such topic, and nothing here to make it for: each message only has to be told why.
+    /// The topic does not exist, and no message of the body could be stored in a new one. Each message only gets its
+    /// refusal.
     Nowhere {
         topic: String,
         refused: Vec<ProduceError>,
@@ -201,11 +203,11 @@ impl Intake {
     }
 }
 
-/// Gives `then` the message as a producer takes it.
+/// Calls `then` with the message in the form that the producer takes.
 fn with_draft<T>(line: &MessageJson<'_>, id: &str, now_ms: u64, then: impl FnOnce(&Draft<'_>) -> T) -> T {
     let mut headers: Vec<(&str, &[u8])> =
         line.headers.iter().map(|(name, value)| (&**name, value.as_bytes())).collect();
-    // Bytes may happen to read as JSON; whoever gets them is told that they are not meant so.
+    // Bytes may happen to be valid JSON. The content type tells the handler that they are not meant as JSON.
     if line.payload.is_bytes() && !headers.iter().any(|(name, _)| is_content_type(name)) {
         headers.push((CONTENT_TYPE, OCTET_STREAM.as_bytes()));
     }
@@ -227,10 +229,11 @@ fn malformed(detail: impl Into<String>) -> Problem {
     Problem::new(StatusCode::BAD_REQUEST, ErrorCode::BodyUnreadable, "the body cannot be read", detail)
 }
 
-/// A topic that is not there says how to declare it; there are topics declared, or it would have been created.
+/// The problem of a call that could not begin. For an unknown topic it says how to declare the topic: this error occurs
+/// only if the config declares topics, because otherwise the topic would have been created.
 fn no_call(app: &App, topic: &str, error: Error) -> Problem {
     let mut problem = Problem::from(error);
-    // A topic that is declared will be there once the broker is.
+    // A declared topic will exist once the broker can be reached, so the client may try again.
     if problem.status == StatusCode::NOT_FOUND && app.topics.iter().any(|declared| declared == topic) {
         problem.status = StatusCode::SERVICE_UNAVAILABLE;
         problem.detail = format!(

@@ -1,7 +1,7 @@
-//! When a message is due, how it stands among others, and how long it is of use: read from JSON, as MSG-1 has them.
+//! Reads the fields `deliver_at`, `priority` and `ttl` of a message from JSON, as MSG-1 defines them.
 //!
-//! In comes a value as it stands in the request; out comes a number, or a sentence that names the field and what it may
-//! be. `null` is as good as leaving it out.
+//! In: the JSON value from the request. Out: a number, or a sentence that names the field and its valid values. `null`
+//! counts as absent.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::message_json::Text;
 use crate::config;
 
-/// When it is due, ms since 1970.
+/// When the message is due, in ms since 1970.
 pub(super) fn deliver_at(value: &RawValue) -> Result<Option<u64>, String> {
     let read = |text: &str| {
         let time: jiff::Timestamp = text.parse().ok()?;
@@ -23,14 +23,14 @@ pub(super) fn deliver_at(value: &RawValue) -> Result<Option<u64>, String> {
     )
 }
 
-/// Its priority.
+/// The priority of the message.
 pub(super) fn priority(value: &RawValue) -> Result<Option<u8>, String> {
     one("priority", value, "a whole number from 1 to 10", |number: u8| {
         Some(number).filter(|number| (1..=10).contains(number))
     })
 }
 
-/// How long it is of use, in ms.
+/// How long the message is useful, in ms.
 pub(super) fn ttl(value: &RawValue) -> Result<Option<u64>, String> {
     one(
         "ttl",

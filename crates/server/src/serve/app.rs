@@ -1,4 +1,5 @@
-//! What all routes share: the opened broker, the bounds, who may do what, and which phase of its life the server is in.
+//! The state that all routes share: the opened broker, the bounds, the access rules, and the phase of the server's
+//! life.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,33 +16,34 @@ use crate::config::Config;
 use crate::http::{Access, Metrics};
 use crate::ingest::{Admission, Bodies, FirstUse};
 
-/// A stream is never silent for longer: shorter than the time after which common proxies close a silent connection.
+/// The longest time without a byte in a streamed answer: shorter than the time after which common proxies close a
+/// silent connection.
 const BLANK_EVERY_MAX: Duration = Duration::from_secs(15);
 
-/// A server's life.
+/// The phases of a server's life, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// The broker is not reached yet, or topics are being made.
+    /// The broker is not reached yet, or topics are being created.
     Opening,
-    /// Pipelines are being started. Messages are taken: they need only the broker.
+    /// Pipelines are being started. The server already accepts messages, because producing needs only the broker.
     Starting,
     Ready,
-    /// On its way out: nothing more is taken.
+    /// The server is shutting down and accepts no more messages.
     Draining,
-    /// Drained: no connection is accepted any more.
+    /// Pipelines are drained, and the server accepts no more connections.
     Closing,
 }
 
-/// Shared by all routes.
+/// The state that all routes share.
 pub(crate) struct App {
     pub(crate) keylane: Keylane,
-    /// Fails at once when too much is in flight: a client that is told can slow down, one that waits cannot.
+    /// Fails at once when too much is in flight, instead of waiting: a client that gets an error can slow down.
     pub(crate) producer: Producer,
-    /// Topics that the config declares; none: any may be created by first use.
+    /// Topics that the config declares. If there are none, the first message for a new name creates its topic.
     pub(crate) topics: Vec<String>,
     /// Topics that pipelines of the config read.
     pub(crate) read_topics: BTreeSet<String>,
-    /// What a topic gets that is made by its first use.
+    /// The settings of a topic that is created by its first message.
     pub(crate) new_topic: TopicSpec,
     pub(crate) access: Access,
     pub(crate) bodies: Bodies,
@@ -50,13 +52,13 @@ pub(crate) struct App {
     pub(crate) refused: RefusedRequests,
     pub(crate) pages: Pages,
     pub(crate) outboxes: Outboxes,
-    /// How the broker was when it was last looked at.
+    /// The state of the broker when it was last checked.
     pub(crate) broker_health: BrokerHealth,
     pub(crate) clock: Clock,
     pub(crate) phase: watch::Sender<Phase>,
-    /// What a server that comes up waits for.
+    /// While the server starts: the reasons why it is not ready yet.
     pub(crate) waiting: watch::Sender<Vec<String>>,
-    /// How often a stream without messages says that it is there.
+    /// How often a stream without messages sends a blank line.
     pub(crate) blank_every: Duration,
     pub(crate) admission: Admission,
 }
@@ -89,7 +91,7 @@ impl App {
         *self.phase.borrow()
     }
 
-    /// Goes on to a phase, unless it is on its way out already.
+    /// Moves on to a phase. A server never returns to an earlier phase: a start that ends late cannot undo a drain.
     pub(crate) fn go(&self, to: Phase) {
         self.phase.send_if_modified(|phase| {
             let further = to > *phase;

@@ -1,40 +1,40 @@
-//! Asks the broker how it is, again and again, so that `/readyz` and `/metrics` never have to (ING-8).
+//! Checks the broker again and again in the background, so that `/readyz` and `/metrics` never have to (ING-8).
 //!
-//! Comes in: the opened broker. Goes out: [`BrokerHealth`], which those routes read from memory, at once, whatever the lag,
-//! the number of partitions or the state of the cluster.
+//! In: the opened broker. Out: [`BrokerHealth`], which those routes read from memory. So they answer at once, whatever
+//! the lag, the number of partitions or the state of the cluster.
 
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use super::app::App;
 
-/// Between two looks at whether the broker takes messages.
+/// Time between two checks whether the broker accepts messages.
 const HEALTH_EVERY: Duration = Duration::from_secs(1);
-/// Looks at its health for each look at where partitions end, which costs a remote broker more.
+/// Number of such checks for each read of the partitions' ends, which costs a remote broker more.
 const HEALTH_LOOKS: u32 = 5;
 
-/// How the broker was when it was last looked at.
+/// The state of the broker when it was last checked.
 #[derive(Debug, Default)]
 pub(crate) struct BrokerHealth {
-    /// Why messages cannot be taken or kept, if so.
+    /// Why the broker does not accept messages, if it does not.
     trouble: RwLock<Option<String>>,
-    /// What of it does not work, though the rest does.
+    /// Troubles with parts of the broker, while the rest works.
     besides: RwLock<Vec<String>>,
 }
 
 impl BrokerHealth {
-    /// Why the broker does not take messages, if it does not.
+    /// Why the broker does not accept messages, if it does not.
     pub(crate) fn trouble(&self) -> Option<String> {
         self.trouble.read().expect("no holder panics").clone()
     }
 
-    /// What of the broker does not work, though the rest does.
+    /// Troubles with parts of the broker, while the rest works.
     pub(crate) fn besides(&self) -> Vec<String> {
         self.besides.read().expect("no holder panics").clone()
     }
 }
 
-/// Looks at the broker once: what `/readyz` says of it.
+/// Checks the broker once, and stores what `/readyz` will report.
 pub(super) async fn at_health(app: &App) {
     let said = |error: keylane::Error| format!("{}: {error}", error.code());
     let trouble = app.keylane.health().await.err().map(said);
@@ -44,8 +44,8 @@ pub(super) async fn at_health(app: &App) {
     *app.broker_health.besides.write().expect("no holder panics") = besides;
 }
 
-/// Looks until the task is ended. An answer that does not come holds up the next look only: what is shown is then what
-/// was seen last.
+/// Checks the broker until the task is ended. If the broker does not answer, only the next check is delayed, and the
+/// routes show the state from the last check.
 pub(crate) async fn watch(app: Arc<App>) {
     loop {
         app.keylane.look().await;

@@ -1,18 +1,19 @@
-//! File descriptors: as many as the system gives, and never all of them to clients.
+//! Raises the limit of file descriptors, and reserves some of them for the broker.
 //!
-//! A process that has none left cannot open the next segment of its log, which is far worse than a client that is told
-//! to wait. So connections get at most half of what is left beside the broker's own; handlers get the other half.
+//! A process without a free descriptor cannot open the next segment of its log, which is far worse than refusing a
+//! client. So connections get at most half of the descriptors that the broker does not need; the other half is for the
+//! calls of handlers.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that the process needs whatever it serves: threads' wakers, the log, standard streams, a few readers.
+/// Descriptors that every server needs: wakers of threads, the log, standard streams, a few readers.
 const RESERVE: usize = 256;
-/// Connections past the bound that are served at once, each with one answer, for whoever watches over the server.
+/// Connections past the bound that get one answer each, so that monitoring still reaches a full server.
 pub(super) const KEPT_BACK: usize = 64;
-/// Descriptors that a partition needs at most: its log, its journals, and those who read them.
+/// Descriptors that a partition needs at most: its log, its journals, and their readers.
 const PER_PARTITION: usize = 4;
 
-/// Raises the soft limit to the hard one, which needs no rights, and says how many descriptors there may be.
+/// Raises the soft limit to the hard limit, which any process may do, and returns the number of descriptors.
 pub(super) fn raise() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
@@ -25,7 +26,7 @@ pub(super) fn raise() -> usize {
     limit.current.map_or(usize::MAX, |limit| limit as usize)
 }
 
-/// How many of the `wanted` connections there is room for.
+/// How many of the `wanted` connections the limit leaves room for.
 pub(crate) fn connections(wanted: usize, limit: usize, partitions: usize) -> usize {
     let reserve = RESERVE + KEPT_BACK + PER_PARTITION * partitions;
     let room = (limit.saturating_sub(reserve) / 2).max(1);

@@ -1,4 +1,4 @@
-//! A request's body that two can hold: the route that reads it, and whoever has to throw away what the route left.
+//! Shares a request's body between the route that reads it and the code that later discards what the route left unread.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -9,12 +9,12 @@ use futures_util::stream;
 use http_body_util::StreamBody;
 use hyper::body::Incoming;
 
-/// A body as it comes in.
+/// The body of a request while it arrives.
 pub(super) struct LeftoverBody(Arc<Mutex<Coming>>);
 
 struct Coming {
     body: Incoming,
-    /// Its end was seen: one in chunks does not know it beforehand.
+    /// The end was read. A chunked body does not know its length beforehand, so its end must be seen.
     ended: bool,
 }
 
@@ -23,7 +23,7 @@ impl LeftoverBody {
         LeftoverBody(Arc::new(Mutex::new(Coming { body, ended: false })))
     }
 
-    /// What is left of it; all such read the same one.
+    /// The rest of the body. All values that this returns read the same body, each frame once.
     pub(crate) fn body(&self) -> Body {
         let shared = Arc::clone(&self.0);
         Body::new(StreamBody::new(stream::poll_fn(move |cx| {
@@ -34,7 +34,7 @@ impl LeftoverBody {
         })))
     }
 
-    /// True if nothing is left for certain.
+    /// True if the body was certainly read to its end.
     pub(super) fn is_read(&self) -> bool {
         let coming = self.0.lock().expect("no holder panics");
         coming.ended || coming.body.is_end_stream()

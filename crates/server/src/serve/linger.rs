@@ -1,8 +1,8 @@
-//! What is left of a request's body when its answer is already on its way (SEC-2).
+//! Discards the rest of a request's body after the server has answered without it (SEC-2).
 //!
-//! Whoever is refused learns it at once, also in the middle of a long body. A connection that was simply closed then
-//! would often take the answer with it: bytes that nobody has read make the kernel reset the connection. So a refused
-//! client's bytes are read away for a moment, while the answer travels, and then the connection is closed.
+//! The server refuses a request at once, even in the middle of a long body. If it then closed the connection with
+//! unread bytes, the kernel would reset the connection, and the client would often lose the answer. So the server reads
+//! and drops the client's bytes for a moment while the answer travels, and then closes the connection.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use axum::body::Body;
 use http_body_util::BodyExt;
 use tokio::sync::Notify;
 
-/// How long a refused client may go on sending.
+/// How long the server reads on after a refusal.
 const LINGER_MAX: Duration = Duration::from_secs(2);
 
-/// The place where a connection's answer leaves the rest of a body.
+/// Where a connection's service leaves the rest of a body for [`Linger::during`] to discard.
 #[derive(Clone, Default)]
 pub(super) struct Linger {
     left: Arc<Left>,
@@ -27,14 +27,14 @@ struct Left {
 }
 
 impl Linger {
-    /// Leaves what nobody wants of a request; its connection serves no other one.
+    /// Leaves the unread rest of a body. The caller makes sure that the connection serves no further request.
     pub(crate) fn leave(&self, body: Body) {
         *self.left.body.lock().expect("no holder panics") = Some(body);
         self.left.there.notify_one();
     }
 
-    /// Serves a connection to its end. What is left there is read away meanwhile, and dropped in time: without a
-    /// reader of its body the connection ends.
+    /// Runs a connection to its end, and meanwhile reads and drops what was left. The rest of the body is dropped after
+    /// [`LINGER_MAX`] at the latest; without a reader of the body the connection ends.
     pub(super) async fn during<T>(self, connection: impl Future<Output = T>) -> T {
         let read_away = async {
             loop {

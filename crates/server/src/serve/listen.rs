@@ -1,8 +1,8 @@
-//! Connections: accepted, bounded, timed, closed (SEC-2).
+//! Accepts connections, bounds their number and their time, and closes them (SEC-2).
 //!
-//! HTTP/1.1 on hyper, whose timer covers the wait for a request's head, on a new connection and on an idle one. Past
-//! the bound a connection is told 503 and closed: a client that waits in silence learns nothing. Whoever watches over
-//! the server is answered all the same, on connections that are kept back for that and must be quick.
+//! The server speaks HTTP/1.1 through hyper, whose timer covers the wait for a request's head on new and on idle
+//! connections. A connection past the bound gets the answer 503 and is closed, so that its client learns the reason.
+//! Requests of monitoring are answered even then, on a few reserved connections that must be quick.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -36,31 +36,31 @@ use super::write_timeout::WriteTimeout;
 use crate::config::ServerConfig;
 use crate::http::{Problem, Who, router};
 
-/// Headers of a request.
+/// Headers of a request at most.
 pub(super) const HEADERS_MAX: usize = 100;
-/// A connection's read buffer grows to this while a body comes in.
+/// Bytes of a connection's read buffer at most, while a body arrives.
 const BUFFER_BYTES_MAX: usize = 256 * 1024;
-/// How long such a client gets to ask and to take its answer.
+/// How long a client past the bound may take to send its request and to read its answer.
 const BRIEF: Duration = Duration::from_secs(1);
-/// What is answered past the bound.
+/// Paths that are answered even past the bound, for monitoring.
 const WATCHED: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
-/// That connections are refused is logged this often at most.
+/// Time between two log lines about refused connections at least.
 const REFUSALS_TOLD_MS: u64 = 60_000;
-/// What is left of a short body comes within this, and the connection can be kept. Nobody waits longer for an answer
-/// that is known.
+/// How long the server waits for the rest of an unread body before it answers. If the rest arrives in time, as it does
+/// for a short body, the connection can be kept. A longer wait would delay an answer that is already known.
 const AT_HAND: Duration = Duration::from_millis(20);
-/// After a failed accept (mostly: no file descriptors left) this long passes before the next one, or the loop would
-/// spin on the same failure.
+/// Pause after a failed accept, mostly because no file descriptor is free. Without it the loop would spin on the same
+/// failure.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What is still connected when accepting has ended.
+/// The connections that are still open when the server stops accepting.
 pub(crate) struct Connections {
     graceful: GracefulShutdown,
     tasks: Tasks,
 }
 
 impl Connections {
-    /// Lets requests under way end, at most `max` long; idle connections close at once, and in the end all do.
+    /// Closes idle connections at once, waits at most `max` for running requests, and then closes the rest.
     pub(crate) async fn close(mut self, max: Duration) {
         let _ = tokio::time::timeout(max, self.graceful.shutdown()).await;
         self.tasks.end().await;
@@ -84,7 +84,7 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, config: ServerC
         let accepted = tokio::select! {
             biased;
             _ = phase.wait_for(|phase| *phase == Phase::Closing) => return connections,
-            // Those that have ended are let go of, or the set would grow with every connection there ever was.
+            // Remove tasks that have ended; otherwise the set would grow with every connection.
             () = connections.tasks.one_ends() => continue,
             accepted = listener.accept() => accepted,
         };
@@ -96,7 +96,8 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, config: ServerC
                 continue;
             }
         };
-        // Answers are small and waited for; without this each may wait for an acknowledgement that is being delayed.
+        // Answers are small, and clients wait for them. With Nagle's algorithm, an answer could wait for the client's
+        // delayed acknowledgement.
         let _ = stream.set_nodelay(true);
         match Arc::clone(&places).try_acquire_owned() {
             Ok(place) => {
@@ -121,15 +122,15 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, config: ServerC
 /// Connections past the bound.
 #[derive(Default)]
 struct Beyond {
-    /// When it was logged last that there are some.
+    /// When the last log line about refused connections was written.
     told_ms: Option<u64>,
-    /// The newest of them; whoever is dropped here is closed.
+    /// The newest of these connections. Dropping a sender closes its connection.
     newest: VecDeque<oneshot::Sender<()>>,
 }
 
 impl Beyond {
-    /// Counts one more, and says so now and then. The answer tells the connection when newer ones need its place: clients
-    /// that connect and say nothing must not keep out whoever asks at once.
+    /// Counts a connection past the bound, and logs it now and then. The receiver ends when newer connections need this
+    /// one's place: clients that connect and send nothing must not keep out clients that ask at once.
     fn one_more(&mut self, app: &App, connections_max: usize) -> oneshot::Receiver<()> {
         app.metrics.connection_refused();
         let now_ms = app.clock.now_ms();
@@ -149,7 +150,7 @@ impl Beyond {
     }
 }
 
-/// A connection to its end. A client that goes away or breaks the protocol is no event of ours.
+/// Runs a connection to its end. A client that goes away or breaks the protocol is only worth a debug line.
 async fn run<E: std::fmt::Display>(
     connection: impl Future<Output = Result<(), E>>,
     _place: OwnedSemaphorePermit,
@@ -159,7 +160,7 @@ async fn run<E: std::fmt::Display>(
     }
 }
 
-/// What a connection's requests are answered with.
+/// What is needed to answer the requests of one connection.
 #[derive(Clone)]
 struct Asked {
     app: Arc<App>,
@@ -173,7 +174,7 @@ impl Asked {
         Asked { app: Arc::clone(app), router: router.clone(), peer, head: SentHead::default() }
     }
 
-    /// One request: who asks, what is answered, how long it took.
+    /// Answers one request: checks the caller's rights, calls the route, and records the answer and its duration.
     async fn answer(
         mut self,
         linger: Linger,
@@ -181,7 +182,7 @@ impl Asked {
     ) -> Result<Response<Body>, Infallible> {
         let app = &self.app;
         let started_us = app.clock.now_us();
-        // A client that asks first has not sent anything yet, and need not.
+        // A client that sends `Expect: 100-continue` has not sent its body yet, so there is nothing to discard.
         let asks_first = request.headers().contains_key(header::EXPECT);
         let (mut parts, body) = request.into_parts();
         let seen = Seen::of(&parts, self.peer);
@@ -217,8 +218,8 @@ impl Asked {
     }
 }
 
-/// Answers whoever watches over the server, and tells any other client that there is no place; takes what it has sent
-/// meanwhile (a close on unread bytes would throw the answer away), and closes.
+/// Serves a connection past the bound: answers requests of monitoring, and any other request with 503. Then it reads
+/// what the client has sent meanwhile, because closing on unread bytes would lose the answer, and closes.
 async fn brief(stream: TcpStream, asked: Asked, connections_max: usize, gone: oneshot::Receiver<()>) {
     let linger = Linger::default();
     let left = linger.clone();

@@ -1,8 +1,9 @@
-//! A server's life, and its connections: from the config to the drain, and from an accepted socket to its last byte.
+//! The life of a server from its config to its drain, and the life of its connections.
 //!
-//! `server` opens, starts, serves, drains and ends; `start` makes topics and pipelines; `opening` answers while the
-//! broker is being opened. `listen` accepts connections, which `raw_stream`, `request_head`, `leftover_body`, `linger`
-//! and `write_timeout` keep within bounds; `refused_requests` says in the log whom they refused. [`App`] is what all routes share.
+//! `server` opens, starts, serves, drains and ends; `start` makes topics and pipelines; `opening` answers requests
+//! while the broker is being opened. `listen` accepts connections, which `raw_stream`, `request_head`, `leftover_body`,
+//! `linger` and `write_timeout` keep within bounds; `refused_requests` logs refused requests. [`App`] is the state that
+//! all routes share.
 
 mod app;
 mod broker_health;

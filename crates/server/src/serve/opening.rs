@@ -1,9 +1,10 @@
-//! What a server answers while its broker is being opened: reading a large log takes minutes after a crash, and whoever
-//! watches over the process must see that it is alive (ING-8).
+//! Answers requests while the broker is being opened (ING-8). After a crash, reading a large log takes minutes, and a
+//! supervisor that gets no answer from `/healthz` would kill the process.
 //!
-//! Most brokers open within a second. For that long connections wait in the listener, and then meet the server itself,
-//! so that a client who comes early is not refused. After that `/healthz` is answered as ever, and everything else with
-//! 503. A connection gets one answer and is closed; the next one may meet the server itself.
+//! Most brokers open within a second. For that long, connections wait in the listener, so that a client that comes
+//! early is served by the opened server and not refused. After that second, `/healthz` is answered with 200 and every
+//! other path with 503. Each connection gets one answer and is closed, because the next request may find the server
+//! open.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -25,16 +26,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::tasks::Tasks;
 use crate::http::{Problem, alive};
 
-/// Connections that are answered at once: those who watch, and a few impatient clients. Others wait in the listener.
+/// Connections that are served at the same time: monitoring, and a few early clients. Others wait in the listener.
 const CONNECTIONS_MAX: usize = 64;
-/// How long a client gets to ask and to take its answer.
+/// How long a client may take to send its request and to read its answer.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// For so long nobody is answered, because the broker may be open by then. Those who watch over a process wait longer.
+/// How long no request is answered at first, because the broker may be open by then. Supervisors wait longer than this.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// After a failed accept, so that the loop does not spin on the same failure.
+/// Pause after a failed accept, so that the loop does not spin on the same failure.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Answers on `listener` until `opening` has ended.
+/// Waits for `opening`, and meanwhile answers requests on `listener`.
 pub(super) async fn meanwhile<T>(listener: &TcpListener, opening: impl Future<Output = T>) -> T {
     let mut opening = pin!(opening);
     if let Ok(opened) = tokio::time::timeout(PATIENCE, &mut opening).await {
@@ -59,7 +60,7 @@ pub(super) async fn meanwhile<T>(listener: &TcpListener, opening: impl Future<Ou
             },
         }
     };
-    // Each ends within its time; the server need not wait for them longer than that.
+    // Each connection ends within `ANSWER_MAX`, so the server need not wait longer.
     let _all_places = tokio::time::timeout(ANSWER_MAX, places.acquire_many(CONNECTIONS_MAX as u32)).await;
     tasks.end().await;
     opened
@@ -100,7 +101,7 @@ mod tests {
         answer
     }
 
-    /// ING-8: a log that takes minutes to open is no reason to kill the process.
+    /// ING-8: while a log takes minutes to open, `/healthz` says that the process is alive.
     #[tokio::test]
     async fn a_server_that_is_opening_its_log_says_that_it_is_alive_and_not_ready() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(opened, Ok(7));
     }
 
-    /// ING-8: whoever asks a server that opens its log at once is answered by that server, and not refused.
+    /// ING-8: if the log opens at once, a client that asked before is answered by the opened server, and not refused.
     #[tokio::test]
     async fn a_server_that_opens_at_once_refuses_nobody() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

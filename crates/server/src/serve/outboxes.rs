@@ -1,4 +1,4 @@
-//! Outboxes of the config (PRD-5): each is relayed by a task that ends with the drain.
+//! Runs the outboxes of the config (PRD-5): each has a task that relays its rows until the server drains.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 use super::app::{App, Phase};
 use super::tasks;
 
-/// Relays that run, by name.
+/// The running relays, by the name of their outbox.
 #[derive(Default)]
 pub(crate) struct Outboxes(Mutex<BTreeMap<String, Running>>);
 
@@ -21,7 +21,7 @@ struct Running {
     task: Option<JoinHandle<()>>,
 }
 
-/// An outbox as it is shown.
+/// An outbox as the admin API shows it.
 #[derive(Debug, Serialize)]
 pub(crate) struct ShownOutbox {
     pub(crate) name: String,
@@ -30,7 +30,7 @@ pub(crate) struct ShownOutbox {
 }
 
 impl Outboxes {
-    /// Starts a relay, which stops when the server drains.
+    /// Starts the relay of an outbox. It stops when the server drains.
     pub(crate) fn start(&self, app: &Arc<App>, name: &str, options: &OutboxOptions) {
         let relay = app.keylane.outbox(options.clone());
         let status = relay.watch();
@@ -45,13 +45,14 @@ impl Outboxes {
         self.running().insert(name.to_owned(), Running { status, task: Some(task) });
     }
 
-    /// Waits until all have stopped; they were told to.
+    /// Waits until all relays have stopped. The caller has already moved the server to the phase `Draining`, which
+    /// tells them to stop.
     pub(crate) async fn stopped(&self) {
         let tasks: Vec<_> = self.running().values_mut().filter_map(|running| running.task.take()).collect();
         join_all(tasks).await;
     }
 
-    /// How each is.
+    /// The status of each outbox.
     pub(crate) fn shown(&self) -> Vec<ShownOutbox> {
         let shown = |(name, running): (&String, &Running)| ShownOutbox {
             name: name.clone(),

@@ -1,8 +1,8 @@
-//! A connection's bytes, where hyper has not seen them yet, or sees them no more (SEC-2, ING-7).
+//! Inspects the bytes of a connection before hyper reads them and after hyper has written them (SEC-2, ING-7).
 //!
-//! Coming in, the head of each request is looked at as it was sent: hyper drops a `Content-Length` that stands beside a
-//! `Transfer-Encoding`, and a proxy in front may have gone by the other of the two. Going out, the empty answer that
-//! hyper gives to a head which it cannot read becomes a problem, as every other refusal is one.
+//! In: the head of each request is recorded as it was sent, because hyper drops a `Content-Length` beside a
+//! `Transfer-Encoding`. A proxy in front may have used the dropped one, and would see another end of the body. Out: the
+//! empty answer that hyper gives to an unreadable head is replaced by a problem document, like every other refusal.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -19,13 +19,14 @@ use tokio::time::{Sleep, sleep};
 
 use crate::http::Problem;
 
-/// Bytes of a request's head: many times what any client sends, and little beside a body.
+/// Bytes of a request's head at most: many times what clients send, and little compared with a body.
 pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
-/// What is read away at a time while a refusal travels.
+/// Bytes that are read and dropped at a time while a refusal travels.
 const AWAY_BYTES: usize = 16 * 1024;
-/// What a connection keeps of the room for a head once that is answered: thousands of connections may stay idle.
+/// Bytes of the buffer for a head that a connection keeps after the answer. Thousands of connections may be idle, and
+/// each would keep the buffer of its largest head.
 const KEPT_BYTES_MAX: usize = 8 * 1024;
-/// How long a client whose head was refused may go on sending it.
+/// How long the server reads on after it refused an unreadable head.
 const LINGER_MAX: Duration = Duration::from_secs(1);
 
 /// The head of the request that is being answered, as it was sent.
@@ -35,23 +36,23 @@ pub(super) struct SentHead(Arc<Mutex<Sent>>);
 #[derive(Debug, Default)]
 struct Sent {
     bytes: Vec<u8>,
-    /// Its end was seen.
+    /// The end of the head was seen, or the bound was reached.
     whole: bool,
 }
 
-/// By what a request says where its body ends.
+/// Which headers of a request say where its body ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lengths {
-    /// By one header.
+    /// Only `Transfer-Encoding`.
     One,
-    /// By two, which may disagree.
+    /// Both `Transfer-Encoding` and `Content-Length`, which may disagree.
     Both,
-    /// Nobody knows: it was sent before the request in front of it was answered.
+    /// Not known, because the head was not recorded: for example, the client sent it before the previous answer.
     Unknown,
 }
 
 impl SentHead {
-    /// How a request with a `Transfer-Encoding` was sent.
+    /// Which headers said where the body ends, for a request with a `Transfer-Encoding`.
     pub(super) fn lengths(&self, head: &Parts) -> Lengths {
         let sent = self.0.lock().expect("no holder panics");
         let line = format!("{} {} ", head.method, head.uri);
@@ -70,7 +71,7 @@ impl SentHead {
         }
     }
 
-    /// The request is answered: what comes now is the next one.
+    /// The request is answered: the bytes that arrive from now on belong to the next request.
     pub(crate) fn next(&self) {
         let mut sent = self.0.lock().expect("no holder panics");
         match sent.bytes.capacity() > KEPT_BYTES_MAX {
@@ -85,7 +86,7 @@ impl SentHead {
         if sent.whole || bytes.is_empty() {
             return;
         }
-        // The end may lie across two reads.
+        // The end of the head may be split across two reads.
         let from = sent.bytes.len().saturating_sub(END.len());
         let room = HEAD_BYTES_MAX.saturating_sub(sent.bytes.len());
         sent.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -98,18 +99,18 @@ impl SentHead {
 }
 
 const END: &[u8] = b"\r\n\r\n";
-/// With what an answer begins.
+/// The beginning of every answer.
 const VERSION: &str = "HTTP/1.1 ";
-/// With what an answer begins that says that the client is wrong.
+/// The beginning of every answer with a status from 400 to 499.
 const REFUSED: &str = "HTTP/1.1 4";
 
-/// A stream whose heads and bare refusals are looked at.
+/// A stream that records heads of requests and replaces empty refusals.
 pub(super) struct RawStream<S> {
     stream: S,
     head: SentHead,
-    /// What is written instead of hyper's answer, or is left of it.
+    /// The part that is not written yet of the answer that replaces hyper's answer.
     instead: Bytes,
-    /// A head was refused: from then on what comes is read away, for so long.
+    /// Set when a head was refused: until this time, the shutdown reads and drops what the client sends.
     refused: Option<Pin<Box<Sleep>>>,
 }
 
@@ -171,7 +172,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for RawStream<S> {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    /// Bytes that nobody has read would make the kernel reset the connection, and the refusal would be lost with it.
+    /// Reads and drops the client's bytes after a refusal. Otherwise unread bytes would make the kernel reset the
+    /// connection, and the client would lose the refusal.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let RawStream { stream, refused, .. } = &mut *self;
         ready!(Pin::new(&mut *stream).poll_shutdown(cx))?;
@@ -190,10 +192,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for RawStream<S> {
     }
 }
 
-/// The problem for hyper's answer to a head that it cannot read; none if these bytes are another answer, all of which
-/// have a body.
+/// If `written` is hyper's answer to an unreadable head, the problem that replaces it. Hyper's answer has no body, and
+/// all other refusals have one.
 fn refusal(written: &[u8]) -> Option<Bytes> {
-    // All that is ever written comes by here, so most of it must not be read.
+    // Every written byte passes here, so reject by the first bytes and do not scan the rest.
     if !written.starts_with(REFUSED.as_bytes()) {
         return None;
     }

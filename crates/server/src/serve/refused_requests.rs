@@ -1,9 +1,9 @@
-//! What requests leave in the log (ADM-2): whoever looks for the reason of an outage, or for a stranger at the door, finds
-//! it there.
+//! Logs refused requests and admin calls (ADM-2), so that an operator finds the reason of an outage, and attempts of
+//! strangers.
 //!
-//! Comes in: each answer, with who asked and from where. Goes out: a warning for each request that was refused, up to a
-//! bound a minute and error, then one with the number of those that were left out; and a line for each admin call that
-//! changed something. No token is in any of them.
+//! In: each answer, with the caller's name and address. Out: a warning for each refused request, at most a few per
+//! minute for each error, then one warning with the number of those left out; and a line for each admin call that
+//! changed something. No line contains a token.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -18,24 +18,25 @@ use keylane::raw::Seldom;
 use super::app::App;
 use crate::http::{Who, label};
 
-/// Between two looks for lines that were left out.
+/// Time between two checks for lines that were left out.
 const REST_EVERY: Duration = Duration::from_secs(5);
-/// Characters of an address that a line shows: a client makes them up.
+/// Characters of a request's path and query that a line shows. The client chooses them, so they need a bound.
 const ADDRESS_CHARS_MAX: usize = 200;
-/// It says whether the server is ready; that it is not is an answer, not a refusal.
+/// The path whose 503 is an ordinary answer (the server is not ready) and not a refusal.
 const READINESS: &str = "/readyz";
 
-/// What was told of refused requests, by error: those of one kind do not hide another. Errors are a closed set.
+/// Limits the lines by error, so that many refusals of one kind do not hide another kind. Errors are a closed set, so
+/// the map is bounded.
 #[derive(Default)]
 pub(crate) struct RefusedRequests(Mutex<BTreeMap<ErrorCode, Seldom>>);
 
-/// A request, as its line needs it.
+/// The parts of a request that its log line shows.
 pub(super) struct Seen {
     pub(super) route: &'static str,
     peer: SocketAddr,
-    /// It would change something.
+    /// Whether the request would change something.
     changes: bool,
-    /// Method and address, if it would change something through the admin API.
+    /// Method, path and query of an admin call that would change something.
     admin_call: Option<String>,
 }
 
@@ -52,7 +53,8 @@ impl Seen {
 }
 
 impl RefusedRequests {
-    /// Tells of an answer, if it is one that somebody may look for. `allowed`: whether the routes were asked at all.
+    /// Logs an answer if it is a refusal, or a successful admin call that changed something. `allowed`: whether the
+    /// access check let the request reach its route.
     pub(super) fn tell<B>(&self, app: &App, seen: &Seen, who: &Who, allowed: bool, answer: &Response<B>) {
         let status = answer.status();
         let Some(code) = answer.extensions().get::<ErrorCode>().copied() else {
@@ -110,7 +112,7 @@ fn tell_left_out(code: ErrorCode, left_out: Option<u64>) {
     }
 }
 
-/// Tells what was left out until the task is ended.
+/// Logs, until the task is ended, how many lines were left out.
 pub(super) async fn watch(app: Arc<App>) {
     loop {
         tokio::time::sleep(REST_EVERY).await;

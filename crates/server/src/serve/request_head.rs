@@ -1,4 +1,5 @@
-//! The head of a request, before anything else looks at it (SEC-2): what two readers could read in two ways is refused.
+//! Refuses request heads that a proxy and this server could read in two different ways (SEC-2). The check runs before
+//! any other code looks at the request.
 
 use axum::http::request::Parts;
 use axum::http::uri::Authority;
@@ -8,7 +9,7 @@ use keylane::ErrorCode;
 use super::raw_stream::{Lengths, SentHead};
 use crate::http::Problem;
 
-/// An error if servers and proxies could disagree about whom the request is for, or where it ends.
+/// An error if a proxy and this server could disagree about which host the request is for, or where its body ends.
 pub(crate) fn check(head: &Parts, sent: &SentHead) -> Result<(), Problem> {
     let hosts: Vec<_> = head.headers.get_all(header::HOST).iter().collect();
     match hosts[..] {
@@ -35,7 +36,8 @@ pub(crate) fn check(head: &Parts, sent: &SentHead) -> Result<(), Problem> {
     }
 }
 
-/// Whether nothing may be read behind this request: somebody in front may have read its end elsewhere.
+/// Whether the connection must end after this request: a proxy in front may have seen another end of its body, and then
+/// the next bytes are not the request that the proxy checked.
 pub(super) fn is_last(head: &Parts, sent: &SentHead) -> bool {
     head.headers.contains_key(header::TRANSFER_ENCODING) && sent.lengths(head) != Lengths::One
 }

@@ -1,9 +1,9 @@
-//! From an open broker to a server that is ready: topics first, then pipelines.
+//! Brings a server with an open broker to the phase `Ready`: creates topics, then starts pipelines.
 //!
-//! A broker that cannot be reached may come: it is tried again until then, while `/healthz` answers and `/readyz` says
-//! what is waited for (BRK-8). A pipeline that its broker does not let in keeps no other from its work; neither does a
-//! topic or a journal whose files are damaged: what needs it is shown as stopped, and all else runs (P10). What waiting
-//! does not cure ends the start: a wrong log-in, topics that cannot be made as the config asks.
+//! If the broker cannot be reached, the start is retried until it can; meanwhile `/healthz` answers, and `/readyz` says
+//! what the server waits for (BRK-8). If the broker denies one pipeline its rights, or the files of a topic or a
+//! journal are damaged, only the pipelines concerned wait or are shown as stopped, and all others run (P10). An error
+//! that waiting cannot cure ends the start: refused credentials, or topics that cannot be created as the config asks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,24 +18,24 @@ use super::server::ServeError;
 use super::tasks;
 use crate::config::{Config, HandlerConfig, PipelineConfig, Profile};
 
-/// Between two tries: the first wait, and the longest.
+/// The first wait between two attempts to start, and the longest one.
 const WAIT_FIRST: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// A server that is coming up.
+/// The start of a server while it is under way.
 pub(super) struct Coming {
     pub(crate) config: Config,
     pub(crate) app: Arc<App>,
-    /// Those that run.
+    /// The pipelines that run.
     pub(crate) pipelines: Arc<Mutex<Vec<Pipeline>>>,
-    /// Those that do not yet, by name.
+    /// Names of the pipelines that are not started yet.
     pub(crate) left: Vec<String>,
-    /// Topics that the disk has no room for yet, with what it says.
+    /// Topics that could not be created because the disk is full, each with the error.
     pub(super) no_room: BTreeMap<String, String>,
 }
 
 impl Coming {
-    /// Tries until all runs, or something is wrong that waiting does not cure.
+    /// Repeats [`Coming::step`] until everything runs, or until an error that waiting cannot cure.
     pub(crate) async fn up(mut self) -> Result<(), ServeError> {
         let mut wait = WAIT_FIRST;
         while !self.step().await? {
@@ -45,7 +45,7 @@ impl Coming {
         Ok(())
     }
 
-    /// One try: true if all runs.
+    /// Starts what can be started now. True if everything runs.
     pub(crate) async fn step(&mut self) -> Result<bool, ServeError> {
         let is_opening = self.app.phase() == Phase::Opening;
         if is_opening || !self.no_room.is_empty() {
@@ -93,17 +93,18 @@ impl Coming {
         Ok(all_run)
     }
 
-    /// A group that no pipeline of the config reads any more must not hold its topic's messages back for ever (BRK-1).
+    /// Tells the broker which groups the config has. A group without a pipeline must not hold back its topic's messages
+    /// for ever (BRK-1).
     async fn say_which_groups(&self) {
         let of = |pipeline: &PipelineConfig| (pipeline.group.clone(), pipeline.topic.clone());
         let groups: Vec<_> = self.config.pipelines.values().map(of).collect();
         if let Err(error) = self.app.keylane.configured(&groups).await {
-            // Nothing is deleted that should not be; the next start says it again.
+            // No message is deleted because of this error, and the next start tells the broker again.
             tracing::warn!("groups that are not configured go on holding messages back: {}", reason(&error));
         }
     }
 
-    /// A pipeline that the damage of its topic or of its journals keeps from starting.
+    /// Shows a pipeline as stopped that cannot start, for example because its topic or its journals are damaged.
     fn stopped(&self, name: &str, error: &Error) {
         let PipelineConfig { topic, group, .. } = &self.config.pipelines[name];
         let partitions = self.config.topics.get(topic).map_or(0, |topic| topic.spec.partitions);
@@ -112,7 +113,7 @@ impl Coming {
         self.app.keylane.show_stopped(name, topic, group, partitions, &why);
     }
 
-    /// What is waited for, as `/readyz` says it; logged when it changes.
+    /// Stores what the server waits for, for `/readyz`, and logs each new reason.
     fn wait_for(&self, reasons: Vec<String>) {
         let before = self.app.waiting.send_replace(reasons.clone());
         for reason in reasons.iter().filter(|reason| !before.contains(reason)) {
@@ -120,7 +121,8 @@ impl Coming {
         }
     }
 
-    /// Says which settings of the broker weaken a promise (BRK-9). Whoever lacks the right to look is not stopped.
+    /// Logs which settings of the broker weaken a promise (BRK-9). If the server lacks the right to read these
+    /// settings, the start continues.
     async fn warn(&self) {
         let declared = self.config.topics.keys();
         let mut topics: Vec<String> =
@@ -129,7 +131,7 @@ impl Coming {
         topics.dedup();
         let production = matches!(self.config.profile, Profile::Production | Profile::Staging);
         match self.app.keylane.warnings(&topics).await {
-            // One copy is what a cluster of one broker has, and what its user chose.
+            // Outside of production, a single copy is no warning: a cluster of one broker can have no more.
             Ok(warnings) => {
                 for warning in warnings.iter().filter(|warning| production || !warning.is_one_copy()) {
                     tracing::warn!(code = %warning.code, "{}; {}", warning.what, warning.remedy);
@@ -140,21 +142,21 @@ impl Coming {
     }
 }
 
-/// A pipeline waits for it: the broker may come, and somebody may grant the right.
+/// Errors after which a pipeline's start is retried: the broker may return, and an operator may grant the right.
 const COMES: [ErrorCode; 2] = [ErrorCode::BrokerUnreachable, ErrorCode::RightMissing];
-/// Without it nothing goes on: no broker, or one that does not let us in.
+/// Errors that stop the whole start: the broker is away, or refuses the credentials.
 const AWAY: [ErrorCode; 2] = [ErrorCode::BrokerUnreachable, ErrorCode::CredentialsRefused];
-/// Concerns one topic or one log, which stays closed until somebody has looked at it: it stopped, it is damaged, or a
-/// newer version wrote it.
+/// Errors that concern one topic or one log, which stays closed until an operator has looked at it: it stopped, it is
+/// damaged, or a newer version wrote it.
 const APART: [ErrorCode; 3] = [ErrorCode::BrokerStopped, ErrorCode::DamagedData, ErrorCode::WrittenByNewer];
 
 fn reason(error: &Error) -> String {
     format!("{}: {error}", error.code())
 }
 
-/// Declared topics as declared, or, of those that are there, what is written; without any, those of the pipelines, as
-/// they are or as a first use makes them. One that is damaged is left: whoever needs it hears why. Returns those that the
-/// disk has no room for.
+/// Creates the declared topics, and changes existing ones to the limits that the file writes. If the config declares
+/// none, creates those topics of the pipelines that do not exist. A damaged topic is skipped here: starting its
+/// pipelines reports the damage. Returns the topics for which the disk has no room.
 async fn ensure_topics(config: &Config, keylane: &Keylane) -> Result<BTreeMap<String, String>, Error> {
     let mut no_room = BTreeMap::new();
     for (name, topic) in &config.topics {
@@ -179,8 +181,8 @@ async fn ensure_topics(config: &Config, keylane: &Keylane) -> Result<BTreeMap<St
             unless_apart(&pipeline.topic, ensured.await, &mut no_room)?;
         }
     }
-    // With nothing to make, a broker that is away or does not accept us would not be noticed. What else is wrong with
-    // it does not keep the rest from its work, and `/readyz` says it.
+    // If there was no topic to create, only this check notices a broker that is away or refuses the credentials. Any
+    // other trouble does not keep the rest of the server from its work; `/readyz` reports it.
     match keylane.health().await {
         Err(error) if AWAY.contains(&error.code()) => Err(error),
         _ => Ok(no_room),
@@ -194,7 +196,7 @@ fn unless_apart(
 ) -> Result<(), Error> {
     match ensured {
         Err(error) if APART.contains(&error.code()) => Ok(()),
-        // Somebody may make room. What is there already goes on meanwhile, so nobody else waits for it.
+        // An operator may make room. Meanwhile the topics that exist are used, so the start continues without this one.
         Err(error) if error.code() == ErrorCode::DiskFull => {
             no_room.insert(topic.to_owned(), format!("topic {topic} cannot be made: {}", reason(&error)));
             Ok(())
@@ -222,8 +224,8 @@ async fn start_pipeline(
     Ok(pipeline)
 }
 
-/// Warns of an address where no push will get. Nobody waits for it: a slow name server must not keep a pipeline from
-/// starting.
+/// Warns if no push can reach the handler's address. This runs in the background: a slow name server must not keep a
+/// pipeline from starting.
 fn warn_of_address(pipeline: &str, http: &HttpSettings) {
     let (pipeline, http) = (pipeline.to_owned(), http.clone());
     let _ends_by_itself = tasks::spawn(async move {
@@ -233,7 +235,7 @@ fn warn_of_address(pipeline: &str, http: &HttpSettings) {
     });
 }
 
-/// Drains all of them.
+/// Drains all pipelines at the same time.
 pub(crate) async fn drain(pipelines: &[Pipeline]) -> Vec<Result<(), Error>> {
     join_all(pipelines.iter().map(Pipeline::drain)).await
 }

@@ -1,4 +1,4 @@
-//! The only file of this crate that starts tasks: connections, and what accepts them. All are ended by the drain.
+//! Starts tasks. No other file of this crate may do so, so that one place shows what runs in the background.
 
 use std::future::{Future, pending};
 
@@ -14,7 +14,7 @@ where
     tokio::spawn(task)
 }
 
-/// Tasks that end together.
+/// A set of tasks that are ended together.
 #[derive(Default)]
 pub(super) struct Tasks(JoinSet<()>);
 
@@ -24,14 +24,14 @@ impl Tasks {
         self.0.spawn(task);
     }
 
-    /// Waits until one has ended, and lets go of it; for ever if there is none. Cancel safe.
+    /// Waits until a task has ended, and removes it from the set. Waits for ever if the set is empty. Cancel safe.
     pub(super) async fn one_ends(&mut self) {
         if self.0.join_next().await.is_none() {
             pending::<()>().await;
         }
     }
 
-    /// Ends all that are left.
+    /// Ends all tasks that still run.
     pub(crate) async fn end(&mut self) {
         self.0.shutdown().await;
     }

@@ -1,7 +1,7 @@
-//! A stream that waits for its reader, but not for ever (SEC-2).
+//! A stream whose writes time out (SEC-2).
 //!
-//! A client that asks and does not read would hold its answer, its place and its file descriptor until it goes away.
-//! A write that makes no progress for a while is an error, which ends the connection.
+//! A client that sends a request and never reads the answer would hold the answer's memory, its place and its file
+//! descriptor. So a write that makes no progress for some time is an error, which ends the connection.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Gives up a write that stands still for longer than a while.
+/// Fails a write that makes no progress for `max`.
 pub(super) struct WriteTimeout<S> {
     stream: S,
     max: Duration,

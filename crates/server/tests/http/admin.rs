@@ -1,4 +1,4 @@
-//! What can be read: health, metrics, pipelines, lanes, topics, the page.
+//! Tests of the routes for operators: health, metrics, the admin API, the status page.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -110,7 +110,7 @@ async fn pipelines_and_lanes_show_what_happens_and_metrics_count_it() {
         let mut served = rig.get(path).await.value();
         if path == "/admin/lanes" {
             assert_eq!(served["unanswered"], json!([]), "no shard stands still");
-            // What stands there when one does.
+            // Add an entry as it is when a shard does not answer, so that its schema is checked too.
             served["unanswered"] = json!([Unanswered { pipeline: "p".to_owned(), shard: 0 }]);
         }
         is_as_described(&described, schema, &served, path);
@@ -145,7 +145,7 @@ async fn pipelines_and_lanes_show_what_happens_and_metrics_count_it() {
     rig.server.stop().await.expect("it drains");
 }
 
-/// ADM-1: how long a key has waited is the age of its first message, however often that was tried meanwhile.
+/// ADM-1: the waiting time of a key is the age of its first message, however often that message was attempted.
 #[tokio::test]
 async fn a_key_has_waited_as_long_as_its_first_message() {
     let rig = Rig::start("topics: { t: { partitions: 1 } }").await;
@@ -166,7 +166,7 @@ async fn a_key_has_waited_as_long_as_its_first_message() {
         tokio::task::yield_now().await;
     }
     assert_eq!(rig.json("t", "{\"payload\":1,\"key\":\"young\"}").await.status, 202);
-    // Whichever was tried last: the one that has waited longer stands first.
+    // The key that has waited longer comes first, whichever was attempted last.
     let mut both = 0;
     while both < 50 {
         let shown = lanes().await;
@@ -177,8 +177,8 @@ async fn a_key_has_waited_as_long_as_its_first_message() {
     }
 }
 
-/// ING-8, ADM-1: one lag, whoever is asked. What was read a moment ago counts at once, also where nobody has asked the
-/// broker since.
+/// ING-8, ADM-1: all routes show the same lag. Messages read a moment ago count at once, even before the broker was
+/// asked again.
 #[tokio::test]
 async fn metrics_and_the_admin_api_show_the_same_lag() {
     let rig = Rig::start("topics: { t: { partitions: 2 } }").await;
@@ -212,7 +212,7 @@ async fn metrics_and_the_admin_api_show_the_same_lag() {
     assert_eq!(lag_of_metrics().await.1, 100);
 }
 
-/// ING-7, ADM-1: which part of a query is wrong, and what it may be.
+/// ING-7, ADM-1: the answer names the wrong part of a query, and its valid values.
 #[tokio::test]
 async fn what_is_wrong_with_a_query_is_told_in_the_askers_words() {
     let rig = Rig::start("topics: { t: { partitions: 1 } }").await;
@@ -230,7 +230,7 @@ async fn what_is_wrong_with_a_query_is_told_in_the_askers_words() {
     }
 }
 
-/// ING-1, ADM-1: a name that is nearly right is named.
+/// ING-1, ADM-1: for a mistyped name, the answer suggests the right one.
 #[tokio::test]
 async fn a_name_that_is_nearly_right_is_named() {
     let rig = Rig::start("topics: { orders: { partitions: 1 } }").await;
@@ -252,7 +252,7 @@ async fn a_name_that_is_nearly_right_is_named() {
     );
 }
 
-/// Holds what is served against its schema: every member is described, and what is always there is there.
+/// Compares an answer with its schema: every member is described, and every required member is present.
 fn is_as_described(document: &Value, schema: &Value, served: &Value, at: &str) {
     if let Some(reference) = schema["$ref"].as_str() {
         let pointer = reference.strip_prefix('#').expect("within the document");
@@ -270,7 +270,8 @@ fn is_as_described(document: &Value, schema: &Value, served: &Value, at: &str) {
             }
         }
         Value::Array(items) if schema["items"].is_object() => {
-            // This broker has nothing to warn about and deletes nothing; the tests on Kafka, and of groups, look at those.
+            // This broker has nothing to warn about and deletes nothing; the tests on Kafka, and of groups, look at
+            // those.
             assert!(
                 !items.is_empty() || at.ends_with(".warnings") || at.ends_with(".held_back_by"),
                 "{at} is empty, so that nothing is held against its description"
@@ -281,7 +282,7 @@ fn is_as_described(document: &Value, schema: &Value, served: &Value, at: &str) {
     }
 }
 
-/// ADM-1: what lies in a topic, by partition, position and limit.
+/// ADM-1: the messages of a topic are shown by partition, position and limit.
 #[tokio::test]
 async fn a_topic_can_be_looked_into_anywhere() {
     let rig = Rig::start("topics: { t: { partitions: 1 } }").await;
@@ -299,7 +300,7 @@ async fn a_topic_can_be_looked_into_anywhere() {
     assert_eq!(payloads("?limit=0").await, [0; 0]);
 }
 
-/// ADM-1: with follow, messages come as they are produced, and the stream ends with the server.
+/// ADM-1: with `follow`, messages arrive as they are produced, and the stream ends when the server drains.
 #[tokio::test]
 async fn a_topic_can_be_followed() {
     let rig = Rig::start("topics: { t: { partitions: 3 } }").await;
@@ -320,7 +321,7 @@ async fn a_topic_can_be_followed() {
     assert_eq!(end, None);
 }
 
-/// ADM-1, SEC-2: while nothing comes there is a blank line now and then, so that a client that vanished is noticed.
+/// ADM-1, SEC-2: a stream without messages sends a blank line now and then, so that a vanished client is noticed.
 #[tokio::test]
 async fn a_silent_stream_says_that_it_is_there() {
     let rig = Rig::start("server: { idle_timeout: 100ms }\ntopics: { t: {} }").await;
@@ -332,7 +333,7 @@ async fn a_silent_stream_says_that_it_is_there() {
     }
 }
 
-/// ING-8, ADM-1: a partition that has stopped is no secret and says why; the server still takes messages, so it is ready.
+/// ING-8, ADM-1: `/readyz` names a stopped partition and the reason; the server still accepts messages, so it is ready.
 #[tokio::test]
 async fn a_partition_that_has_stopped_is_shown_and_the_server_stays_ready() {
     let rig = Rig::start("topics: { t: { partitions: 2 } }").await;
@@ -362,11 +363,11 @@ async fn a_partition_that_has_stopped_is_shown_and_the_server_stays_ready() {
     rig.server.stop().await.expect("it drains");
 }
 
-/// A delay that no test waits for.
+/// A delay longer than any test.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 
-/// ING-8: whoever asks whether the server is ready, or scrapes it, is answered from memory, also while the broker
-/// answers nobody; and a thousand who ask do not make one more question to the broker.
+/// ING-8: `/readyz` and `/metrics` answer from memory, even while the broker answers nothing; a thousand requests cause
+/// no further call to the broker.
 #[tokio::test]
 async fn readiness_and_metrics_never_ask_the_broker() {
     let (kept, keep) = (Arc::new(OnceLock::new()), Rates { delay: 1000, delay_max: NEVER, ..Rates::none() });
@@ -391,7 +392,8 @@ async fn readiness_and_metrics_never_ask_the_broker() {
     for n in 0..3 {
         assert_eq!(rig.json("t", &format!("{{\"payload\":{n},\"key\":\"a\"}}")).await.status, 202);
     }
-    // One look at the broker, so that there is something to remember; the handler has the first message.
+    // Asking for the status reads the broker once, so that there is a state to show from memory. The loop ends when
+    // the handler has the first message.
     while pipeline.status().await.expect("it answers").in_flight == 0 {
         tokio::task::yield_now().await;
     }
@@ -408,7 +410,7 @@ async fn readiness_and_metrics_never_ask_the_broker() {
     assert!(asked < 100, "the server itself looks now and then, but not once for each who asks: {asked}");
 }
 
-/// BRK-1, ADM-2: forgetting a group is for admins, and never for one that is in use.
+/// BRK-1, ADM-2: only admins may forget a group, and a group in use is refused.
 #[tokio::test]
 async fn a_group_is_forgotten_by_an_admin_and_not_while_a_pipeline_uses_it() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -441,7 +443,7 @@ async fn a_group_is_forgotten_by_an_admin_and_not_while_a_pipeline_uses_it() {
     assert_eq!(ask(&server, "admin", "").await.status, 400);
     let unknown = ask(&server, "admin", "?group=never").await;
     assert_eq!((unknown.status, unknown.value()["code"].as_str()), (404, Some("KL-1121")));
-    // Nobody settles what comes now, so that the topic is full at some point.
+    // No pipeline settles the next messages, so the topic becomes full.
     let payload = "p".repeat(60_000);
     let produce = async || {
         let headers = [("Authorization", "Bearer operate"), ("Content-Type", "application/json")];
@@ -467,7 +469,7 @@ async fn a_group_is_forgotten_by_an_admin_and_not_while_a_pipeline_uses_it() {
     server.stop().await.expect("it stops");
 }
 
-/// ADM-2: a backup is for admins; what it makes can be restored, and served.
+/// ADM-2: only admins may make a backup; a backup can be restored and served.
 #[tokio::test]
 async fn a_backup_of_a_running_server_can_be_restored_and_served() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -509,7 +511,7 @@ async fn a_backup_of_a_running_server_can_be_restored_and_served() {
     server.stop().await.expect("it stops");
 }
 
-/// BRK-6, ADM-1: raising the format of journals names what is in its way, and does nothing where there is nothing to do.
+/// BRK-6, ADM-1: an upgrade of journals that cannot be done names the reason; one that is not needed changes nothing.
 #[tokio::test]
 async fn an_upgrade_says_what_it_did_or_why_not() {
     let config = "topics: { t: {}, alone: {} }\npipelines: { p: { topic: t, handler: { http: { url: \"http://127.0.0.1:1/\", allow_private: true } } } }";

@@ -1,4 +1,4 @@
-//! Bounds on all that comes in (SEC-2).
+//! Tests of the bounds on everything that clients send (SEC-2).
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ async fn a_request_over_the_limit_is_413_whether_it_says_so_or_not() {
     client.send(b"0\r\n\r\n").await;
     client.answer().await.expect("an answer").is_problem(413, "KL-1210");
     assert_eq!(rig.messages("t").await.len(), 0);
-    // A client that asks first is told before it sends.
+    // A client that sends `Expect: 100-continue` gets its answer before it sends the body.
     let mut client = rig.connect().await;
     client
         .send(b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99999999\r\nExpect: 100-continue\r\n\r\n")
@@ -56,7 +56,7 @@ async fn a_request_over_the_limit_is_413_whether_it_says_so_or_not() {
     client.answer().await.expect("an answer").is_problem(413, "KL-1210");
 }
 
-/// SEC-2: what was sent in pieces is one body.
+/// SEC-2: a body that is sent in pieces is read as one body.
 #[tokio::test]
 async fn a_body_in_pieces_is_put_together() {
     let rig = Rig::start(SMALL).await;
@@ -74,7 +74,7 @@ async fn a_body_in_pieces_is_put_together() {
     assert_eq!(rig.messages("t").await[0]["payload"].as_str().map(str::len), Some(900));
 }
 
-/// SEC-2, P1: half a body leaves nothing behind, even if that half is a message.
+/// SEC-2, P1: a body that breaks off stores nothing, even if the part that arrived is a whole message.
 #[tokio::test]
 async fn half_a_body_leaves_nothing_behind() {
     let rig = Rig::start(SMALL).await;
@@ -139,8 +139,8 @@ async fn a_head_that_is_too_large_is_refused() {
     assert_eq!(rig.get("/healthz").await.status, 200);
 }
 
-/// SEC-2: hyper forgets one of two lengths, and a proxy in front may have gone by that one: what it took for a body must
-/// not be read as a request.
+/// SEC-2: hyper drops one of two lengths, and a proxy in front may have used the dropped one: bytes that the proxy took
+/// for a body must not be read as a request.
 #[tokio::test]
 async fn a_request_with_two_lengths_is_refused_and_nothing_behind_it_is_read() {
     let rig = Rig::start("topics: { t: { partitions: 1 } }").await;
@@ -153,7 +153,7 @@ async fn a_request_with_two_lengths_is_refused_and_nothing_behind_it_is_read() {
         "Transfer-Encoding: chunked\r\nContent-Length: 13",
         "transfer-encoding: chunked\r\nA: b\r\ncontent-length:13",
     ] {
-        // As the first of its connection, and as a later one.
+        // The request is the first of its connection, or a later one.
         for before in [false, true] {
             let mut client = rig.connect().await;
             if before {
@@ -166,7 +166,8 @@ async fn a_request_with_two_lengths_is_refused_and_nothing_behind_it_is_read() {
             assert!(client.answer().await.is_none(), "{lengths}: what stood behind it was read as a request");
         }
     }
-    // Sent at once with the request in front of it, nobody can tell: it is answered, and is the last.
+    // If the request is sent together with the one before, its lengths are not known: it is answered, and the
+    // connection ends.
     let mut client = rig.connect().await;
     let pair = format!(
         "{smuggled}{first}Content-Length: 13\r\nTransfer-Encoding: chunked\r\n\r\n{chunked}{smuggled}"
@@ -207,14 +208,14 @@ async fn one_connection_too_many_is_told_and_a_place_that_is_free_is_given() {
     assert_eq!(second.ask("GET", "/healthz", &[], b"").await.status, 200);
     let mut third = rig.connect().await;
     third.ask("GET", "/admin/pipelines", &[], b"").await.is_problem(503, "KL-1217");
-    // Those who watch over the server are answered, and see how many were refused.
+    // Requests of monitoring are answered, and show how many connections were refused.
     let metrics = rig.connect().await.ask("GET", "/metrics", &[], b"").await;
     let text = String::from_utf8(metrics.body).expect("text");
     assert!(text.contains("keylane_http_connections_refused_total 2"), "{text}");
     let mut watching = rig.connect().await;
     assert_eq!(watching.ask("GET", "/healthz", &[], b"").await.status, 200);
     assert!(watching.answer().await.is_none(), "it keeps no place");
-    // Clients that connect and say nothing do not keep out whoever asks at once.
+    // Clients that connect and send nothing do not keep out a client that asks at once.
     let mut silent = Vec::new();
     for round in 0..10 {
         for _ in 0..50 {
@@ -256,7 +257,7 @@ async fn a_body_on_its_way_holds_no_place_among_those_that_produce() {
     let mut slow = rig.connect().await;
     slow.send(b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 13\r\nExpect: 100-continue\r\n\r\n")
         .await;
-    // From now on the server waits for the body.
+    // From here on, the server waits for the body.
     assert_eq!(slow.head().await.map(|(status, _)| status), Some(100));
     assert_eq!(rig.json("t", "{\"payload\":1}").await.status, 202);
     slow.send(b"{\"payload\":1}").await;
@@ -279,7 +280,7 @@ async fn a_body_that_drips_is_given_up() {
     assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("slower")), "{problem}");
 }
 
-/// SEC-2: two bytes a message are many messages.
+/// SEC-2: a message can take as little as two bytes of a body, so the number of messages is bounded too.
 #[tokio::test]
 async fn messages_of_a_request_are_bounded_and_so_is_what_is_said_about_them() {
     let rig = Rig::start("topics: { t: { partitions: 1 } }").await;
@@ -294,7 +295,7 @@ async fn messages_of_a_request_are_bounded_and_so_is_what_is_said_about_them() {
     assert_eq!(problem["rejected_count"], 100_000);
     assert!(answer.body.len() < 200_000, "{} bytes", answer.body.len());
 
-    // Refused by whoever reads JSON, refused by the producer, taken: each keeps its index.
+    // One message is refused by the JSON reader, one by the producer, one is accepted: each keeps its index.
     let thirds = ["1", "{\"payload\":1,\"id\":\"\"}", "{\"payload\":1}"].join(",");
     let answer = rig.json("t", &array(30_000, &thirds)).await;
     assert_eq!(answer.status, 202);
@@ -307,7 +308,7 @@ async fn messages_of_a_request_are_bounded_and_so_is_what_is_said_about_them() {
     assert!(rejected[1]["error"].as_str().is_some_and(|error| error.contains("the id has 0 bytes")));
 }
 
-/// SEC-2, ING-1: a message is all that is kept of it: its id, key, headers and payload, and 28 bytes around them.
+/// SEC-2, ING-1: the size of a message is its stored size: id, key, headers and payload, plus 28 bytes.
 #[tokio::test]
 async fn a_message_of_exactly_its_topics_limit_is_taken_and_a_byte_more_is_not() {
     let rig = Rig::start(SMALL).await;
@@ -344,7 +345,7 @@ async fn a_message_of_exactly_its_topics_limit_is_taken_and_a_byte_more_is_not()
     embedded.stop().await.expect("it stops");
 }
 
-/// SEC-2: whoever asks and does not read gives its place back.
+/// SEC-2: a client that sends a request and does not read the answer loses its place.
 #[tokio::test]
 async fn a_client_that_does_not_read_is_closed() {
     let rig =
@@ -361,10 +362,10 @@ async fn a_client_that_does_not_read_is_closed() {
     }
 }
 
-/// SEC-2: pages are bounded together, too: clients that ask and do not read hold so many, and no more.
+/// SEC-2: the number of pages in memory is bounded, even if clients ask for pages and do not read them.
 #[tokio::test]
 async fn one_page_of_messages_too_many_is_503_until_another_was_taken() {
-    /// As `admin/pages.rs` has it.
+    /// The same bound as in `admin/pages.rs`.
     const PAGES: usize = 16;
     let rig = Rig::start("topics: { t: { partitions: 1 } }").await;
     let payload = Message::to("t").payload(vec![b'x'; 1_000_000]);
@@ -376,13 +377,13 @@ async fn one_page_of_messages_too_many_is_503_until_another_was_taken() {
     for _ in 0..PAGES {
         let mut client = Client::connect_narrow(rig.address()).await;
         client.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await;
-        // The head is there: the page has been made, and far more of it than the system buffers is left.
+        // The head has arrived, so the page is in memory, and far more of it is left than the system buffers.
         assert_eq!(client.head().await.map(|(status, _)| status), Some(200));
         deaf.push(client);
     }
     rig.get(path).await.is_problem(503, "KL-1205");
     assert_eq!(rig.get("/admin/topics").await.status, 200, "other routes have nothing to do with it");
-    // Whoever follows has places of their own.
+    // Clients that follow a topic have places of their own.
     let mut follower = rig.connect().await;
     let follow =
         "GET /admin/topics/t/messages?follow=true&from=earliest&limit=1 HTTP/1.1\r\nHost: localhost\r\n\r\n";

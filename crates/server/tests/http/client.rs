@@ -1,4 +1,4 @@
-//! A server on a free port, and a client that can also misbehave: it writes bytes and reads an answer.
+//! Test helpers: a server on a free port, and a client that sends raw bytes, so that it can also misbehave.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-/// A server on the broker in memory.
+/// A server whose broker is in memory.
 pub struct Rig {
     pub server: Server,
     pub broker: MemoryBroker,
 }
 
 impl Rig {
-    /// Runs `config`, which says nothing about where to listen.
+    /// Starts a server with `config`, which must not set an address.
     pub async fn start(config: &str) -> Rig {
         Rig::start_through(config, |broker| broker).await
     }
 
-    /// As [`Rig::start`], but the server sees the broker through something.
+    /// Like [`Rig::start`], but the server uses a broker that wraps the one in memory.
     pub async fn start_through(
         config: &str,
         through: impl FnOnce(Arc<dyn Broker>) -> Arc<dyn Broker>,
@@ -52,7 +52,7 @@ impl Rig {
         self.connect().await.ask("GET", path, &[], b"").await
     }
 
-    /// Produces with `kind` as Content-Type.
+    /// Produces `body` with `kind` as Content-Type.
     pub async fn post(&self, topic: &str, kind: &str, body: impl AsRef<[u8]>) -> Answer {
         let path = format!("/v1/topics/{topic}/messages");
         let mut client = self.connect().await;
@@ -67,7 +67,7 @@ impl Rig {
         self.post(topic, "application/x-ndjson", body).await
     }
 
-    /// What lies in a topic.
+    /// The messages of a topic.
     pub async fn messages(&self, topic: &str) -> Vec<Value> {
         let answer = self.get(&format!("/admin/topics/{topic}/messages?limit=1000")).await;
         assert_eq!(answer.status, 200, "{}", answer.text());
@@ -80,7 +80,7 @@ pub struct Client {
     read: Vec<u8>,
 }
 
-/// An answer, whole.
+/// A whole answer.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -104,7 +104,7 @@ impl Answer {
         })
     }
 
-    /// Checks that this is a problem with a status and a code, in full form.
+    /// Checks that the answer is a complete problem document with this status and code.
     #[track_caller]
     pub fn is_problem(&self, status: u16, code: &str) -> Value {
         assert_eq!(self.status, status, "{}", self.text());
@@ -128,7 +128,7 @@ impl Client {
         Client { stream: TcpStream::connect(address).await.expect("it listens"), read: Vec::new() }
     }
 
-    /// Takes in little at a time, so that a server's answer does not fit into what the system buffers.
+    /// A connection with a small receive buffer, so that the server's answer does not fit into the system's buffers.
     pub async fn connect_narrow(address: SocketAddr) -> Client {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_recv_buffer_size(4096).expect("a small buffer");
@@ -136,7 +136,7 @@ impl Client {
     }
 
     pub async fn send(&mut self, bytes: &[u8]) {
-        // A server that has answered already may have closed; the answer is what counts.
+        // A server that has already answered may have closed the connection; only its answer matters.
         let _ = self.stream.write_all(bytes).await;
     }
 
@@ -167,7 +167,7 @@ impl Client {
         Some(Answer { status, head, body })
     }
 
-    /// Status and head of an answer whose body goes on.
+    /// Status and head of an answer whose body is a stream.
     pub async fn head(&mut self) -> Option<(u16, String)> {
         let end = loop {
             if let Some(end) = self.read.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -181,7 +181,7 @@ impl Client {
         Some((status, head))
     }
 
-    /// Data of the next chunk; none at the end.
+    /// The data of the next chunk; none at the end.
     pub async fn chunk(&mut self) -> Option<Vec<u8>> {
         loop {
             if let Some(at) = self.read.windows(2).position(|window| window == b"\r\n") {
@@ -197,13 +197,13 @@ impl Client {
         }
     }
 
-    /// True once the server has closed, with nothing more to read.
+    /// True if the server closes the connection without sending more.
     pub async fn is_closed(&mut self) -> bool {
         while self.more().await.is_some() {}
         self.read.is_empty()
     }
 
-    /// Bytes that still come until the server closes.
+    /// The bytes that arrive until the server closes the connection.
     pub async fn rest(&mut self) -> usize {
         while self.more().await.is_some() {}
         self.read.len()

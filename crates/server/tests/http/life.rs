@@ -1,4 +1,4 @@
-//! How a server starts and ends.
+//! Tests of how a server starts, drains and ends.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ fn config(text: &str) -> Config {
     Config::parse("test", text, &environment).expect("a valid config")
 }
 
-/// Bad input: one clear sentence each.
+/// A start that fails because of the port or the folder has an error of one clear sentence.
 #[tokio::test]
 async fn a_port_in_use_and_a_folder_in_use_are_told_in_a_sentence() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -40,7 +40,7 @@ async fn a_port_in_use_and_a_folder_in_use_are_told_in_a_sentence() {
     server.stop().await.expect("it stops");
 }
 
-/// BRK-1, BRK-10: what was acknowledged is there after a restart; another partition count is refused.
+/// BRK-1, BRK-10: acknowledged messages exist after a restart; another number of partitions is refused.
 #[tokio::test]
 async fn messages_outlive_the_server_and_partitions_cannot_change() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -67,7 +67,7 @@ async fn messages_outlive_the_server_and_partitions_cannot_change() {
     server.stop().await.expect("it stops");
 }
 
-/// P10, ING-8: one damaged topic stops its own pipeline, and everybody is told why; the server serves all others.
+/// P10, ING-8: a damaged topic stops only its own pipeline, and the routes say why; the server serves all others.
 #[tokio::test]
 async fn a_damaged_topic_stops_its_own_pipeline_and_not_the_server() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -113,7 +113,7 @@ async fn a_damaged_topic_stops_its_own_pipeline_and_not_the_server() {
     server.stop().await.expect("it stops");
 }
 
-/// P10: once an operator has skipped what is damaged, a pipeline passes over it and handles all that is left.
+/// P10: after an operator has skipped a damaged place, the pipeline passes over it and handles all other messages.
 #[tokio::test]
 async fn a_pipeline_passes_over_what_an_operator_has_skipped() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -156,7 +156,7 @@ async fn a_pipeline_passes_over_what_an_operator_has_skipped() {
     server.stop().await.expect("it stops");
 }
 
-/// ORD-10: on the way out it is not ready and takes nothing more, but what runs is finished and settled.
+/// ORD-10: a draining server is not ready and accepts no messages, but running attempts finish and are settled.
 #[tokio::test]
 async fn a_drain_says_so_takes_nothing_more_and_finishes_what_runs() {
     let rig = Rig::start("topics: { t: { partitions: 1 } }").await;
@@ -204,7 +204,7 @@ async fn a_drain_says_so_takes_nothing_more_and_finishes_what_runs() {
     assert!(tokio::net::TcpStream::connect(address).await.is_err(), "nobody listens");
 }
 
-/// MSG-5: pipelines of the config run, on topics that their first use makes.
+/// MSG-5: pipelines of the config run on topics that the start creates.
 #[tokio::test]
 async fn pipelines_of_the_config_run() {
     let rig = Rig::start(
@@ -223,7 +223,7 @@ async fn pipelines_of_the_config_run() {
     rig.server.stop().await.expect("it drains");
 }
 
-/// SEC-1: however the config was made.
+/// SEC-1: a config that was made in code, and not read from a file, is checked too.
 #[tokio::test]
 async fn other_machines_are_not_served_without_tokens() {
     let mut open = config("");
@@ -232,7 +232,7 @@ async fn other_machines_are_not_served_without_tokens() {
     assert_eq!(error.code().as_str(), "KL-1009");
 }
 
-/// ORD-10: an answer that nobody takes does not outlive the server.
+/// ORD-10: an answer that its client does not read does not keep the server from ending.
 #[tokio::test]
 async fn connections_end_with_the_server() {
     let rig = Rig::start("server: { drain: 50ms }\ntopics: { t: { partitions: 1 } }").await;

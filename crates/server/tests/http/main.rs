@@ -1,4 +1,4 @@
-//! The server from outside: a real port, real bytes, the broker in memory.
+//! Tests of the server over a real port with real bytes, on a broker in memory.
 
 mod admin;
 mod bounds;

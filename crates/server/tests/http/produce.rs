@@ -1,4 +1,4 @@
-//! Messages that are taken.
+//! Tests of accepted messages.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -6,17 +6,17 @@ use serde_json::{Value, json};
 use crate::client::Rig;
 
 const ONE: &str = "topics: { t: { partitions: 1 } }";
-/// A pipeline on it.
+/// The section of a pipeline that reads the topic.
 const PRINTS: &str = "pipelines: { prints: { topic: t, handler: { log: {} } } }";
 
-/// ING-1, ADM-1: a name that was mistyped, or a pipeline that is missing, shows at the first message, once.
+/// ING-1, ADM-1: the first message for a topic without a pipeline is answered with a warning, once.
 #[tokio::test]
 async fn the_first_message_to_a_topic_that_nobody_reads_is_answered_with_a_warning() {
     let topics = "topics: { t: { partitions: 1 }, lonely: { partitions: 1 } }";
     let rig = Rig::start(&format!("{topics}\n{PRINTS}")).await;
     let read = rig.json("t", r#"{"payload":1}"#).await.value();
     assert_eq!(read.get("warnings"), None, "{read}");
-    // What is refused is not kept, so there is nothing to warn of yet.
+    // A refused message is not stored, so there is nothing to warn of yet.
     assert_eq!(rig.json("lonely", r#"{"key":1}"#).await.status, 400);
     let first = rig.json("lonely", r#"{"payload":1}"#).await.value();
     let warnings = first["warnings"].as_array().expect("a list");
@@ -33,7 +33,7 @@ async fn the_first_message_to_a_topic_that_nobody_reads_is_answered_with_a_warni
     assert_eq!(of("lonely").expect("it is there")["pipelines"], json!([]));
 }
 
-/// ING-5, MSG-1: bytes say that they are bytes, unless their producer says what they are; JSON says nothing.
+/// ING-5, MSG-1: a payload of bytes gets a content type, unless its producer gives one; a JSON payload gets none.
 #[tokio::test]
 async fn bytes_get_a_content_type_and_json_gets_none() {
     let rig = Rig::start(ONE).await;
@@ -63,7 +63,7 @@ async fn one_message_is_answered_with_where_it_lies_and_read_back_as_it_came() {
     assert!(message["produced_at"].as_u64().is_some_and(|ms| ms > 1_700_000_000_000));
 }
 
-/// ING-1, MSG-3: bytes survive whatever they are.
+/// ING-1, MSG-3: any bytes arrive unchanged.
 #[tokio::test]
 async fn bytes_come_as_base64_and_go_as_base64() {
     let rig = Rig::start(ONE).await;
@@ -77,7 +77,7 @@ async fn bytes_come_as_base64_and_go_as_base64() {
     assert_eq!(messages[0]["key"], Value::Null);
 }
 
-/// ING-1, MSG-3: a key's messages keep their order, whatever the form.
+/// ING-1, MSG-3: the messages of a key keep their order, in every form of body.
 #[tokio::test]
 async fn arrays_and_lines_take_many_and_keep_the_order_of_each_key() {
     let rig = Rig::start("topics: { t: { partitions: 4 } }").await;
@@ -111,7 +111,8 @@ async fn arrays_and_lines_take_many_and_keep_the_order_of_each_key() {
     }
 }
 
-/// MSG-1, MSG-2: made ids are UUIDv7 and spread over partitions; a caller's id decides its partition.
+/// MSG-1, MSG-2: generated ids are UUIDv7, and their messages spread over partitions; a caller's id decides the
+/// partition.
 #[tokio::test]
 async fn messages_without_a_key_are_spread_unless_they_have_an_id() {
     let rig = Rig::start("topics: { t: { partitions: 4 } }").await;
@@ -129,7 +130,7 @@ async fn messages_without_a_key_are_spread_unless_they_have_an_id() {
     assert_eq!(partitions.len(), 1);
 }
 
-/// ING-1: without declared topics, a first use makes one.
+/// ING-1: without declared topics, the first message for a name creates its topic.
 #[tokio::test]
 async fn a_first_use_creates_a_topic_where_none_are_declared() {
     let rig = Rig::start("").await;
@@ -146,7 +147,7 @@ async fn a_first_use_creates_a_topic_where_none_are_declared() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// ING-1: good lines are taken in order, bad ones are told by index, whatever the mixture.
+    /// ING-1: in any mixture, good messages are accepted in order and bad ones are listed by index.
     #[test]
     fn bad_lines_are_told_by_their_index(good in proptest::collection::vec(any::<bool>(), 1..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -1,4 +1,4 @@
-//! What is refused, and how: always as a problem, and the server lives on.
+//! Tests of refused requests: the answer is always a problem document, and the server keeps running.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::client::Rig;
 
 const ONE: &str = "topics: { t: { partitions: 1 } }";
 const JSON: &str = "application/json";
-/// Only fails a test that hangs.
+/// A time limit that only fails a test that hangs.
 const HANGS: Duration = Duration::from_secs(60);
 
 /// ING-1, ING-7.
@@ -37,8 +37,8 @@ async fn a_message_that_cannot_be_taken_is_a_problem_and_leaves_nothing_behind()
     assert_eq!(rig.json("t", "{\"payload\":1}").await.status, 202);
 }
 
-/// MSG-1, MSG-6, MSG-7: what is not carried out yet is refused in words, by a topic that is there as by one that is not,
-/// and never stored to be ignored.
+/// MSG-1, MSG-6, MSG-7: fields that this version does not carry out are refused with a reason, whether the topic exists
+/// or not, and are never stored and ignored.
 #[tokio::test]
 async fn what_is_not_carried_out_is_refused_by_name() {
     for (config, topic) in [(ONE, "t"), ("", "new")] {
@@ -84,7 +84,7 @@ async fn other_forms_are_refused() {
     assert_eq!(rig.messages("t").await.len(), 0);
 }
 
-/// ING-1: an unknown topic says how to declare it.
+/// ING-1: the answer about an unknown topic says how to declare it.
 #[tokio::test]
 async fn an_unknown_topic_is_404_and_says_how_to_declare_it() {
     let rig = Rig::start("topics: { orders: {} }").await;
@@ -95,7 +95,7 @@ async fn an_unknown_topic_is_404_and_says_how_to_declare_it() {
     rig.get("/admin/topics/none/messages").await.is_problem(404, "KL-1201");
 }
 
-/// BRK-1: a broker that is full is backpressure.
+/// BRK-1: producers get 503 from a full broker, so that they slow down.
 #[tokio::test]
 async fn a_full_topic_is_503_with_when_to_try_again() {
     let rig = Rig::start(ONE).await;
@@ -132,14 +132,14 @@ async fn unknown_paths_methods_and_queries_are_problems_too() {
         ("GET", "/admin/topics/t/messages?from=3", 400, "KL-1504"),
         ("GET", "/admin/topics/t/messages?partition=9", 400, "KL-1504"),
     ] {
-        // One connection for all: a refusal does not end it.
+        // All requests use one connection: a refusal does not end it.
         let answer = client.ask(method, path, &[], b"").await;
         answer.is_problem(status, code);
         assert_eq!(answer.header("allow").is_some(), status == 405, "{}", answer.head);
     }
 }
 
-/// ING-1: a topic is for good, so a request that holds nothing for it does not make it.
+/// ING-1: a request without an acceptable message creates no topic, because topics are never deleted.
 #[tokio::test]
 async fn a_topic_is_made_only_for_a_message_that_is_taken() {
     let rig = Rig::start("").await;
@@ -177,7 +177,7 @@ async fn topics_made_by_first_use_are_bounded() {
     }
 }
 
-/// ING-7: a client that sends all before it reads still gets to see why it was refused.
+/// ING-7: a client that sends its whole body before it reads still sees why it was refused.
 #[tokio::test]
 async fn a_refusal_is_seen_by_a_client_that_is_still_sending() {
     let hash = keylane_server::hash_token("writer");
@@ -196,12 +196,12 @@ async fn a_refusal_is_seen_by_a_client_that_is_still_sending() {
     ] {
         let mut client = rig.connect().await;
         client.ask("POST", path, &headers, &body).await.is_problem(status, code);
-        // After a short body the connection is as good as before.
+        // After a short body the connection can be used again.
         let mut client = rig.connect().await;
         client.ask("POST", path, &headers, b" ").await.is_problem(status, code);
         assert_eq!(client.ask("GET", "/healthz", &[], b"").await.status, 200);
     }
-    // A client that asks first is told before it sends.
+    // A client that sends `Expect: 100-continue` gets its answer before it sends the body.
     let mut client = rig.connect().await;
     client
         .send(b"POST /v1/topics/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\nExpect: 100-continue\r\n\r\n")
@@ -209,13 +209,13 @@ async fn a_refusal_is_seen_by_a_client_that_is_still_sending() {
     client.answer().await.expect("an answer").is_problem(401, "KL-1501");
 }
 
-/// ING-7, SEC-2: who is refused need not send its body first, nor can it hold the connection by sending slowly.
+/// ING-7, SEC-2: a client is refused before it has sent its body, and cannot hold the connection by sending slowly.
 #[tokio::test]
 async fn a_refusal_does_not_wait_for_the_body() {
     let token = |name: &str, role: &str| {
         format!("{{ name: {name}, role: {role}, sha256: \"{}\" }}", keylane_server::hash_token(name))
     };
-    // Whoever waited for the body would wait for ten minutes.
+    // A server that waited for the body would wait for ten minutes.
     let tokens = format!("{}, {}", token("writer", "operate"), token("reader", "read"));
     let rig = Rig::start(&format!("server: {{ body_timeout: 10m, tokens: [{tokens}] }}\n{ONE}\n")).await;
     let large = format!("Content-Length: {}", 1 << 30);
@@ -239,7 +239,7 @@ async fn a_refusal_does_not_wait_for_the_body() {
         let answer = timeout(HANGS, client.answer()).await.expect("it waits for the body");
         let answer = answer.expect("an answer, though no body was sent");
         answer.is_problem(status, code);
-        // Nor does a client keep the connection that goes on sending, a byte now and then.
+        // A client that continues to send a byte now and then does not keep the connection either.
         let closed = async {
             while timeout(Duration::from_millis(50), client.answer()).await.is_err() {
                 client.send(b" ").await;
@@ -249,7 +249,7 @@ async fn a_refusal_does_not_wait_for_the_body() {
     }
 }
 
-/// ING-7: errors speak the language of whoever sent the message: which field, what it may be, an example.
+/// ING-7: errors about messages name the field, its valid values and an example.
 #[tokio::test]
 async fn what_is_wrong_is_told_in_the_senders_words() {
     let rig = Rig::start(ONE).await;
@@ -289,7 +289,7 @@ async fn what_is_wrong_is_told_in_the_senders_words() {
     rig.post("t", "application/x-www-form-urlencoded", "{\"payload\":1}").await.is_problem(415, "KL-1209");
 }
 
-/// SEC-1: one rule for all routes: a page of another site changes nothing, and what the page of this server does passes.
+/// SEC-1: on every route, a page of another site can change nothing, and the page of this server can.
 #[tokio::test]
 async fn a_page_of_another_site_changes_nothing_on_any_route() {
     let rig = Rig::start(ONE).await;
@@ -365,7 +365,7 @@ async fn with_tokens_each_role_may_do_what_it_says() {
     }
 }
 
-/// SEC-1: a page from elsewhere that points its name at this port gets nothing.
+/// SEC-1: a foreign page whose DNS name points at this server gets no answer but a refusal.
 #[tokio::test]
 async fn without_tokens_another_name_for_this_machine_is_refused() {
     let rig = Rig::start(ONE).await;

@@ -1,7 +1,8 @@
-//! `keylane demo`: a server, a pipeline and steady traffic in one process, on the embedded broker.
+//! `keylane demo`: runs a server, a pipeline and steady traffic in one process, on the embedded broker.
 //!
-//! Thousands of keys flow; one key is slow and one fails for minutes at a time, and neither may hold up another. A
-//! [`Witness`] checks the order of every key as the handler sees it; a line a second tells how it goes.
+//! The traffic has thousands of keys. The handler is slow for one key, and fails for most of each minute for another;
+//! neither key may delay the others. A [`Witness`] checks the order of every key as the handler sees it. Each second
+//! the command prints a line with the figures.
 
 mod traffic;
 mod witness;
@@ -25,38 +26,39 @@ use crate::show::{self, thousands};
 use crate::signals::Signals;
 use crate::telemetry::{self, LogFormat};
 
-/// The topic, and the pipeline on it.
+/// Name of the topic, and of the pipeline that reads it.
 const TOPIC: &str = "demo";
-/// What the slow key's handler takes.
+/// How long the handler takes for a message of the slow key.
 const SLOW: Duration = Duration::from_secs(1);
-/// The failing key fails for this part of each [`SPELL_MS`], long enough to spend its retries and be seen as stuck.
+/// How long the failing key fails in each [`SPELL_MS`]: long enough that its message uses up its retries and its lane
+/// shows as stuck.
 const FAILING_MS: u64 = 40_000;
-/// A spell of failing and recovering.
+/// One period of the failing key: it fails, then it recovers.
 const SPELL_MS: u64 = 60_000;
-/// What is stuck is tried again this often, so that a recovery shows within seconds.
+/// How often a stuck message is retried: so often that the recovery shows within seconds.
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// How much of the log a demonstration keeps.
+/// Bytes of the log that the demonstration keeps.
 const RETENTION_BYTES: u64 = 1 << 30;
 
 /// Arguments of `demo`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where the server listens
+    /// Address and port of the server
     #[arg(long, default_value = "127.0.0.1:7400")]
     listen: SocketAddr,
-    /// Folder for the log, kept; without it, one that goes away with the demonstration
+    /// Folder for the log, which stays afterwards; without it, a temporary folder that is deleted at the end
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
-    /// Messages a second
+    /// Messages per second
     #[arg(long, default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rate: u64,
-    /// Keys, besides the slow and the failing one
+    /// Number of keys, besides the slow key and the failing key
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     keys: u64,
-    /// End after so many seconds, as Ctrl-C would
+    /// Drain and end after this many seconds
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<u64>,
-    /// Which events are logged: a level, or levels by module
+    /// Which diagnostics to write: a level, or levels by module
     #[arg(long, env = "RUST_LOG", default_value = "error")]
     log: String,
 }
@@ -87,7 +89,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         }
     };
     let ended = flow_until(&mut traffic, watched).await;
-    // Whoever closed the output still gets a drain.
+    // The drain runs even if standard output is closed, so the result of this line is ignored.
     let _ = show::line("draining …");
     let drain = async {
         let drained = pipeline.drain().await.map_err(failed);
@@ -95,14 +97,15 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     };
     let drained = signals.unless_again(drain).await;
     let told = farewell(&produced, &witness);
-    // The worst first: a closed output must not hide a violation.
+    // Report order violations before any other failure: a closed output must not hide them.
     match witness.violations() {
         0 => ended.and(drained).and(told),
         violations => Err(Failure::Failed(format!("{violations} order violations"))),
     }
 }
 
-/// Lets traffic flow until `over`, and then until what was sent is acknowledged, so that the count is exact.
+/// Runs the traffic until `over` ends, and then until all sent messages are acknowledged. Otherwise the number of
+/// produced messages would be wrong.
 async fn flow_until(
     traffic: &mut Traffic,
     over: impl Future<Output = Result<(), Failure>>,
@@ -136,10 +139,10 @@ async fn start_pipeline(server: &Server, witness: &Arc<Witness>) -> Result<Pipel
         .map_err(failed)
 }
 
-/// What the demonstration does with a message: nothing but take its time, and watch the order.
+/// The handler of the demonstration: it only reports to the witness, waits, and for the failing key fails.
 async fn handle(message: Message, witness: Arc<Witness>, clock: Clock) -> Outcome {
     let key = message.key().unwrap_or_default();
-    // What somebody else sent to the topic has no number, and no order to check.
+    // A message that another program sent to the topic has no number, so its order cannot be checked.
     let Ok(numbered) = message.parse::<Numbered>() else {
         return Outcome::Done;
     };
@@ -156,7 +159,7 @@ async fn handle(message: Message, witness: Arc<Witness>, clock: Clock) -> Outcom
     Outcome::Done
 }
 
-/// A line a second, until `seconds` are over.
+/// Prints a line each second, until `seconds` are over.
 async fn watch(pipeline: &Pipeline, witness: &Witness, seconds: Option<u64>) -> Result<(), Failure> {
     let mut tick = tokio::time::interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -214,8 +217,8 @@ fn farewell(produced: &AtomicU64, witness: &Witness) -> Result<(), Failure> {
     }
 }
 
-/// Messages of this run that are durable and not handled. The handled ones are read first, so that one that is taken in
-/// and handled in between does not count as minus one.
+/// Messages of this run that are durable and not handled yet. The handled count is read first: if a message were
+/// produced and handled between the two reads, the other order would give a negative number.
 fn left(produced: &AtomicU64, witness: &Witness) -> u64 {
     let handled = witness.handled();
     produced.load(Ordering::Relaxed).saturating_sub(handled)

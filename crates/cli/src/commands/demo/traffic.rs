@@ -1,7 +1,7 @@
-//! Steady traffic for the demonstration: thousands of keys, each message numbered within its key.
+//! Produces the demonstration's traffic: messages of thousands of keys, numbered within each key.
 //!
-//! Invariant: a key's numbers go up by one in the order they are produced, and a message that was not taken ends the
-//! traffic, so that a gap in the numbers a handler sees can only be a fault of what lies in between.
+//! Invariant: a key's numbers go up by one in the order in which they are produced, and the traffic ends when a message
+//! is not accepted. So if the handler sees a gap in the numbers, Keylane lost or reordered a message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,30 +14,32 @@ use tokio::time::MissedTickBehavior;
 
 use super::TOPIC;
 
-/// A key whose handler takes long.
+/// The key for which the handler takes long.
 pub const SLOW_KEY: &str = "slow";
-/// A key whose handler fails.
+/// The key for which the handler fails.
 pub const FAILING_KEY: &str = "failing";
 
 /// Messages are sent this often: fine enough to look steady, coarse enough for batches.
 const TICK: Duration = Duration::from_millis(20);
-/// The slow key gets this many at once, so that its lane fills …
+/// Messages that the slow key gets at once, so that its lane fills.
 const SLOW_BURST: u64 = 8;
-/// … this often, so that it empties before the next: a lane that only grows would pause its partition.
+/// How often the slow key gets such a burst. Its lane must be empty again before the next burst: a lane that only grows
+/// would pause its partition.
 const SLOW_EVERY_MS: u64 = 10_000;
-/// The failing key gets a message this often: a few dozen wait while it fails.
+/// How often the failing key gets a message: about twenty messages wait while the key fails.
 const FAILING_EVERY_MS: u64 = 2_000;
 
-/// What a message of the demonstration carries.
+/// The payload of a message of the demonstration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Numbered {
-    /// When the run that made it began, ms since 1970: a folder that is kept may hold messages of earlier ones.
+    /// When the run that produced the message began, in ms since 1970. A data folder that was kept may hold messages of
+    /// earlier runs.
     pub run: u64,
-    /// Its number within its key, from 1.
+    /// Number of the message within its key, from 1.
     pub number: u64,
 }
 
-/// Makes the traffic.
+/// Produces the traffic of one run.
 pub struct Traffic {
     keylane: Keylane,
     clock: Clock,
@@ -58,12 +60,12 @@ impl Traffic {
         }
     }
 
-    /// Counts the messages that are durable.
+    /// The number of messages of this run that the broker acknowledged.
     pub fn produced(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.produced)
     }
 
-    /// Produces until it is `enough`, or until a message is not taken.
+    /// Produces until `enough` is set, or until a message is not accepted.
     pub async fn flow(&mut self, enough: &AtomicBool) -> Result<(), Error> {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -97,7 +99,7 @@ impl Traffic {
     }
 }
 
-/// What is to be sent when.
+/// Decides which messages are due at which time.
 struct Schedule {
     rate: u64,
     numbers: Vec<u64>,
@@ -112,7 +114,8 @@ impl Schedule {
         Schedule { rate, numbers: vec![0; keys as usize], ordinary: 0, slow: 0, failing: 0, choice: seed }
     }
 
-    /// What is to be sent by `now_ms`: key and number each. After a stall at most one second's worth is made up for.
+    /// The messages that are due by `now_ms`, each with key and number. After a stall, the schedule catches up on at
+    /// most one second of ordinary messages; more would be a flood.
     fn due(&mut self, now_ms: u64) -> Vec<(String, u64)> {
         let owed = (now_ms * self.rate / 1_000).saturating_sub(self.ordinary);
         self.ordinary += owed;
@@ -133,7 +136,7 @@ impl Schedule {
         due
     }
 
-    /// Any key, each about as often: a linear congruential generator is random enough for that.
+    /// Picks an ordinary key, each about equally often. A linear congruential generator is random enough for that.
     fn choose(&mut self) -> usize {
         self.choice = self.choice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         ((self.choice >> 33) % self.numbers.len() as u64) as usize

@@ -1,8 +1,8 @@
-//! Sees every attempt of the demonstration's handler and checks the order of each key.
+//! Checks the order of each key in the demonstration: the handler reports every attempt to the witness.
 //!
-//! What counts as a violation: two attempts of one key at the same time; a message begun before the one in front of it
-//! was done; a message begun again after it was done. What an earlier run left behind may begin anywhere, since its
-//! beginning was handled by another process.
+//! Violations are: two attempts of one key at the same time; an attempt that begins before the previous message of its
+//! key is done; an attempt for a message that is already done. Messages that an earlier run left behind may begin with
+//! any number, because another process handled the numbers before.
 
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use super::traffic::Numbered;
 
-/// Locks that the keys are spread over, so that handlers on several cores seldom meet at one.
+/// Number of locks over which the keys are spread, so that handlers on several cores seldom wait for the same lock.
 const SHARES: usize = 64;
 
 /// Checks the order of all keys.
@@ -26,7 +26,7 @@ pub struct Witness {
     first_violation: Mutex<Option<String>>,
 }
 
-/// What was seen of a key.
+/// The state of a key: the run of its last attempt, its highest number that is done, and whether an attempt is running.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     run: u64,
@@ -34,7 +34,7 @@ struct Seen {
     running: bool,
 }
 
-/// One attempt in sight; dropped without [`Sight::done`], it has failed or was given up.
+/// One running attempt. If it is dropped without [`Sight::done`], the attempt failed or was given up.
 pub struct Sight<'a> {
     witness: &'a Witness,
     key: Vec<u8>,
@@ -42,7 +42,7 @@ pub struct Sight<'a> {
 }
 
 impl Witness {
-    /// A witness of the run that began at `run`, ms since 1970.
+    /// A witness for the run that began at `run`, in ms since 1970.
     pub fn new(run: u64) -> Witness {
         Witness {
             run,
@@ -55,7 +55,7 @@ impl Witness {
         }
     }
 
-    /// When the run began.
+    /// When this run began, in ms since 1970.
     pub fn run(&self) -> u64 {
         self.run
     }
@@ -65,17 +65,17 @@ impl Witness {
         self.handled.load(Ordering::Relaxed)
     }
 
-    /// Messages done that earlier runs left behind.
+    /// Messages of earlier runs that this run has handled.
     pub fn handled_of_earlier_runs(&self) -> u64 {
         self.handled_of_earlier_runs.load(Ordering::Relaxed)
     }
 
-    /// Keys seen.
+    /// Number of keys seen so far.
     pub fn keys(&self) -> u64 {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Violations seen.
+    /// Number of violations seen so far.
     pub fn violations(&self) -> u64 {
         self.violations.load(Ordering::Relaxed)
     }
@@ -85,7 +85,7 @@ impl Witness {
         self.first_violation.lock().expect("no holder panics").clone()
     }
 
-    /// An attempt begins.
+    /// Records that an attempt begins, and checks the order of its key.
     pub fn begin(&self, key: &[u8], numbered: &Numbered) -> Sight<'_> {
         let mut share = self.share(key);
         let before = share.get(key).copied();
@@ -141,7 +141,7 @@ impl Witness {
 }
 
 impl Sight<'_> {
-    /// The message is done.
+    /// Records that the message is done.
     pub fn done(self) {
         let counter = match self.numbered.run == self.witness.run {
             true => &self.witness.handled,

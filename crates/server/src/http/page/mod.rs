@@ -1,7 +1,7 @@
-//! The status page: one static document that asks the admin API and shows what it says.
+//! The status page: one static document whose script calls the admin API and shows the answers.
 //!
-//! It carries no data, loads nothing from anywhere else, and its policy allows exactly its own script and style, by
-//! hash (SEC-3). What is shown goes into text nodes only: a key can hold markup.
+//! The document contains no data and loads nothing from other hosts. Its policy allows exactly its own script and
+//! style, by hash (SEC-3). The script puts answers into text nodes only, because a key can contain markup.
 
 use std::sync::LazyLock;
 
