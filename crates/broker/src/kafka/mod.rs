@@ -291,7 +291,7 @@ impl Broker for Kafka {
             return Err(BrokerError::OutOfRange { topic, partition, position: from, start, end });
         }
         let clients = self.readers.within(ahead_bytes);
-        Ok(Box::new(KafkaReader::start(&self.admin, &clients, topic, partition, from)?))
+        Ok(Box::new(KafkaReader::start(&self.admin, &clients, topic, partition, from).await?))
     }
 
     fn client_figures(&self) -> Option<ClientFigures> {
