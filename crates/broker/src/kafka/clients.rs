@@ -84,6 +84,8 @@ pub(crate) struct Clients {
     config: ClientConfig,
     context: Context,
     clients: Mutex<Vec<Arc<Client>>>,
+    /// Held while one is made, so that all who wait for one share it.
+    making: Arc<tokio::sync::Mutex<()>>,
     stopping: Mutex<Vec<Stopping>>,
     serving: OnceLock<()>,
 }
@@ -94,9 +96,31 @@ impl Clients {
             config,
             context,
             clients: Mutex::default(),
+            making: Arc::default(),
             stopping: Mutex::default(),
             serving: OnceLock::new(),
         })
+    }
+
+    /// Makes sure that there is a client for whoever begins to read this partition, apart from those who must not wait:
+    /// making one starts threads, and reads certificates from disk.
+    pub(crate) async fn make_room(self: &Arc<Self>, topic: &str, partition: u32) -> Result<(), BrokerError> {
+        let (clients, wanted) = (Arc::clone(self), (topic.to_owned(), partition));
+        if clients.has_room(&wanted) {
+            return Ok(());
+        }
+        let turn = Arc::clone(&self.making).lock_owned().await;
+        let making = threads::blocking(move || {
+            let made = if clients.has_room(&wanted) { Ok(()) } else { clients.make(&wanted.0) };
+            drop(turn);
+            made
+        });
+        making.await.map_err(|error| BrokerError::Stopped(format!("a client was not made: {error}")))?
+    }
+
+    /// Whether one of the clients does not read this partition.
+    fn has_room(&self, wanted: &(String, u32)) -> bool {
+        lock(&self.clients).iter().any(|client| !lock(&client.reading).contains(wanted))
     }
 
     /// A client that does not read this partition yet, and from now on does.
@@ -106,19 +130,24 @@ impl Clients {
         partition: u32,
     ) -> Result<Arc<Client>, BrokerError> {
         let wanted = (topic.to_owned(), partition);
-        let mut clients = lock(&self.clients);
-        if let Some(client) = clients.iter().find(|client| lock(&client.reading).insert(wanted.clone())) {
-            return Ok(Arc::clone(client));
+        loop {
+            let there = lock(&self.clients).clone();
+            if let Some(client) = there.iter().find(|client| lock(&client.reading).insert(wanted.clone())) {
+                return Ok(Arc::clone(client));
+            }
+            // Somebody else was quicker to take the one for which room was made.
+            self.make(topic)?;
         }
+    }
+
+    /// Makes a client that reads nothing yet. It may take a while, and no lock is held meanwhile.
+    fn make(self: &Arc<Self>, topic: &str) -> Result<(), BrokerError> {
         let consumer = self.config.create_with_context(self.context.clone());
         let consumer = consumer.map_err(|error| broker_error(topic, &error))?;
-        let client =
-            Arc::new(Client { consumer: Apart::new(consumer), reading: Mutex::new([wanted].into()) });
+        let client = Arc::new(Client { consumer: Apart::new(consumer), reading: Mutex::default() });
         self.context.serve(client.clone());
-        clients.push(Arc::clone(&client));
-        drop(clients);
-        self.serve()?;
-        Ok(client)
+        lock(&self.clients).push(client);
+        self.serve()
     }
 
     /// Ends the reading of a partition, soon.
@@ -200,6 +229,27 @@ mod tests {
         assert_eq!(kept_ahead(1), 2 * BATCH_BYTES);
         assert_eq!(kept_ahead(1 << 20), 1 << 20);
         assert_eq!(kept_ahead(1 << 30), *AHEAD_BYTES.end());
+    }
+
+    /// BPR-1, BRK-2: readers that begin at once wait for one client, which all share; a second reader of a partition has
+    /// another made, before it reads.
+    #[tokio::test]
+    async fn readers_that_begin_at_once_share_a_client() {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", "127.0.0.1:1");
+        let clients = Clients::new(config, Context::default());
+        let rooms = (0..12).map(|partition| clients.make_room("t", partition));
+        futures_util::future::try_join_all(rooms).await.expect("one is made");
+        let made = || lock(&clients.clients).len();
+        assert_eq!(made(), 1);
+        for partition in 0..12 {
+            clients.client_for("t", partition).expect("there is room");
+        }
+        assert_eq!(made(), 1);
+        clients.make_room("t", 3).await.expect("another is made");
+        assert_eq!(made(), 2);
+        let second = clients.client_for("t", 3).expect("there is room");
+        assert!(lock(&second.reading).contains(&("t".to_owned(), 3)) && made() == 2);
     }
 
     /// P5: what was read when a broker is closed is given back, all of it.

@@ -58,10 +58,7 @@ pub(crate) struct Ahead {
 impl Ahead {
     /// Makes sure that what comes next is at `from` or behind it, with nothing left out.
     fn seek(&mut self, journal: &KafkaJournal, from: u64) -> Result<(), BrokerError> {
-        while self.records.front().is_some_and(|(position, _)| *position < from) {
-            self.pop();
-        }
-        if self.reading() == Some(from) {
+        if self.is_at(from) {
             return Ok(());
         }
         *self = Ahead::default();
@@ -69,6 +66,14 @@ impl Ahead {
             Some(Feed::start(&journal.journals.clients, &journal.topic, journal.name.partition, from)?);
         self.next = from;
         Ok(())
+    }
+
+    /// Whether what comes next is at `from`, or behind it with nothing left out.
+    fn is_at(&mut self, from: u64) -> bool {
+        while self.records.front().is_some_and(|(position, _)| *position < from) {
+            self.pop();
+        }
+        self.reading() == Some(from)
     }
 
     /// Where it reads on, if it reads.
@@ -116,6 +121,15 @@ impl KafkaJournal {
 
     fn admin(&self) -> &Admin {
         &self.journals.admin
+    }
+
+    /// Makes sure that a client is there for whoever is about to read from `from`: under the lock there is no time to
+    /// make one.
+    async fn make_room(&self, from: u64) -> Result<(), BrokerError> {
+        if lock(&self.ahead).is_at(from) {
+            return Ok(());
+        }
+        self.journals.clients.make_room(&self.topic, self.name.partition).await
     }
 
     /// Where it begins and ends; nothing, if it was never written. One question less if it is known where it begins.
@@ -185,6 +199,7 @@ impl KafkaJournal {
         // All below `end` is there, so that waiting for it is not waiting for somebody to write.
         while page.records.last().map_or(from, |(position, _)| position + 1) < end && bytes < bytes_max {
             let at = page.records.last().map_or(from, |(position, _)| position + 1);
+            self.make_room(at).await?;
             let next = poll_fn(|cx| {
                 let mut ahead = lock(&self.ahead);
                 if let Err(error) = ahead.seek(self, at) {
@@ -288,6 +303,7 @@ impl Journal for KafkaJournal {
     async fn read_landed(&self, from: u64, bytes_max: usize) -> Result<JournalPage, BrokerError> {
         let mut page = JournalPage { start: from, end: from, records: Vec::new() };
         let mut bytes = 0;
+        self.make_room(from).await?;
         let at_hand = poll_fn(|cx| {
             let mut ahead = lock(&self.ahead);
             let mut more = ahead.seek(self, from);
@@ -331,6 +347,7 @@ impl Journal for KafkaJournal {
             }
         };
         let mut at = from;
+        self.make_room(at).await?;
         poll_fn(|cx| {
             let mut ahead = lock(&self.ahead);
             if let Err(error) = ahead.seek(self, at) {

@@ -174,6 +174,12 @@ impl Kafka {
         lock(&self.context.stuck).get(&format!("rdk:broker{broker}")).is_some_and(|times| *times > 1)
     }
 
+    /// Whether a partition takes nothing, since a message failed there of a call that is not answered.
+    #[cfg(feature = "testing")]
+    pub fn is_shut(&self, topic: &str, partition: u32) -> bool {
+        self.producer.is_shut(topic, partition)
+    }
+
     /// Deletes messages below a position, as retention does.
     #[cfg(feature = "testing")]
     pub async fn delete_below(&self, topic: &str, partition: u32, position: u64) -> Result<(), BrokerError> {
@@ -291,7 +297,7 @@ impl Broker for Kafka {
             return Err(BrokerError::OutOfRange { topic, partition, position: from, start, end });
         }
         let clients = self.readers.within(ahead_bytes);
-        Ok(Box::new(KafkaReader::start(&self.admin, &clients, topic, partition, from)?))
+        Ok(Box::new(KafkaReader::start(&self.admin, &clients, topic, partition, from).await?))
     }
 
     fn client_figures(&self) -> Option<ClientFigures> {

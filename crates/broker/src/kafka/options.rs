@@ -16,7 +16,7 @@ use super::topics::{check_name, topic_name};
 use crate::contract::{BrokerError, LogKind};
 
 /// Settings that a promise rests on, and why they cannot be changed.
-const FIXED: [(&str, &str); 14] = [
+const FIXED: [(&str, &str); 19] = [
     ("bootstrap.servers", "it is broker.kafka.brokers"),
     ("metadata.broker.list", "it is broker.kafka.brokers"),
     ("group.id", "it is the pipeline's group"),
@@ -25,13 +25,47 @@ const FIXED: [(&str, &str); 14] = [
     ("auto.offset.reset", "a position that is gone stops the partition; nothing is skipped in silence"),
     ("enable.idempotence", "without it a retry could put messages out of order"),
     ("acks", "a message is acknowledged once all replicas in sync have it"),
+    ("request.required.acks", "a message is acknowledged once all replicas in sync have it"),
     ("message.timeout.ms", "a message that timed out would be overtaken by the next"),
     ("delivery.timeout.ms", "a message that timed out would be overtaken by the next"),
     ("retries", "a message that was given up would be overtaken by the next"),
     ("message.send.max.retries", "a message that was given up would be overtaken by the next"),
     ("enable.gapless.guarantee", "a message that was given up would be overtaken by the next"),
     ("partition.assignment.strategy", "partitions that stay must not stop for those that move"),
+    ("queue.buffering.max.messages", "a message that finds no room would be overtaken by the next"),
+    ("queue.buffering.max.kbytes", "a message that finds no room would be overtaken by the next"),
+    ("delivery.report.only.error", "a message is acknowledged once the cluster says so"),
+    ("transactional.id", "a message is there for its readers once it is acknowledged"),
 ];
+
+/// Other names that the client has for settings which Keylane sets itself, and the names that Keylane uses. With both
+/// set, the client takes the one that it happens to be given last.
+const SAME: [(&str, &str); 5] = [
+    ("compression.codec", "compression.type"),
+    ("queue.buffering.max.ms", "linger.ms"),
+    ("max.in.flight", "max.in.flight.requests.per.connection"),
+    ("max.partition.fetch.bytes", "fetch.message.max.bytes"),
+    ("sasl.mechanisms", "sasl.mechanism"),
+];
+
+/// The name that Keylane uses for a setting.
+fn own_name(name: &str) -> &str {
+    SAME.iter().find(|(other, _)| *other == name).map_or(name, |(_, own)| own)
+}
+
+/// The largest record that a producing client takes.
+const RECORD: &str = "message.max.bytes";
+/// The largest answer to a fetch without what is around it, and with that.
+const FETCH: &str = "fetch.max.bytes";
+const RECEIVE: &str = "receive.message.max.bytes";
+/// The client's own default of the first, of which it wants a reader's `fetch.max.bytes` to be no smaller.
+const RECORD_BYTES: u64 = 1_000_000;
+/// The least that it takes for it.
+const RECORD_BYTES_MIN: u64 = 1_000;
+/// The client's own default of the second.
+const FETCH_BYTES: u64 = 50 << 20;
+/// How much larger than `fetch.max.bytes` the client wants the third to be.
+const FETCH_ROOM: u64 = 512;
 
 /// How often clients tell their figures.
 const INTERVAL: &str = "statistics.interval.ms";
@@ -45,6 +79,12 @@ const AUTHORITIES: [&str; 2] = ["ssl.ca.location", "ssl.ca.pem"];
 
 /// The largest batch that is sent, but for one of a single larger message.
 pub(crate) const BATCH_BYTES: usize = 256 << 10;
+
+/// The most messages of a batch, in whose bytes there is no room for so many.
+const BATCH_MESSAGES: &str = "100000";
+
+/// The largest record that a producing client takes: larger than any topic does.
+const RECORD_MAX: &str = "134217728";
 
 /// How to reach a cluster.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -151,6 +191,14 @@ impl KafkaOptions {
                 return Err(BrokerError::Invalid(text));
             }
         }
+        for (name, own) in SAME {
+            if self.settings.contains_key(name) && self.settings.contains_key(own) {
+                let text = format!(
+                    "broker.kafka.settings has {name} and {own}, which are one setting; take one out"
+                );
+                return Err(BrokerError::Invalid(text));
+            }
+        }
         self.journals.check()?;
         tokens::Endpoint::of(&self.settings)?;
         // Names and values are looked at by the client itself, without connecting anywhere.
@@ -166,16 +214,16 @@ impl KafkaOptions {
             ("compression.type", "lz4"),
             ("linger.ms", "10"),
             ("batch.size", &BATCH_BYTES.to_string()),
-            ("batch.num.messages", "100000"),
+            ("batch.num.messages", BATCH_MESSAGES),
             ("max.in.flight.requests.per.connection", "5"),
             ("request.timeout.ms", "30000"),
             // Topics have their own limit, which is checked before; this one is the client's alone.
-            ("message.max.bytes", "134217728"),
+            (RECORD, RECORD_MAX),
+        ])
+        .fixed(&[
             // The producer's own bounds are smaller.
             ("queue.buffering.max.messages", "0"),
             ("queue.buffering.max.kbytes", "2097151"),
-        ])
-        .fixed(&[
             ("enable.idempotence", "true"),
             // The client stops at what it does not get over, so that nothing overtakes it, and is replaced.
             ("enable.gapless.guarantee", "true"),
@@ -191,6 +239,10 @@ impl KafkaOptions {
     pub(crate) fn journal_producer(&self) -> ClientConfig {
         let mut config = self.producer();
         config.set("linger.ms", "2").set("compression.type", "none");
+        // A batch that is larger than a journal takes stops its partition, and so does a record for which this client
+        // has no room.
+        config.set("batch.size", BATCH_BYTES.to_string()).set("batch.num.messages", BATCH_MESSAGES);
+        config.set(RECORD, RECORD_MAX);
         // One record that fails is no reason to give up those of other journals: who appends reads back what counts.
         config.set("enable.gapless.guarantee", "false");
         config
@@ -219,7 +271,7 @@ impl KafkaOptions {
             ("fetch.max.bytes", &(4 * ahead_bytes).clamp(1 << 20, 16 << 20).to_string()),
         ])
         .fixed(&READING)
-        .0
+        .reading()
     }
 
     /// A client that reads journals: what was appended is wanted at once, and whoever begins to read one waits until
@@ -256,12 +308,12 @@ impl KafkaOptions {
         ])
         .fixed(&READING)
         .fixed(&[("group.id", group), ("partition.assignment.strategy", "cooperative-sticky")])
-        .0
+        .reading()
     }
 
     /// The client that asks about topics, and makes them.
     pub(crate) fn admin(&self) -> ClientConfig {
-        self.client(&[("request.timeout.ms", "30000")]).0
+        self.client(&[("request.timeout.ms", "30000")]).reading()
     }
 
     /// How the cluster's logs and quotas name this process.
@@ -287,7 +339,7 @@ impl KafkaOptions {
             config.set(*name, *value);
         }
         for (name, value) in self.settings.iter().filter(|(name, _)| !tokens::OURS.contains(&name.as_str())) {
-            config.set(name, value);
+            config.set(own_name(name), value);
         }
         // The client brings its own TLS library, which by itself looks for authorities where no system has any.
         let tls = self.settings.get("security.protocol").is_some_and(|it| it.to_lowercase().contains("ssl"));
@@ -317,10 +369,27 @@ impl Config {
         }
         self
     }
+
+    /// Of a client that reads. It takes no records, but would not be made if it were told of one that is larger than an
+    /// answer to a fetch, nor if such an answer with what is around it were too large for it.
+    fn reading(mut self) -> ClientConfig {
+        let bytes_of = |name: &str| self.0.get(name).and_then(|set| set.parse::<u64>().ok());
+        let (fetch, receive) = (bytes_of(FETCH).unwrap_or(FETCH_BYTES), bytes_of(RECEIVE));
+        if self.0.get(RECORD).is_some() || fetch < RECORD_BYTES {
+            self.0.set(RECORD, fetch.clamp(RECORD_BYTES_MIN, RECORD_BYTES).to_string());
+        }
+        if let Some(receive) = receive {
+            self.0.set(RECEIVE, receive.max(fetch + FETCH_ROOM).to_string());
+        }
+        self.0
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use rdkafka::consumer::BaseConsumer;
+    use rdkafka::producer::BaseProducer;
+
     use super::*;
 
     /// BRK-2.
@@ -334,6 +403,88 @@ mod tests {
         }
         assert_eq!(KafkaOptions::new("localhost:9092").check(), Ok(()));
         assert!(KafkaOptions::new(" ").check().is_err());
+    }
+
+    /// BRK-2: what a user sets under another of its names replaces what Keylane sets, whatever order the client is given
+    /// both in; two names of one setting are refused.
+    #[test]
+    fn a_setting_under_another_of_its_names_reaches_the_client_once() {
+        for (name, own, value) in [
+            ("compression.codec", "compression.type", "zstd"),
+            ("queue.buffering.max.ms", "linger.ms", "3"),
+            ("max.in.flight", "max.in.flight.requests.per.connection", "2"),
+            ("max.partition.fetch.bytes", "fetch.message.max.bytes", "5000"),
+            ("sasl.mechanisms", "sasl.mechanism", "PLAIN"),
+        ] {
+            let mut options = KafkaOptions::new("localhost:9092");
+            options.settings.insert(name.to_owned(), value.to_owned());
+            assert_eq!(options.check(), Ok(()), "{name}");
+            for client in [options.producer(), options.reader(1 << 20)] {
+                assert_eq!((client.get(own), client.get(name)), (Some(value), None), "{name}");
+            }
+            options.settings.insert(own.to_owned(), value.to_owned());
+            let refused = options.check().expect_err("it is set twice").to_string();
+            assert!(refused.contains(name) && refused.contains(own), "{refused}");
+        }
+    }
+
+    /// BRK-2: sizes that a user gives to producers do not keep readers from being made, nor do small ones of answers.
+    #[test]
+    fn sizes_under_settings_leave_every_client_possible() {
+        for settings in [
+            &[("message.max.bytes", "8388608")][..],
+            &[("message.max.bytes", "100000000"), ("receive.message.max.bytes", "1000000")],
+            &[("receive.message.max.bytes", "20000000")],
+            &[("fetch.max.bytes", "500000"), ("receive.message.max.bytes", "500000")],
+            &[("fetch.max.bytes", "200000000")],
+        ] {
+            let mut options = KafkaOptions::new("127.0.0.1:1");
+            let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            options.settings.extend(settings);
+            assert_eq!(options.check(), Ok(()));
+            for ahead_bytes in [64 << 10, 1 << 20, 4 << 20] {
+                let made = options.reader(ahead_bytes).create::<BaseConsumer>();
+                assert!(made.is_ok(), "{:?}: {:?}", options.settings, made.err());
+            }
+            for config in [options.journal_reader(), options.member("g"), options.admin()] {
+                assert!(config.create::<BaseConsumer>().is_ok(), "{:?}", options.settings);
+            }
+            for config in [options.producer(), options.journal_producer()] {
+                assert!(config.create::<BaseProducer>().is_ok(), "{:?}", options.settings);
+            }
+            let told = options.settings.get("message.max.bytes").map_or(RECORD_MAX, String::as_str);
+            assert_eq!(options.producer().get("message.max.bytes"), Some(told));
+        }
+    }
+
+    /// BRK-6, BRK-2: what a user sets for batches of messages does not change those of journals, which a journal might
+    /// not take.
+    #[test]
+    fn batches_of_journals_are_not_those_of_messages() {
+        let set = [
+            ("batch.size", "1048576"),
+            ("batch.num.messages", "7"),
+            ("message.max.bytes", "100000"),
+            ("compression.codec", "zstd"),
+            ("queue.buffering.max.ms", "900"),
+        ];
+        let mut options = KafkaOptions::new("localhost:9092");
+        options.settings.extend(set.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let (messages, journals) = (options.producer(), options.journal_producer());
+        for (name, of_messages, of_journals) in [
+            ("batch.size", "1048576", "262144"),
+            ("batch.num.messages", "7", BATCH_MESSAGES),
+            ("message.max.bytes", "100000", RECORD_MAX),
+            ("compression.type", "zstd", "none"),
+            ("linger.ms", "900", "2"),
+        ] {
+            assert_eq!(
+                (messages.get(name), journals.get(name)),
+                (Some(of_messages), Some(of_journals)),
+                "{name}"
+            );
+        }
+        assert_eq!(journals.get("compression.codec").or(journals.get("queue.buffering.max.ms")), None);
     }
 
     /// BRK-2: a slip in a setting's name or value is found before anything is connected.

@@ -1,9 +1,11 @@
 //! A cluster that fails as it is told: librdkafka's mock.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use keylane_broker::{Broker, Kafka, KafkaOptions, ProduceError, Topic, TopicSpec};
+use keylane_broker::{Broker, Kafka, KafkaOptions, NO_POSITION, ProduceError, Topic, TopicSpec};
+use keylane_core::{Draft, Frames};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::mocking::MockCluster;
 use rdkafka::producer::DefaultProducerContext;
@@ -24,9 +26,15 @@ fn cluster() -> (Mock, Arc<Kafka>) {
 /// The same, with so many brokers. The mock does not look at sequence numbers as a cluster does, so only one request is
 /// on its way at a time.
 fn cluster_of(brokers: i32) -> (Mock, Arc<Kafka>) {
+    cluster_with(brokers, &[("max.in.flight.requests.per.connection", "1")])
+}
+
+/// The same, with settings.
+fn cluster_with(brokers: i32, settings: &[(&str, &str)]) -> (Mock, Arc<Kafka>) {
     let mock = Mock::new(brokers).expect("it starts");
     let mut options = KafkaOptions::new(mock.bootstrap_servers());
-    options.settings.insert("max.in.flight.requests.per.connection".to_owned(), "1".to_owned());
+    let settings = settings.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    options.settings.extend(settings);
     // By default a client takes half a minute to believe that a topic is not there.
     options.settings.insert("topic.metadata.propagation.max.ms".to_owned(), "100".to_owned());
     let kafka = Kafka::open(options).expect("it opens");
@@ -36,10 +44,17 @@ fn cluster_of(brokers: i32) -> (Mock, Arc<Kafka>) {
 
 /// Makes a topic that this broker leads.
 fn topic(mock: &Mock, kafka: &Kafka, name: &str, leader: i32) {
-    mock.create_topic(name, 1, 1).expect("a topic is made");
-    mock.partition_leader(name, 0, Some(leader)).expect("it has a leader");
-    let spec = TopicSpec { partitions: 1, ..TopicSpec::default() };
-    kafka.suppose(Topic { name: name.to_owned(), partitions: 1, incarnation: 1, spec });
+    topic_of(mock, kafka, name, &[leader]);
+}
+
+/// Makes a topic with a leader for each partition.
+fn topic_of(mock: &Mock, kafka: &Kafka, name: &str, leaders: &[i32]) {
+    mock.create_topic(name, leaders.len() as i32, 1).expect("a topic is made");
+    for (partition, leader) in (0..).zip(leaders) {
+        mock.partition_leader(name, partition, Some(*leader)).expect("it has a leader");
+    }
+    let spec = TopicSpec { partitions: leaders.len() as u32, ..TopicSpec::default() };
+    kafka.suppose(Topic { name: name.to_owned(), partitions: leaders.len() as u32, incarnation: 1, spec });
 }
 
 /// Produces one message, which is its own payload.
@@ -245,4 +260,135 @@ async fn a_producer_whose_thread_panics_goes_on() {
     mock.broker_round_trip_time(1, Duration::ZERO).expect("it answers");
     one(&kafka, TOPIC, "2").await.expect("it is taken");
     assert_eq!(kafka.client_figures().expect("it tells").threads_ended, 1);
+}
+
+/// P1, P2, BRK-2: a leader that does not know the client yet takes whatever comes first. What it refuses, for a while or
+/// for good, is neither passed over nor taken for acknowledged because of what came behind it, though as many requests
+/// as the client may have could be on their way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_first_requests_of_a_client_are_neither_lost_nor_overtaken() {
+    for (code, refused) in [
+        (RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS, 0),
+        (RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD, 1),
+    ] {
+        // The client has more than one request to a partition on its way only while they come to less than five
+        // messages.
+        let (mock, kafka) = cluster_with(1, &[("batch.num.messages", "2")]);
+        topic(&mock, &kafka, "near", 1);
+        one(&kafka, "near", "0").await.expect("it is taken");
+        // Long enough for all of them.
+        mock.broker_round_trip_time(1, Duration::from_millis(400)).expect("it gets slow");
+        mock.request_errors(RDKafkaApiKey::Produce, &[code]);
+        let names: Vec<String> = (0..40).map(|number| number.to_string()).collect();
+        let mut calls = Vec::new();
+        for name in &names {
+            let mut call = Box::pin(one(&kafka, TOPIC, name));
+            assert!(futures_util::poll!(&mut call).is_pending());
+            calls.push(call);
+            // The client looks for the next request only when something more comes.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        mock.broker_round_trip_time(1, Duration::ZERO).expect("it gets quick");
+        let results = futures_util::future::join_all(calls).await;
+        assert!(
+            results[..refused].iter().all(|it| matches!(it, Err(ProduceError::Invalid(_)))),
+            "{results:?}"
+        );
+        let is_placed = |result: &Result<u64, _>| result.as_ref().is_ok_and(|at| *at != NO_POSITION);
+        assert!(results[refused..].iter().all(is_placed), "{code:?}: {results:?}");
+        assert_eq!(landed(&mock, names.len() - refused), names[refused..], "{code:?}");
+    }
+}
+
+/// BRK-2, P3: a message that the client itself does not take, since a setting says so, is refused; those around it
+/// land in order, also if it is the first that a client is given, or is given again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_too_large_for_the_client_itself_is_refused_and_nothing_waits_for_it() {
+    let (mock, kafka) = cluster_with(1, &[("message.max.bytes", "2000"), ("max.in.flight", "1")]);
+    let large = vec![b'x'; 5_000];
+    let all: [Item<'_>; 4] =
+        [("0", None, &large), ("1", None, b"1"), ("2", Some(b"k"), &large), ("3", Some(b"k"), b"3")];
+    for _ in 0..2 {
+        let results = kafka.produce(TOPIC, frames(&all)).await;
+        for (index, result) in results.iter().enumerate() {
+            let is_refused = matches!(result, Err(ProduceError::TooLargeThere(_)));
+            assert_eq!((is_refused, result.is_ok()), (index % 2 == 0, index % 2 == 1), "{results:?}");
+        }
+    }
+    assert_eq!(landed(&mock, 4), ["1", "3", "1", "3"]);
+}
+
+/// P2, PRD-3: a message that fails while others of its call wait for a slow leader is not overtaken until its caller has
+/// the answer: what is produced to its partition meanwhile fails, too, and can be kept behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_failed_is_not_overtaken_while_its_call_waits_for_others() {
+    let (mock, kafka) = cluster_with(3, &[("max.in.flight", "1")]);
+    topic_of(&mock, &kafka, "two", &[2, 3]);
+    topic(&mock, &kafka, "busy", 3);
+    let to = |partition: u32, name: &str| {
+        let mut frames = Frames::default();
+        push(&mut frames, partition, name);
+        kafka.produce("two", frames)
+    };
+    for partition in [0, 1] {
+        assert!(to(partition, "first").await[0].is_ok());
+    }
+    for name in [TOPIC, "busy"] {
+        one(&kafka, name, "first").await.expect("it is taken");
+    }
+    // Others that were produced later have been there and back.
+    let is_on_its_way = async || {
+        for number in 0..20 {
+            one(&kafka, TOPIC, &number.to_string()).await.expect("it is taken");
+        }
+    };
+    // One message is to wait for its leader's answer, and the other to be sent, since its leader has not answered to
+    // what was sent before.
+    for broker in [2, 3] {
+        mock.broker_round_trip_time(broker, Duration::from_secs(8)).expect("it gets slow");
+    }
+    let mut busy = Box::pin(one(&kafka, "busy", "second"));
+    assert!(futures_util::poll!(&mut busy).is_pending());
+    is_on_its_way().await;
+    let mut both = Frames::default();
+    (0..2).for_each(|partition| push(&mut both, partition, "second"));
+    let mut call = Box::pin(kafka.produce("two", both));
+    assert!(futures_util::poll!(&mut call).is_pending());
+    is_on_its_way().await;
+    // The client asks the broker that it used last, which is not to be the slow one.
+    let look = async || {
+        one(&kafka, TOPIC, "look").await.expect("it is taken");
+        kafka.silence("two", &[1]).await;
+    };
+    // One answer does not know the topic, so that what was not sent fails.
+    mock.topic_error("two", RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART).expect("it is told so");
+    while !kafka.is_shut("two", 1) {
+        look().await;
+    }
+    mock.topic_error("two", RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR).expect("it is told so");
+    let mut tries = 0;
+    let results = loop {
+        look().await;
+        if let Poll::Ready(results) = futures_util::poll!(&mut call) {
+            break results;
+        }
+        let overtaking = to(1, "third").await;
+        assert!(matches!(overtaking[0], Err(ProduceError::Unavailable(_))), "{overtaking:?}");
+        tries += 1;
+    };
+    assert!(tries > 0 && results[0].is_ok(), "{tries}: {results:?}");
+    assert!(matches!(results[1], Err(ProduceError::Unavailable(_))), "{results:?}");
+    // Whoever keeps what failed calls back all that is under way, and then goes on.
+    for broker in [2, 3] {
+        mock.broker_round_trip_time(broker, Duration::ZERO).expect("it gets quick");
+    }
+    kafka.recall().await;
+    while to(1, "fourth").await[0].is_err() {
+        kafka.silence("two", &[1]).await;
+    }
+}
+
+fn push(frames: &mut Frames, partition: u32, name: &str) {
+    let draft = Draft { id: name, key: Some(b"k"), payload: Some(name.as_bytes()), ..Draft::default() };
+    frames.push(partition, &draft).expect("it is well formed");
 }

@@ -18,7 +18,7 @@ use rdkafka::error::RDKafkaErrorCode;
 use super::super::errors::produce_error;
 use super::super::{clock, lock, read_lock, write_lock};
 use super::client::Report;
-use super::send::{hand_again, hand_next};
+use super::send::hand_next;
 use super::under_way::{Answer, Place, Progress};
 use super::{Running, Shared};
 use crate::contract::ProduceError;
@@ -154,18 +154,14 @@ impl Shared {
         let mut answers = Vec::new();
         let acknowledged = reports.iter().find(|report| report.result.is_ok()).map(|report| report.broker);
         let mut under_way = lock(&self.under_way);
-        let (place, came_back) = under_way.report(reports, &mut answers);
+        let (places, came_back) = under_way.report(reports, &mut answers);
         if came_back {
             client.is_over.store(true, Ordering::SeqCst);
         }
-        if let Some(place) = &place
-            && !client.is_over.load(Ordering::SeqCst)
-        {
-            hand_next(client, &mut under_way, place);
-        }
+        places.iter().for_each(|place| hand_next(client, &mut under_way, place, &mut answers));
         drop(under_way);
         reports.clear();
-        if let (Some(broker), Some((topic, partition))) = (acknowledged, &place) {
+        if let (Some(broker), Some((topic, partition))) = (acknowledged, places.first()) {
             self.context.reached();
             self.leaders.acknowledged(topic, *partition, broker);
         }
@@ -177,11 +173,11 @@ impl Shared {
         let mut client = write_lock(&self.client);
         *client = Arc::clone(new);
         let mut under_way = lock(&self.under_way);
-        let (by_place, held) = under_way.sort();
-        let (again, partitions) =
-            (by_place.values().map(Vec::len).sum::<usize>(), by_place.len() + held.len());
-        tracing::debug!(again, partitions, held = held.len(), "kafka: a producer was replaced");
-        by_place.values().for_each(|numbers| hand_again(new, &mut under_way, numbers));
-        held.iter().for_each(|place| hand_next(new, &mut under_way, place));
+        let places = under_way.hold_all();
+        tracing::debug!(partitions = places.len(), "kafka: a producer was replaced");
+        let mut answers = Vec::new();
+        places.iter().for_each(|place| hand_next(new, &mut under_way, place, &mut answers));
+        drop((under_way, client));
+        answers.into_iter().for_each(Answer::give);
     }
 }

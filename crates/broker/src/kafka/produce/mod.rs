@@ -6,13 +6,17 @@
 //! What the client does not get over would let later messages of a partition overtake (a record that the cluster
 //! refuses, an error that it calls permanent). So it is told to stop there (`enable.gapless.guarantee`), and is
 //! replaced: `mend.rs` takes back what it had, and hands it to a new one in the same order. Who is to blame for a refused batch
-//! is found on the way, and alone hears of it. `under_way.rs` has the calls, `client.rs` the client, `leaders.rs` who
-//! answers and who throttles.
+//! is found on the way, and alone hears of it. A new client sends one message of a partition first, and more once that
+//! was acknowledged: `primed.rs` says why. `under_way.rs` has the calls, `held.rs` what of them waits, `client.rs` the
+//! client, `leaders.rs` who answers and who throttles.
 
 mod client;
+mod held;
 mod leaders;
 mod mend;
+mod primed;
 mod send;
+mod shut;
 mod under_way;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -122,6 +126,12 @@ impl KafkaProducer {
         let call = self.0.calls.fetch_add(1, Ordering::Relaxed);
         self.0.hand_over(&client, topic, rules, call, &frames, done);
         answer
+    }
+
+    /// Whether a partition takes nothing, since a message failed there whose call is not answered.
+    #[cfg(feature = "testing")]
+    pub(crate) fn is_shut(&self, topic: &str, partition: u32) -> bool {
+        lock(&self.0.under_way).is_shut(&(topic.into(), partition))
     }
 
     /// Waits for what a call needs before its messages can be handed over.

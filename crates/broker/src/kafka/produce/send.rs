@@ -1,6 +1,6 @@
 //! Messages become records: which are taken, which wait, and what goes beside each on the wire.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,6 +20,8 @@ use crate::contract::{ProduceError, Topic};
 #[derive(Default)]
 struct Looked {
     refused: Vec<(u64, ProduceError)>,
+    /// Not handed over: the partition is shut.
+    turned_away: Vec<(u64, u32)>,
     /// Not handed over: the client is being replaced, or the partition is held back.
     back: Vec<(u64, u32)>,
     /// Not taken by the client.
@@ -31,11 +33,24 @@ struct Looked {
 
 impl Looked {
     fn not_taken(&mut self, number: u64, partition: u32, code: RDKafkaErrorCode) {
-        if code == RDKafkaErrorCode::Fatal || is_unknown(code) {
+        if !is_alone(&produce_error("", code)) {
             self.stopped.insert(partition, code);
         }
         self.failed.push((number, partition, code));
     }
+}
+
+/// True for what a message, or its topic, is to blame for: no other try would end better.
+fn is_alone(error: &ProduceError) -> bool {
+    matches!(error, ProduceError::TooLargeThere(_) | ProduceError::Invalid(_) | ProduceError::Denied(_))
+}
+
+/// Partitions of a topic to which nothing is handed over now.
+struct Closed {
+    /// What comes waits.
+    held: HashSet<u32>,
+    /// What comes fails.
+    shut: HashSet<u32>,
 }
 
 /// True for what says that the client does not know a topic or a partition.
@@ -60,15 +75,7 @@ impl Shared {
         done: oneshot::Sender<Results>,
     ) {
         let name: Arc<str> = topic.name.as_str().into();
-        let held = {
-            let mut under_way = lock(&self.under_way);
-            if let Some(why) = under_way.denied(&name) {
-                let _nobody_waits = done.send(vec![Err(why); frames.len()]);
-                return;
-            }
-            under_way.begin(call, Open::new(Arc::clone(&name), Some(frames.clone()), frames.len(), done));
-            under_way.held_of(&name)
-        };
+        let Some(Closed { held, shut }) = self.begin(topic, &name, call, frames, done) else { return };
         let is_over = client.is_over.load(Ordering::SeqCst);
         let mut looked = Looked::default();
         let mut refused_keys = HashSet::new();
@@ -93,6 +100,10 @@ impl Shared {
                 continue;
             }
             let partition = message.partition();
+            if shut.contains(&partition) {
+                looked.turned_away.push((number, partition));
+                continue;
+            }
             if is_over || held.contains(&partition) {
                 looked.back.push((number, partition));
                 continue;
@@ -114,25 +125,57 @@ impl Shared {
         self.note(client, topic, &name, looked);
     }
 
+    /// The call is under way from now on, unless its topic takes nothing.
+    fn begin(
+        &self,
+        topic: &Topic,
+        name: &Arc<str>,
+        call: u64,
+        frames: &Frames,
+        done: oneshot::Sender<Results>,
+    ) -> Option<Closed> {
+        let mut of_call = vec![false; topic.partitions as usize];
+        for (partition, _) in frames.iter() {
+            if let Some(is_of_call) = of_call.get_mut(partition as usize) {
+                *is_of_call = true;
+            }
+        }
+        let partitions = (0..topic.partitions).filter(|partition| of_call[*partition as usize]);
+        let mut under_way = lock(&self.under_way);
+        if let Some(why) = under_way.denied(name) {
+            let _nobody_waits = done.send(vec![Err(why); frames.len()]);
+            return None;
+        }
+        under_way.hold_unprimed(name, partitions);
+        under_way.begin(call, Open::new(Arc::clone(name), Some(frames.clone()), frames.len(), done));
+        Some(Closed { held: under_way.held_of(name), shut: under_way.shut_of(name) })
+    }
+
     fn note(&self, client: &Running, topic: &Topic, name: &Arc<str>, looked: Looked) {
-        let Looked { refused, back, failed, .. } = looked;
-        if refused.is_empty() && back.is_empty() && failed.is_empty() {
+        let Looked { refused, turned_away, back, failed, .. } = looked;
+        if refused.is_empty() && turned_away.is_empty() && back.is_empty() && failed.is_empty() {
             return;
         }
         let mut under_way = lock(&self.under_way);
         let mut answers = Vec::new();
         answers.extend(refused.into_iter().filter_map(|(number, error)| under_way.refuse(number, error)));
+        for (number, partition) in turned_away {
+            answers.extend(under_way.turn_away(number, &(Arc::clone(name), partition)));
+        }
+        let mut places = BTreeSet::new();
         for (number, partition) in back {
             let place = (Arc::clone(name), partition);
             if under_way.hold(&place, number) {
+                places.insert(place);
                 continue;
             }
             under_way.put_back(number);
             // It was held back, and is not any more: all that was before it has been handed over.
             if !client.is_over.load(Ordering::SeqCst) {
-                hand_again(client, &mut under_way, &[number]);
+                hand_again(client, &mut under_way, &[number], &mut answers);
             }
         }
+        places.iter().for_each(|place| hand_next(client, &mut under_way, place, &mut answers));
         for (number, partition, code) in failed {
             match code {
                 // It cannot go on since a moment ago, and is replaced.
@@ -149,25 +192,67 @@ impl Shared {
     }
 }
 
-/// Hands over messages of one partition that are open and with nobody, in this order.
-pub(super) fn hand_again(client: &Running, under_way: &mut UnderWay, numbers: &[u64]) {
-    let now_ms = clock::wall_ms();
-    for number in numbers {
-        let Some(((name, _), message)) = under_way.message(*number) else { continue };
+/// Hands over messages of one partition that are open and with nobody, in this order. How many the client took.
+fn hand_again(
+    client: &Running,
+    under_way: &mut UnderWay,
+    numbers: &[u64],
+    answers: &mut Vec<Answer>,
+) -> usize {
+    let (now_ms, mut handed) = (clock::wall_ms(), 0);
+    for (at, number) in numbers.iter().enumerate() {
+        if under_way.suspects(*number).is_none() {
+            continue;
+        }
+        let Some((place, message)) = under_way.message(*number) else { continue };
         let headers = Headers::of(&message, under_way.has_id(*number), now_ms);
-        if client.native.send(&name, &outgoing(&message, *number), headers.iter()).is_err() {
+        let Err(code) = client.native.send(&place.0, &outgoing(&message, *number), headers.iter()) else {
+            under_way.hand(*number);
+            handed += 1;
+            continue;
+        };
+        let error = produce_error(&place.0, code);
+        if is_alone(&error) {
+            // The next client would not take it either. What may not go behind it ends, too.
+            answers.extend(under_way.end(*number, Err(error)));
+            answers.extend(under_way.stop_behind());
+            continue;
+        }
+        if is_unknown(code) {
+            // The client may know the partition when the next message comes, which would overtake.
+            answers.extend(under_way.end(*number, Err(not_heard_of(&place.0, place.1))));
+            let behind = numbers[at..].iter().filter_map(|number| under_way.turn_back_away(*number, &place));
+            answers.extend(behind);
+        } else {
             // The next client is given it, and all behind it.
             client.is_over.store(true, Ordering::SeqCst);
-            return;
         }
-        under_way.hand(*number);
+        break;
     }
+    handed
 }
 
-/// Hands over the next part of a partition that is held back, if its turn has come.
-pub(super) fn hand_next(client: &Running, under_way: &mut UnderWay, place: &Place) {
-    let part = under_way.next_part(place);
-    hand_again(client, under_way, &part);
+/// Hands over the next part of a partition that is held back, if its turn has come, and the client goes on.
+pub(super) fn hand_next(
+    client: &Running,
+    under_way: &mut UnderWay,
+    place: &Place,
+    answers: &mut Vec<Answer>,
+) {
+    while !client.is_over.load(Ordering::SeqCst) {
+        if under_way.is_shut(place) {
+            // What waits would overtake what failed.
+            answers.extend(under_way.end_waiting(place));
+            return;
+        }
+        let part = under_way.next_part(place);
+        if part.is_empty() {
+            return;
+        }
+        // Nobody reports a part of which the client took nothing: the next one goes at once.
+        let handed = hand_again(client, under_way, &part, answers);
+        under_way.went_out(place, handed);
+    }
 }
 
 fn outgoing(message: &Delivery, number: u64) -> Outgoing<'_> {
@@ -274,9 +359,12 @@ mod tests {
             }
             looked.failed.iter().map(|(number, ..)| *number).collect::<Vec<u64>>()
         };
-        for code in
-            [RDKafkaErrorCode::UnknownPartition, RDKafkaErrorCode::UnknownTopic, RDKafkaErrorCode::Fatal]
-        {
+        for code in [
+            RDKafkaErrorCode::UnknownPartition,
+            RDKafkaErrorCode::UnknownTopic,
+            RDKafkaErrorCode::QueueFull,
+            RDKafkaErrorCode::Fatal,
+        ] {
             assert_eq!(not_taken_behind(code), [0, 1, 3], "{code}");
         }
         assert_eq!(not_taken_behind(RDKafkaErrorCode::MessageSizeTooLarge), [0]);

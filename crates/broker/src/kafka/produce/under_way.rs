@@ -7,7 +7,7 @@
 //! A topic that we may not write to costs a client each time that it is tried, and the messages of all topics wait until
 //! the next client has them. So such a topic is refused here for a while, before anything is sent.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,9 @@ use tokio::sync::oneshot;
 use super::super::clock;
 use super::super::errors::{is_of_sequence, produce_error};
 use super::client::Report;
+use super::held::Held;
+use super::primed::Primed;
+use super::shut::Shut;
 use super::{Results, called_back};
 use crate::contract::{NO_POSITION, ProduceError};
 
@@ -89,21 +92,15 @@ impl Open {
     }
 }
 
-/// A partition that sends only a part at a time, to find out which of its messages is refused.
-#[derive(Default)]
-pub(super) struct Held {
-    pub(super) waiting: VecDeque<u64>,
-    /// Messages of the part that the client has.
-    out: usize,
-}
-
 /// All that is under way.
 #[derive(Default)]
 pub(super) struct UnderWay {
     open: HashMap<u64, Open>,
     /// Messages that the client has, or is about to have.
     pub(super) handed: usize,
-    held: HashMap<Place, Held>,
+    pub(super) held: HashMap<Place, Held>,
+    pub(super) primed: Primed,
+    shut: Shut,
     /// Topics that we may not write to, since when, and as it was told.
     denied: HashMap<Arc<str>, (Instant, ProduceError)>,
     /// What happened since this was last looked at.
@@ -145,9 +142,14 @@ impl UnderWay {
         ended.collect()
     }
 
-    /// Which partitions of a topic are held back.
-    pub(super) fn held_of(&self, topic: &str) -> HashSet<u32> {
-        self.held.keys().filter(|(of, _)| **of == *topic).map(|(_, partition)| *partition).collect()
+    /// Which partitions of a topic take nothing, because of a call that is not answered yet.
+    pub(super) fn shut_of(&mut self, topic: &str) -> HashSet<u32> {
+        self.shut.of(topic, clock::now())
+    }
+
+    /// Whether one does.
+    pub(super) fn is_shut(&mut self, place: &Place) -> bool {
+        self.shut.has(place, clock::now())
     }
 
     /// A message was not handed over, for good.
@@ -165,15 +167,33 @@ impl UnderWay {
         }
     }
 
-    /// As [`UnderWay::put_back`], in its partition's queue. False if the partition is not held back any more.
-    pub(super) fn hold(&mut self, place: &Place, number: u64) -> bool {
-        let Some(held) = self.held.get_mut(place) else { return false };
-        held.waiting.push_back(number);
-        self.put_back(number);
-        true
+    /// A message ends. One whose fate is not known keeps others from its partition until its call is answered.
+    pub(super) fn end(&mut self, number: u64, result: Result<u64, ProduceError>) -> Option<Answer> {
+        let (call, index) = call_of(number);
+        let open = self.open.get_mut(&call)?;
+        // Who asked for everything back keeps all of it.
+        if matches!(result, Err(ProduceError::Unavailable(_))) && !open.called_back {
+            let partition = open.message(index).map(|message| message.partition());
+            let place = partition.map(|partition| (Arc::clone(&open.topic), partition));
+            place.into_iter().for_each(|place| self.shut.shut(place, call));
+        }
+        self.finish(number, result)
     }
 
-    fn end(&mut self, number: u64, result: Result<u64, ProduceError>) -> Option<Answer> {
+    /// A message is not handed over, since its partition is shut. That keeps nobody else from it: with calls that never
+    /// stop coming it would never open.
+    pub(super) fn turn_away(&mut self, number: u64, place: &Place) -> Option<Answer> {
+        self.handed -= 1;
+        self.finish(number, Err(not_heard_of(&place.0, place.1)))
+    }
+
+    /// The same, of a message that is to be sent again.
+    pub(super) fn turn_back_away(&mut self, number: u64, place: &Place) -> Option<Answer> {
+        self.suspects(number)?;
+        self.finish(number, Err(not_heard_of(&place.0, place.1)))
+    }
+
+    fn finish(&mut self, number: u64, result: Result<u64, ProduceError>) -> Option<Answer> {
         let (call, index) = call_of(number);
         let open = self.open.get_mut(&call)?;
         open.slots[index] = Slot::Ended(result);
@@ -181,6 +201,7 @@ impl UnderWay {
         if open.left > 0 {
             return None;
         }
+        self.shut.answered(call, clock::now());
         let Open { slots, done, .. } = self.open.remove(&call)?;
         let unknown = || Err(ProduceError::Unavailable("it was not reported".to_owned()));
         let results = slots.into_iter().map(|slot| match slot {
@@ -190,23 +211,29 @@ impl UnderWay {
         Some(Answer(done, results.collect()))
     }
 
-    /// The reports of one batch. Says which partition they are of, and whether something came back that is to be sent
-    /// again.
-    pub(super) fn report(&mut self, reports: &[Report], answers: &mut Vec<Answer>) -> (Option<Place>, bool) {
+    /// The reports of one batch. Says which partitions they are of, which is one if anything was acknowledged, and
+    /// whether something came back that is to be sent again.
+    pub(super) fn report(&mut self, reports: &[Report], answers: &mut Vec<Answer>) -> (Vec<Place>, bool) {
         let blame = Blame::of(reports);
-        let (mut place, mut came_back) = (None, false);
+        let (mut places, mut came_back, mut denied) = (Vec::<(Place, usize)>::new(), false, false);
+        let told = self.prime(reports);
         for report in reports {
             self.handed -= 1;
             let (call, index) = call_of(report.number);
             let Some(open) = self.open.get_mut(&call) else { continue };
-            if place.is_none() {
-                place = Some((Arc::clone(&open.topic), report.partition));
+            let is_of = |(topic, partition): &Place| *partition == report.partition && *topic == open.topic;
+            match places.iter_mut().find(|(place, _)| is_of(place)) {
+                Some((_, messages)) => *messages += 1,
+                None => places.push(((Arc::clone(&open.topic), report.partition), 1)),
             }
             let ended = match report.result {
                 Ok(offset) => {
                     self.progress = Progress::Made;
-                    // One that was acknowledged by an answer to a later one has none.
-                    Some(Ok(u64::try_from(offset).unwrap_or(NO_POSITION)))
+                    // One that was acknowledged by an answer to a later one has no offset. It is there if the leader
+                    // knows how this client numbers; else only that later one is.
+                    let unknown = || ProduceError::Unavailable("it may not have been taken".to_owned());
+                    let unplaced = told.then_some(NO_POSITION).ok_or_else(unknown);
+                    Some(u64::try_from(offset).or(unplaced))
                 }
                 Err(code) => {
                     let found = judge(open, report, code, reports.len(), &blame);
@@ -222,16 +249,31 @@ impl UnderWay {
                     }
                     if let (Ok(why @ ProduceError::Denied(_)), true) = (&found, open.frames.is_some()) {
                         self.denied.insert(Arc::clone(&open.topic), (clock::now(), why.clone()));
+                        denied = true;
                     }
                     found.ok().map(Err)
                 }
             };
             answers.extend(ended.and_then(|result| self.end(report.number, result)));
         }
-        if let Some(held) = place.as_ref().and_then(|place| self.held.get_mut(place)) {
-            held.out = held.out.saturating_sub(reports.len());
+        for (place, messages) in &places {
+            self.came_out(place, *messages);
         }
-        (place, came_back)
+        if denied {
+            answers.extend(self.end_denied());
+        }
+        (places.into_iter().map(|(place, _)| place).collect(), came_back)
+    }
+
+    /// Whether the leader that sent these reports knows how the client numbers. If it told an offset it does from now on.
+    fn prime(&mut self, reports: &[Report]) -> bool {
+        let Some(report) = reports.iter().find(|report| report.result.is_ok()) else { return false };
+        let Some(open) = self.open.get(&call_of(report.number).0) else { return false };
+        let (place, now) = ((Arc::clone(&open.topic), report.partition), clock::now());
+        if reports.iter().any(|report| report.result.is_ok_and(|offset| offset >= 0)) {
+            self.primed.acknowledged(&place, now);
+        }
+        self.primed.is(&place.0, place.1, now)
     }
 
     /// Partitions of which the client has messages.
@@ -267,6 +309,7 @@ impl UnderWay {
     /// Everything that is open is given up: what is back ends now, and the rest when the client reports it.
     pub(super) fn call_back(&mut self) -> Vec<Answer> {
         self.held.clear();
+        self.shut.open_all();
         self.open.values_mut().for_each(|open| open.called_back = true);
         let back = self.backs();
         back.into_iter().filter_map(|(number, _)| self.end(number, Err(called_back()))).collect()
@@ -279,7 +322,7 @@ impl UnderWay {
     }
 
     /// What is to be sent again, in order, and with how many others each is suspected.
-    fn backs(&self) -> Vec<(u64, usize)> {
+    pub(super) fn backs(&self) -> Vec<(u64, usize)> {
         let mut backs = Vec::new();
         for (call, open) in &self.open {
             for (index, slot) in open.slots.iter().enumerate() {
@@ -314,52 +357,13 @@ impl UnderWay {
         behind.into_iter().filter_map(|number| self.end(number, Err(ProduceError::Behind))).collect()
     }
 
-    /// Takes what is to be sent again, by partition. A partition in which somebody is suspected is held back from now on,
-    /// and is not among them.
-    pub(super) fn sort(&mut self) -> (BTreeMap<Place, Vec<u64>>, Vec<Place>) {
-        self.held.clear();
-        let (mut by_place, mut suspected) = (BTreeMap::<Place, Vec<u64>>::new(), HashSet::new());
-        for (number, suspects) in self.backs() {
-            let Some((place, _)) = self.message(number) else { continue };
-            if suspects > 0 {
-                suspected.insert(place.clone());
-            }
-            by_place.entry(place).or_default().push(number);
-        }
-        let mut held = Vec::new();
-        for place in suspected {
-            let waiting = by_place.remove(&place).unwrap_or_default().into();
-            self.held.insert(place.clone(), Held { waiting, out: 0 });
-            held.push(place);
-        }
-        (by_place, held)
-    }
-
-    /// The next part of a partition that is held back, to be handed over now; empty while another part is out. With
-    /// nobody left who is suspected it is all the rest, and the partition is free.
-    pub(super) fn next_part(&mut self, place: &Place) -> Vec<u64> {
-        let Some(held) = self.held.get(place) else { return Vec::new() };
-        if held.out > 0 {
-            return Vec::new();
-        }
-        let suspects = held.waiting.iter().enumerate().find_map(|(at, number)| match self.slot(*number) {
-            Some(Slot::Back { suspects: suspects @ 1.. }) => Some((at, *suspects)),
-            _ => None,
-        });
-        let Some((first, suspects)) = suspects else {
-            return self.held.remove(place).map(|held| held.waiting.into()).unwrap_or_default();
-        };
-        // Half of them: whoever is to blame is found among a thousand by ten tries.
-        let count = first + suspects.div_ceil(2);
-        let held = self.held.get_mut(place).expect("found above");
-        let part: Vec<u64> = held.waiting.drain(..count.min(held.waiting.len())).collect();
-        held.out = part.len();
-        part
-    }
-
-    fn slot(&self, number: u64) -> Option<&Slot> {
+    /// With how many others a message is suspected that is to be sent again; none if it is not.
+    pub(super) fn suspects(&self, number: u64) -> Option<usize> {
         let (call, index) = call_of(number);
-        self.open.get(&call).map(|open| &open.slots[index])
+        match self.open.get(&call)?.slots[index] {
+            Slot::Back { suspects } => Some(suspects),
+            Slot::Handed | Slot::Ended(_) => None,
+        }
     }
 
     /// A message that is open, and where it goes.
@@ -596,6 +600,47 @@ mod tests {
             let told = matches!(results[0], Err(ProduceError::Unavailable(_)));
             assert_eq!(told, is_unknown, "{code}: {results:?}");
         }
+    }
+
+    /// P1, BRK-2: an acknowledgement without an offset is one only where the leader knows how the client numbers, which
+    /// it does once it has told an offset.
+    #[test]
+    fn what_was_acknowledged_only_by_what_came_behind_it_may_not_be_there() {
+        let told =
+            |offset| Report { number: number(1, 0), result: Ok(offset), text_at: 0, partition: 0, broker: 1 };
+        let mut under_way = UnderWay::default();
+        for (offset, is_known) in [(-1001, false), (7, true), (-1001, true)] {
+            let answer = begin(&mut under_way, 1, "orders", 1);
+            let mut answers = Vec::new();
+            under_way.report(&[told(offset)], &mut answers);
+            answers.into_iter().for_each(Answer::give);
+            let results = answer.blocking_recv().expect("it has ended");
+            assert_eq!(results[0].is_ok(), is_known, "{offset}: {results:?}");
+            assert!(is_known || matches!(results[0], Err(ProduceError::Unavailable(_))), "{results:?}");
+        }
+        under_way.hold_all();
+        assert!(!under_way.primed.was("orders", 0), "no leader knows the next client");
+    }
+
+    /// P2, PRD-3: what failed shuts its partition for as long as its call is open, unless everything was called back.
+    #[test]
+    fn a_partition_is_shut_while_a_call_is_open_whose_message_failed_there() {
+        let mut under_way = UnderWay::default();
+        let answer = begin(&mut under_way, 1, "orders", 2);
+        let place: Place = ("orders".into(), 0);
+        let mut answers = Vec::new();
+        under_way.report(&[ended(number(1, 1), RDKafkaErrorCode::UnknownTopic)], &mut answers);
+        assert!(under_way.is_shut(&place) && answers.is_empty());
+        let turned_away = begin(&mut under_way, 2, "orders", 1);
+        answers.extend(under_way.turn_away(number(2, 0), &place));
+        answers.drain(..).for_each(Answer::give);
+        assert!(turned_away.blocking_recv().expect("it has ended")[0].is_err());
+        answers.extend(under_way.call_back());
+        assert!(!under_way.is_shut(&place), "whoever calls back keeps what failed");
+        under_way.report(&[ended(number(1, 0), RDKafkaErrorCode::PurgeQueue)], &mut answers);
+        assert!(!under_way.is_shut(&place));
+        answers.into_iter().for_each(Answer::give);
+        assert!(answer.blocking_recv().expect("it has ended").iter().all(Result::is_err));
     }
 
     /// BRK-2, BRK-10: a topic that was there is not refused for good because one answer does not know it.

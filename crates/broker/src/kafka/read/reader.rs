@@ -36,13 +36,14 @@ pub(crate) struct KafkaReader {
 
 impl KafkaReader {
     /// Starts at `from`, which is within the log.
-    pub(crate) fn start(
+    pub(crate) async fn start(
         admin: &Arc<Admin>,
         clients: &Arc<Clients>,
         topic: &str,
         partition: u32,
         from: u64,
     ) -> Result<KafkaReader, BrokerError> {
+        clients.make_room(topic, partition).await?;
         Ok(KafkaReader {
             admin: Arc::clone(admin),
             feed: Feed::start(clients, topic, partition, from)?,
