@@ -130,7 +130,7 @@ impl<'a> Epoch<'a> {
                 self.counted(epoch, dead.iter().map(|dead| dead.position).collect(), low);
             }
             Action::Cut { below } => self.cut(below),
-            // Keylane holds no message and passes on no command yet, so these change nothing of a lane.
+            // Nothing drives held messages or commands on single messages yet, so these change nothing of a lane.
             Action::Changed { .. } | Action::Due { .. } => {}
             Action::CutHold { below } => self.cut_hold(below),
             Action::Move { position, from, storing } => self.move_body(position, from, storing),

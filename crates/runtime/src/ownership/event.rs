@@ -70,7 +70,7 @@ pub(super) struct Moved {
 /// What the owner is told once the group has confirmed the assignment.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sure {
-    /// It may be claimed again.
+    /// The partition may be claimed again.
     Confirmed,
     /// The process was paused for a long time.
     Paused,
@@ -95,7 +95,7 @@ pub(super) enum Event {
 }
 
 impl Epoch<'_> {
-    /// Waits until something happens, or until a time. The only place of an owner that waits.
+    /// Waits for an event, or until a time. An owner waits nowhere else.
     pub(super) async fn event(&mut self, until_ms: u64) -> Event {
         self.ask_whether_dead();
         let clock = self.own.subscription.clock;

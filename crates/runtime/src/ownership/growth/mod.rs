@@ -1,4 +1,5 @@
-//! A topic that got more partitions: somebody accepts that, and until then nobody reads too far (BRK-10).
+//! What happens when a topic gets more partitions: an operator accepts it, and until then no pipeline reads too far
+//! (BRK-10).
 
 mod accept;
 mod read_limit;
