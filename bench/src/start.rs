@@ -49,7 +49,7 @@ pub(crate) fn run(options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(
     Ok(())
 }
 
-/// Fills a log until this process is killed. Makes a file once the log has 1 GB.
+/// Fills a log until this process is killed. Prints a line once the log has 1 GB.
 pub fn fill(folder: &Path) -> Result<(), Error> {
     runtime("fill")?.block_on(async {
         let broker = Embedded::open(folder, EmbeddedOptions::default());

@@ -30,9 +30,9 @@ pub struct Job {
     keys: u64,
     distribution: String,
     handler_ms: u64,
-    /// Messages before the clock starts …
+    /// The clock starts after this many messages …
     warm_up: u64,
-    /// … or the time after the first message, whichever ends first.
+    /// … or this long after the first message, whichever comes first.
     warm_up_seconds: u64,
     /// The clock stops after this long, whatever is left.
     seconds: u64,
