@@ -36,7 +36,7 @@ pub struct Figure {
     pub met: bool,
     /// The unit of value and raw limit.
     pub unit: &'static str,
-    /// What else was seen.
+    /// Further observations.
     pub note: String,
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<
     Ok(())
 }
 
-/// What one side is measured with.
+/// The clock, the tap and the counters of one side.
 struct Side {
     start: Instant,
     flow: Arc<Flow>,

@@ -81,9 +81,10 @@ impl Suite {
 /// What a benchmark needs from its caller.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where logs are written while they are measured; it must lie on the disk that is to be measured.
+    /// The folder for logs while they are measured; it must lie on the disk that is to be measured.
     pub folder: PathBuf,
-    /// A program with its arguments that calls [`fill`] with the folder given as its last argument. It is killed.
+    /// A program with its arguments that calls [`fill`] with the folder given as its last argument. The benchmark kills
+    /// it.
     pub filler: Vec<String>,
     /// A Kafka cluster, as `host:port`, separated by commas.
     pub brokers: Option<String>,

@@ -64,7 +64,7 @@ pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<
     Ok(())
 }
 
-/// What both sides have.
+/// The runtime, the counter and the tap of one side.
 struct Side {
     runtime: tokio::runtime::Runtime,
     finished: Arc<Finished>,

@@ -25,7 +25,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// One broker, which all tests of this process share. It allows short sessions and compacts at once.
+    /// One broker, which all tests of this process share. The broker allows short sessions and compacts at once.
     pub fn shared() -> Arc<Cluster> {
         static SHARED: OnceLock<Arc<Cluster>> = OnceLock::new();
         let options = ["--set", "group.min.session.timeout.ms=1000", "--set", "log.cleaner.backoff.ms=200"];

@@ -23,7 +23,7 @@ use crate::wait::until;
 pub struct Setup {
     /// The topic, and the group that reads it: tests that share a cluster have one each.
     pub topic: String,
-    /// Partitions of the topic; none: the test has made the topic by other means.
+    /// Partitions of the topic; 0 if another client has made the topic.
     pub partitions: u32,
     /// Further settings of the pipeline, as lines of YAML without indentation.
     pub pipeline: String,

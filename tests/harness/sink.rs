@@ -27,7 +27,7 @@ use crate::wait::WAIT_MAX;
 /// Connections that may wait to be accepted: a restart opens hundreds at once.
 const BACKLOG: u32 = 4096;
 
-/// What the sink does with a call.
+/// The ways in which the sink treats a call.
 #[derive(Debug, Clone, Copy)]
 pub enum Reply {
     /// Answers at once.
@@ -213,7 +213,7 @@ impl Sink {
         read(&self.shared.record.lock().expect("no holder panics"))
     }
 
-    /// Waits until `enough` is true of the sink. It is asked again after each record.
+    /// Waits until `enough` is true of the sink, looking after each record.
     pub async fn wait(&self, what: &str, enough: impl FnMut(&Sink) -> bool) {
         assert!(
             self.waits(enough).await,

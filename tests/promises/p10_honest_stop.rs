@@ -130,12 +130,12 @@ async fn a_server_on_a_full_disk_waits_for_room_and_then_goes_on() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// What became of a server whose files were changed.
+/// The end of a server whose files were changed.
 #[derive(Debug)]
 enum Ended {
-    /// It reported damage, in these words.
+    /// The server reported damage, in these words.
     Reported(String),
-    /// It handled everything that it was asked to.
+    /// The server handled everything that it was asked to.
     Went,
 }
 
@@ -439,7 +439,7 @@ async fn a_server_without_its_journals_runs_nothing() {
     assert_eq!(sink.len(), 100, "something ran again");
 }
 
-/// P10: what keeps the server from starting is said in a sentence, with exit code 1.
+/// P10: a server that cannot start says why in a sentence, and ends with exit code 1.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_port_in_use_and_a_folder_that_cannot_be_made_are_named() {
     let sink = Sink::start().await;

@@ -188,7 +188,7 @@ impl BareProducer {
                 self.poll(0);
             }
         }
-        // SAFETY: the client lives; it calls back from here.
+        // SAFETY: the client lives; this call runs its callbacks.
         check(unsafe { rd::rd_kafka_flush(self.client.0, FLUSH_MS) })?;
         match (self.durable() - durable, self.failed() - failed) {
             (all, 0) if all == count => Ok(()),

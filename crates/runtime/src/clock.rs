@@ -156,8 +156,8 @@ mod kernel {
     }
 }
 
-/// Other systems: a suspend of the machine is not noticed here. It harms only if another process takes the partitions
-/// meanwhile.
+/// Other systems: a suspend of the machine is not noticed here. This does harm only if another process takes the
+/// partitions meanwhile.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 mod kernel {
     pub(super) fn boot_ms() -> Option<u64> {

@@ -14,7 +14,7 @@ pub enum Error {
     Open {
         /// The folder.
         folder: PathBuf,
-        /// What is wrong with it.
+        /// Why the folder cannot be opened.
         why: String,
     },
     /// The broker refused or failed.

@@ -8,7 +8,7 @@ use keylane_core::Order;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// What keeps its order (ORD-3).
+    /// Which messages keep their order (ORD-3).
     pub order: Order,
     /// The number of shards, which share the partitions; none: one for each core (ORD-1).
     pub shards: Option<usize>,

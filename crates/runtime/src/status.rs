@@ -19,7 +19,7 @@ pub struct PipelineStatus {
     pub mode: &'static str,
     /// `starting`, `running`, `draining`, `partly stopped` (some partitions are stopped), `stopped`.
     pub state: &'static str,
-    /// What is still to be settled.
+    /// The messages that are still to be settled.
     pub lag: Lag,
     /// How many lanes are in which state.
     pub lanes: LaneCounts,
@@ -135,7 +135,7 @@ pub struct LaneCounts {
     pub stuck: u64,
 }
 
-/// What the owner of a partition does.
+/// The states of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -160,7 +160,7 @@ pub enum PartitionState {
 pub struct PartitionStatus {
     /// The partition's number.
     pub partition: u32,
-    /// What its owner does.
+    /// The partition's state.
     pub state: PartitionState,
     /// The epoch under which it is owned; 0 if it is not.
     pub epoch: u64,
@@ -317,9 +317,9 @@ pub struct TopicWarning {
     /// The topic.
     #[serde(skip)]
     pub topic: String,
-    /// What is set, and what may come of it.
+    /// The setting, and what may come of it.
     pub what: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
     #[serde(skip)]
     weakness: Weakness,

@@ -12,7 +12,7 @@ use wait::until;
 
 /// Pipelines of each kind.
 const PIPELINES: usize = 500;
-/// What the allocator may keep: far less than so many pipelines take.
+/// The bytes that the allocator may keep: far less than so many pipelines take.
 const KEPT_BYTES: u64 = 32 << 20;
 
 /// Opens, runs and closes one pipeline. Returns a weak reference to its broker, which is gone once nothing keeps it.

@@ -249,7 +249,7 @@ async fn a_row_stays_until_its_message_is_acknowledged() {
     far.set_latency(Duration::ZERO, Duration::ZERO);
     let (relay, _) = shop.relay(&keylane);
     relay.run_until(shop.gone("they are sent")).await.expect("it ran");
-    // What was on its way has landed as well: an answer that does not come proves nothing.
+    // Messages that were on their way have landed as well: an answer that does not come proves nothing.
     let kept = keylane.peek("t", 0, 0, 100).await.expect("a log");
     let ids: BTreeSet<&str> = kept.iter().map(|message| message.id()).collect();
     assert_eq!((kept.len(), ids.len()), (4, 2));

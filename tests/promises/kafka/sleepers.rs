@@ -50,7 +50,7 @@ async fn a_member_that_slept_past_its_session_changes_nothing() {
         first.signal("STOP").await;
         owns(&second, 4).await;
         first.signal("CONT").await;
-        // It comes back as a member like any other, by a planned hand-over.
+        // The sleeper comes back as a member like any other, by a planned hand-over.
         owns(&first, 2).await;
         let more = sink.settled() + 500;
         sink.wait("work after it woke up", |sink| sink.settled() >= more).await;

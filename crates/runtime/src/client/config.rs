@@ -31,7 +31,7 @@ impl Config {
         Config::on(BrokerChoice::Embedded, data)
     }
 
-    /// That broker, with `data` as this process's own folder; topics are created by first use.
+    /// Keylane on `broker`, with `data` as this process's own folder; topics are created by first use.
     pub fn on(broker: BrokerChoice, data: impl Into<PathBuf>) -> Config {
         Config {
             data: data.into(),

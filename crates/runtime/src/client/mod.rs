@@ -152,7 +152,7 @@ impl Keylane {
         self.inner.producer.targets().know(target, self.inner.clock.now_ms());
     }
 
-    /// What waits on this machine for the broker (PRD-4).
+    /// The messages that wait on this machine for the broker (PRD-4).
     pub fn spill(&self) -> SpillStatus {
         self.inner.producer.spill().map_or_else(SpillStatus::off, |spill| spill.status())
     }
@@ -194,7 +194,7 @@ impl Keylane {
         Ok(self.inner.broker.health().await?)
     }
 
-    /// What the broker has read again since it was opened, to find damage early.
+    /// How much of its data the broker has read again since it was opened, to find damage early.
     pub fn scrubbed(&self) -> keylane_broker::Scrubbed {
         self.inner.broker.scrubbed()
     }

@@ -91,7 +91,7 @@ impl Deref for Attempt<'_> {
     }
 }
 
-/// What a closure may answer with: an [`Outcome`], `()`, or a `Result` whose error is a retryable failure.
+/// The answers that a closure may give: an [`Outcome`], `()`, or a `Result` whose error is a retryable failure.
 pub trait IntoOutcome {
     /// Converts the answer.
     fn into_outcome(self) -> Outcome;
@@ -118,7 +118,7 @@ impl<E: Display> IntoOutcome for Result<(), E> {
     }
 }
 
-/// What `.handle(…)` of a pipeline takes: a [`Handler`], or a closure from [`Message`] to a future.
+/// The argument of a pipeline's `.handle(…)`: a [`Handler`], or a closure from [`Message`] to a future.
 pub trait IntoHandler<Marker> {
     /// The handler that it becomes.
     type Handler: Handler;

@@ -58,7 +58,7 @@ impl AssignmentReceiver {
         told
     }
 
-    /// True once `next` has returned that the partition is to be given up: it must not be claimed again.
+    /// True once `next` has returned revoked or lost: the partition must not be claimed again.
     pub(crate) fn given_up(&self) -> bool {
         self.heard > Assignment::Yours
     }

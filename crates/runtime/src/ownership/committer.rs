@@ -27,7 +27,7 @@ pub(crate) struct Committer {
 #[derive(Default)]
 struct Due {
     waiting: BTreeMap<u32, Follow>,
-    /// What the call under way commits. A partition that was given up meanwhile is removed.
+    /// The commits of the call under way. A partition that was given up meanwhile is removed.
     under_way: BTreeMap<u32, Follow>,
     /// An owner waits for a commit, so the next call is made at once.
     hurry: bool,

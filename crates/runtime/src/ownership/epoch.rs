@@ -313,7 +313,7 @@ impl<'a> Epoch<'a> {
     }
 }
 
-/// What follows an action.
+/// The step that follows an action.
 pub(super) enum Next {
     /// Another action.
     Act(Action),

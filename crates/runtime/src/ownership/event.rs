@@ -67,7 +67,7 @@ pub(super) struct Moved {
     pub(super) to: Result<Stored, Storing>,
 }
 
-/// What the owner is told once the group has confirmed the assignment.
+/// The message to the owner once the group has confirmed the assignment.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sure {
     /// The partition may be claimed again.
@@ -76,7 +76,7 @@ pub(super) enum Sure {
     Paused,
 }
 
-/// What an owner may hear.
+/// The events that an owner may hear.
 pub(super) enum Event {
     Assignment(Assignment),
     Appended(Result<Appended, Ended>),

@@ -106,7 +106,7 @@ pub(crate) enum Stopping {
     No,
     /// The pipeline drains.
     Drain,
-    /// The deadline of the drain has passed: what is left is dropped.
+    /// The deadline of the drain has passed: attempts and completions that are left are dropped.
     Drop,
 }
 
@@ -194,7 +194,7 @@ impl Assign {
         Ok(())
     }
 
-    /// Reads the topic anew; it may have more partitions by now.
+    /// Reads the topic anew: it may have more partitions by now.
     async fn look_again(&mut self) -> Result<(), BrokerError> {
         let at = &self.subscription;
         let there = at.topic_there().await?;
@@ -304,7 +304,7 @@ impl Assign {
         }
     }
 
-    /// Shows in the status that the group does not let this process in: it goes on when a right is granted.
+    /// Shows in the status that the group does not let this process in. The pipeline goes on when the right is granted.
     fn show_refusal(&self, error: &BrokerError) {
         if matches!(error, BrokerError::Denied { .. } | BrokerError::Credentials(_) | BrokerError::Invalid(_))
         {

@@ -27,12 +27,12 @@ const AGAIN_MS: u64 = 200;
 /// The longest wait.
 const AGAIN_MS_MAX: u64 = 10_000;
 
-/// What an entry holds.
+/// The kinds of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A message's frame.
     Body = 1,
-    /// What is known about the message's failure.
+    /// The report about the message's failure.
     Report = 2,
     /// A piece of a snapshot.
     Piece = 3,

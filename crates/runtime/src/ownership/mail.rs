@@ -65,7 +65,7 @@ impl Epoch<'_> {
         Ok(self.finished(&done, &[]))
     }
 
-    /// What the owner must be told before it waits.
+    /// The next news that the owner must be told before it waits.
     pub(super) fn before_waiting(&mut self) -> Result<Option<Action>, Ended> {
         self.look_at_shard()?;
         let rest = self.rest_of_mail();

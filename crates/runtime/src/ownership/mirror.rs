@@ -17,7 +17,7 @@ use crate::shard::ShardCommand;
 /// How long `released` waits at most for the broker's commit: less than the silence that a successor takes for death.
 const COMMIT_LAST_MS: u64 = 1_000;
 
-/// What is known of the broker's commit.
+/// The last known positions of the broker's commit.
 #[derive(Debug, Default)]
 pub(super) struct Mirror {
     /// The position of the commit when it was read last.

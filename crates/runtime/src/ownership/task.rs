@@ -25,7 +25,7 @@ pub(super) const AGAIN_MS: u64 = 200;
 /// How often an owner looks whether its shard is alive.
 pub(super) const SHARD_EVERY_MS: u64 = 10_000;
 
-/// What the owner of one partition works with.
+/// Everything that the owner of one partition works with.
 pub(crate) struct Own {
     pub(crate) subscription: Arc<Subscription>,
     pub(crate) topic: Topic,

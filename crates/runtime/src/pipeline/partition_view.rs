@@ -98,7 +98,7 @@ impl PartitionView {
         }
         let reads = !matches!(shown.state, PartitionState::Idle | PartitionState::Stopped);
         let link = shown.link.as_ref().filter(|_| reads);
-        // What the shard has read exists, also if the broker was asked before that.
+        // The log reaches at least as far as the shard has read, also if the broker was asked before that.
         let read_to = link.map_or(0, |link| link.read_to());
         PartitionStatus {
             oldest_ms: link.and_then(|link| link.appended_ms(shown.committed)),

@@ -12,7 +12,7 @@ use crate::shard::Rejection;
 /// Characters of a handler's error that a log line shows. The dead letter keeps the whole error.
 const ERROR_CHARS_MAX: usize = 300;
 
-/// What was logged of one pipeline's rejections.
+/// Counts and limits the log lines about one pipeline's rejections.
 #[derive(Debug, Default)]
 pub(crate) struct Rejections(Mutex<Seldom>);
 

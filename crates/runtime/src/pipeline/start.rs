@@ -126,7 +126,7 @@ impl Shards {
         Lanes::of(join_all(asked).await, sort, limit)
     }
 
-    /// Ends the shards. What they still have is dropped.
+    /// Ends the shards. Attempts and messages that they still have are dropped.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         for door in &self.doors {

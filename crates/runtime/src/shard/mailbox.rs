@@ -103,7 +103,7 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
-    /// A count that never matches: what is sent along with it must be verified.
+    /// A count that never matches: a conclusion that is sent along with it must be verified.
     pub(crate) const UNSURE: u64 = u64::MAX;
 
     pub(crate) fn count(&self) -> u64 {
@@ -158,7 +158,7 @@ pub(crate) fn cut(words: Cow<'_, str>, bytes_max: usize) -> Cow<'_, str> {
     }
 }
 
-/// What a shard left for an owner.
+/// The mail that a shard left for an owner.
 #[derive(Debug, Default)]
 pub(crate) struct Mail {
     /// Positions that were handled, ascending: one whole lot, or none.
@@ -193,7 +193,7 @@ pub(crate) struct Link {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Pause {
-    /// It reads on.
+    /// The shard reads on.
     None,
     /// A lane is full (ORD-6).
     FullLane,

@@ -21,16 +21,17 @@ use crate::tasks::{TaskKind, Tasks};
 /// Bytes asked of a reader at a time: about a thousand ordinary messages. Larger batches cost no less per message.
 pub(crate) const BATCH_BYTES: usize = 256 * 1024;
 
-/// What a shard does with a partition.
+/// The states of a partition at its shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartState {
-    /// It is read, and its messages are handled.
+    /// The partition is read, and its messages are handled.
     Running,
-    /// After a pause of the process: nothing of it starts until its owner has verified that it still owns it (ORD-12).
+    /// After a pause of the process: nothing of the partition starts until its owner has verified that it still owns it
+    /// (ORD-12).
     Verifying,
-    /// Nothing more of it starts (ORD-9).
+    /// Nothing more of the partition starts (ORD-9).
     Draining,
-    /// It cannot be read, and its owner was told.
+    /// The partition cannot be read, and its owner was told.
     Broken,
 }
 
@@ -76,7 +77,7 @@ pub(super) struct Part {
     pub(super) hands_over: bool,
     /// The partition drains, and its owner was told that nothing of it runs.
     pub(super) said_quiet: bool,
-    /// What was read of the partition and is not finished.
+    /// The messages that were read of the partition and are not finished.
     pub(super) load: Load,
     /// The partition is not read because the bounds do not allow it (BPR-2).
     pub(super) stopped: bool,

@@ -47,7 +47,7 @@ pub(super) const PINNED_MAX: usize = 64;
 /// After a first poll that was not ready, this many ready first polls make the handler count as quick again.
 const QUICK_AFTER: u8 = 64;
 
-/// What a shard wants to do next.
+/// The next step of a shard.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Poll the attempt in this seat.
@@ -113,7 +113,7 @@ pub(crate) struct Shard<F> {
     pub(super) clock: Clock,
     pub(super) tasks: Tasks,
     pub(super) pipeline: Arc<str>,
-    /// What was read and is not finished.
+    /// The messages that were read and are not finished.
     pub(super) load: Load,
     pub(super) looks_for_pause: LooksForPause,
     pub(super) ticked_ms: u64,
@@ -143,7 +143,7 @@ pub(crate) struct Shard<F> {
     pub(super) sleep: Pin<Box<tokio::time::Sleep>>,
 }
 
-/// What a shard is made from.
+/// The parts from which a shard is made.
 pub(crate) struct Setup {
     pub(crate) pipeline: Arc<str>,
     pub(crate) engine: Engine,

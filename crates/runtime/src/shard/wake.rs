@@ -73,8 +73,8 @@ enum List {
     Partitions,
 }
 
-/// Wakes one seat or partition of a shard. It is reused for the seat's next attempt; a late wake of the last attempt
-/// only causes one poll too many.
+/// Wakes one seat or partition of a shard. A seat's waker is reused for the next attempt; a late wake of the last
+/// attempt only causes one poll too many.
 #[derive(Debug)]
 pub(super) struct ListWaker {
     wakes: Arc<Wakes>,

@@ -52,7 +52,7 @@ pub enum End {
 /// The promises of a scenario beyond those that always hold.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// What keeps its order.
+    /// Which messages keep their order.
     pub order: Order,
     /// The most attempts of one process at the same time.
     pub concurrency: usize,
@@ -485,7 +485,7 @@ impl Checker {
         }
     }
 
-    /// What is still to be done before all is quiet.
+    /// The first thing that must still happen before all is quiet.
     pub fn unsettled(&self) -> Option<String> {
         for (partition, part) in self.parts.iter().enumerate() {
             let settled = &part.state().settled;

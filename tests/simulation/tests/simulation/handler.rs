@@ -83,7 +83,7 @@ pub struct Worker {
     pub eye: Eye,
 }
 
-/// What an attempt will do.
+/// The fate of an attempt.
 enum Fate {
     Done,
     Fail,

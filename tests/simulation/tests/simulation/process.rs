@@ -18,7 +18,7 @@ use crate::{GROUP, TOPIC};
 /// The wall time at which simulations begin; processes' clocks differ a little.
 const WALL_MS: u64 = 1_700_000_000_000;
 
-/// What a process is doing.
+/// The states of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
     Running,

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, oneshot};
 type Landed = (u64, usize, Result<u64, ProduceError>);
 type Results = Vec<Result<u64, ProduceError>>;
 
-/// What all processes see.
+/// The cluster, as all processes see it.
 pub struct Cluster {
     pub log: Arc<dyn Broker>,
     away: Mutex<HashSet<u32>>,
@@ -260,7 +260,7 @@ impl Broker for Remote {
 
     async fn recall(&self) {
         self.recalls.fetch_add(1, Ordering::Relaxed);
-        // It takes the client a while to get to it, and more may be handed over meanwhile.
+        // The client takes a while to get to the recall, and more messages may be handed over meanwhile.
         let wait = lock(&self.inner).random.between(0, 200);
         tokio::time::sleep(Duration::from_millis(wait)).await;
         self.wire().await;

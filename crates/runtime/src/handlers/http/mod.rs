@@ -142,7 +142,7 @@ impl fmt::Debug for HttpSettings {
 pub struct HttpSettingsError {
     /// The setting: `url`, `headers`, `content_type`, `sign`, `ca`, `cert` or `key`.
     pub setting: &'static str,
-    /// What is wrong with it. Never shows a secret.
+    /// Why the setting cannot be used. Never shows a secret.
     pub what: String,
 }
 

@@ -13,7 +13,7 @@ const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
-/// The beginning of a secret, by which people and scanners recognise one. It may be left out.
+/// The beginning of a secret, by which people and scanners recognise one. A config may leave it out.
 const PREFIX: &str = "whsec_";
 /// Bytes of a secret: fewer can be guessed, more add nothing.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;

@@ -1,5 +1,4 @@
-//! What happens when a topic gets more partitions: an operator accepts it, and until then no pipeline reads too far
-//! (BRK-10).
+//! A topic gets more partitions: an operator accepts them, and until then no pipeline reads too far (BRK-10).
 
 mod accept;
 mod read_limit;

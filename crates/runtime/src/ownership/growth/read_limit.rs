@@ -229,7 +229,7 @@ struct Guarded {
     reader: Box<dyn Reader>,
     /// Everything below this position was handed out.
     next: u64,
-    /// What was read beyond the limit.
+    /// The part of a batch that lies beyond the limit.
     rest: Option<Batch>,
 }
 

@@ -31,7 +31,7 @@ struct Seat<F> {
     pinned: bool,
 }
 
-/// What a seat is doing.
+/// The states of a seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SeatState {
     /// No attempt is in this seat.

@@ -76,7 +76,7 @@ async fn secure(papers: &Papers, clients: Option<&Authority>) -> Server {
                 let Ok(hello) = LazyConfigAcceptor::new(Acceptor::default(), stream).await else { return };
                 match hello.into_stream(config).into_fallible().await {
                     Ok(stream) => serve(stream, 0, Answer::Keep(OK), seen).await,
-                    // What is still on its way must be read, or the alert would be lost with the connection.
+                    // The rest of the client's bytes must be read, or the alert would be lost with the connection.
                     Err((_refused, mut stream)) => {
                         let _until_the_client_is_gone =
                             tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
