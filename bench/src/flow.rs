@@ -41,8 +41,7 @@ impl Flow {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// A message was handled. Cheap enough for every message: the call only compares the position with its partition's
-    /// last.
+    /// A message was handled. Cheap enough for every message: it only compares positions with the limit.
     #[inline]
     pub(crate) fn handled(&self, position: u64) {
         if position + 1 == self.limit.load(Ordering::Relaxed) && self.open.fetch_sub(1, Ordering::AcqRel) == 1

@@ -83,8 +83,7 @@ impl Suite {
 pub struct Options {
     /// The folder for logs while they are measured; it must lie on the disk that is to be measured.
     pub folder: PathBuf,
-    /// A program with its arguments that calls [`fill`] with the folder given as its last argument. The benchmark kills
-    /// it.
+    /// A program with its arguments that calls [`fill`] with the folder in its last argument, until it is killed.
     pub filler: Vec<String>,
     /// A Kafka cluster, as `host:port`, separated by commas.
     pub brokers: Option<String>,

@@ -1,5 +1,4 @@
-//! Real SQL databases for a test, started by `dev/services`, and outboxes in them; the databases end with the test's
-//! process.
+//! Real SQL databases for a test, started by `dev/services`, and outboxes in them; they end with the test's process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! The grounds on which the promises are shown: the suite of promises is the same on every broker, and this file has
-//! what differs.
+//! The grounds on which the promises are shown: the suite is the same on every broker, and this file has what differs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

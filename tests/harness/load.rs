@@ -149,8 +149,7 @@ pub struct Load {
     tasks: Vec<JoinHandle<Vec<Acked>>>,
 }
 
-/// Producers that work side by side. Each has keys of its own, since only one producer's messages of a key have an
-/// order.
+/// Producers that work side by side, each with keys of its own: only one producer's messages of a key have an order.
 const PRODUCERS: u64 = 2;
 
 /// How much is sent at once.
@@ -192,8 +191,8 @@ impl Load {
         Load { stop, tasks }
     }
 
-    /// Ends the load once each producer's last batch is acknowledged; the server must run. Returns all acknowledged
-    /// messages.
+    /// Ends the load once each producer's last batch is acknowledged; the server must run. Returns what was
+    /// acknowledged.
     pub async fn stop(self) -> Vec<Acked> {
         self.stop.store(true, Ordering::Relaxed);
         let mut all = Vec::new();

@@ -1,5 +1,4 @@
-//! A proxy in front of a broker that can lose the broker's answers: requests are carried out, and the client never
-//! hears so.
+//! A proxy in front of a broker that can lose the broker's answers: requests are carried out, but not answered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

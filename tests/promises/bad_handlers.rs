@@ -1,5 +1,4 @@
-//! Handlers that misbehave: each of their answers has a defined meaning, none takes much memory, and none keeps other
-//! keys waiting.
+//! Handlers that misbehave: each of their answers has a defined meaning, takes little memory, and delays no other key.
 
 use std::collections::BTreeMap;
 
@@ -92,8 +91,8 @@ async fn failures_that_never_end_break_off_or_lead_in_circles_are_told_and_tried
         })
         .await;
     }
-    // The key with good answers is not kept waiting by the others, and redirects in circles are not followed: each call
-    // is an attempt.
+    // The key with good answers is not kept waiting, and redirects in circles are not followed: each call is an
+    // attempt.
     assert_eq!(PipelineView::of(&server).await.expect("it answers").handled, 1);
     assert!(reasons(&server).await.values().all(|why| why.len() < 4_096));
     handler.mend();

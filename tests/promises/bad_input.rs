@@ -153,8 +153,7 @@ async fn noise_on_the_port_does_no_harm() {
     lives_on(&server, &sink).await;
 }
 
-/// ADM-9, ORD-1: for a wrong field, type or unit in a config, the error names line, column, the nearest name and the
-/// remedy.
+/// ADM-9, ORD-1: for a wrong field, type or unit in a config, the error names the place, the nearest name, the remedy.
 #[tokio::test]
 async fn a_wrong_config_is_named_by_line_and_ends_with_2() {
     let folder = tempfile::TempDir::new().expect("a folder");

@@ -1,5 +1,4 @@
-//! ING-5: handlers written as the tutorials of common frameworks show read what Keylane pushes, without further
-//! settings.
+//! ING-5: handlers as in the tutorials of common frameworks read what Keylane pushes, without further settings.
 
 use keylane_tests::{PipelineView, Program, Server, Setup, client, until};
 use serde_json::{Value, json};
@@ -67,8 +66,7 @@ async fn rejects(name: &'static str, payload: Value) {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// ING-5: a message that the framework says cannot be handled is rejected, and its key goes on, as docs/handlers.md
-/// says.
+/// ING-5: a message that the framework says cannot be handled is rejected, and its key goes on (docs/handlers.md).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_fastapi_finds_no_order_is_rejected() {
     rejects("fastapi", json!({ "item": "tea", "count": "many" })).await;

@@ -260,8 +260,7 @@ async fn more_replicas_than_brokers_is_an_error_that_names_the_setting() {
     assert!(!listed.lines().any(|topic| topic == "t"), "nothing was made: {listed}");
 }
 
-/// MSG-4: from one broker to a cluster changes the config only; a topic that first use makes gets the profile's
-/// figures.
+/// MSG-4: from one broker to a cluster changes the config only; a topic by first use gets the profile's figures.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_profile_makes_topics_for_a_cluster() {
     let cluster = Cluster::start(3);
@@ -277,8 +276,7 @@ async fn a_profile_makes_topics_for_a_cluster() {
             assert!(told.contains(figure), "{topic} has no {figure}: {told}");
         }
         assert!(told.contains("retention.ms=604800000"), "{topic} keeps something else: {told}");
-        // Messages come as lz4. Managed clusters refuse the setting, so Keylane sets a codec only if the config names
-        // one.
+        // Messages come as lz4. Managed clusters refuse the setting, so it is set only if the config names a codec.
         assert!(!told.contains("compression.type"), "{topic} has a codec that nobody wrote: {told}");
     }
     let acked = fill(&server, &items("k", 0, 50)).await;
@@ -286,8 +284,7 @@ async fn a_profile_makes_topics_for_a_cluster() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// BRK-2, ING-1: a message over a limit is refused alone: over Keylane's limit, and over the cluster's where that is
-/// lower.
+/// BRK-2, ING-1: a message over a limit is refused alone: Keylane's limit, or the cluster's where that is lower.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_over_the_limit_are_refused_alone() {
     let (cluster, sink, mut server) = started().await;

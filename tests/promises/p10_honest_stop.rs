@@ -104,8 +104,7 @@ async fn a_full_disk_refuses_clearly_and_goes_on_when_there_is_room() {
     check(&acked, &sink.calls()).assert_once();
 }
 
-/// P10, BRK-1: a server whose disk has no room for a new topic waits until there is room; it lives, and says what it
-/// waits for.
+/// P10, BRK-1: a server whose disk has no room for a new topic lives, says so, and goes on once there is room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_on_a_full_disk_waits_for_room_and_then_goes_on() {
     let Some(disk) = SmallDisk::mount(256).await else {

@@ -80,8 +80,7 @@ async fn the_page_shows_what_needs_a_look_at_any_width() {
 const FIND: &str =
     "((table, column) => byId(table).tBodies[0].rows[0].querySelector(`[data-label=\"${column}\"]`))";
 
-/// ADM-2, SEC-3: the page tells a wrong token from a missing one, and with the right one everything on it works, its
-/// links too.
+/// ADM-2, SEC-3: the page tells a wrong token from a missing one; with the right one everything works, links too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_token_is_said_to_be_wrong_and_the_right_one_opens_all() {
     let Some(mut browser) = Browser::start().await else {

@@ -1,5 +1,4 @@
-//! Measures figures on a real Kafka cluster that the caller names. The topics are made there, filled, and deleted at
-//! the end.
+//! Measures figures on a real Kafka cluster that the caller names, on topics that it makes and deletes.
 //!
 //! CPU time is that of this process alone: the cluster runs in other processes. Where the table speaks of one core,
 //! everything that a figure starts is bound to one core, Keylane and its raw limit alike.
@@ -30,8 +29,7 @@ use crate::{Error, Options};
 
 /// Partitions of every topic here.
 pub(crate) const PARTITIONS: u32 = 32;
-/// Bytes that a client may read ahead of a partition: as much as a pipeline's client of a topic with this many
-/// partitions.
+/// Bytes that a client may read ahead of a partition, as a pipeline's client of a topic with this many partitions.
 pub(crate) const AHEAD_BYTES: usize = (256 << 20) / 4 / PARTITIONS as usize;
 /// How long the cluster may take to answer a question.
 const ASK: Duration = Duration::from_secs(30);

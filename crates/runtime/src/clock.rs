@@ -71,8 +71,7 @@ impl Clock {
         self.start.elapsed().as_millis() as u64
     }
 
-    /// Milliseconds since the clock was made, including time in which the machine was suspended; `now_ms` stands still
-    /// then.
+    /// Milliseconds since the clock was made, suspends of the machine included; `now_ms` stands still then.
     pub(crate) fn passed_ms(&self) -> u64 {
         let boot_ms = match self.simulated_start_ms {
             Some(_) => None,

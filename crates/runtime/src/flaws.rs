@@ -15,8 +15,7 @@ pub struct Flaws {
     pub engine: keylane_core::lanes::Flaws,
     /// Rules of the partition protocol that are left out.
     pub rules: keylane_core::Rules,
-    /// The newest format of journals that the pipeline reads and writes: one higher plays a pipeline of the next
-    /// version.
+    /// The newest format of journals that the pipeline reads and writes: one higher plays the next version.
     pub format: u8,
     /// An owner does not read its journal while an append of its own is under way, however long that takes.
     pub deaf_while_appending: bool,

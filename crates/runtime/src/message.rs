@@ -197,8 +197,7 @@ impl NewMessage {
         self
     }
 
-    /// Sets when the message is due (MSG-6). This version of Keylane cannot delay messages: it refuses one with a due
-    /// time.
+    /// Sets when the message is due (MSG-6). This version of Keylane cannot delay messages, and refuses such a message.
     pub fn deliver_at(mut self, at: SystemTime) -> NewMessage {
         let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
         self.deliver_at_ms = Some(whole_ms(since));

@@ -340,8 +340,7 @@ async fn nothing_that_waited_for_a_thread_starts_once_its_partition_is_lost() {
     }
     shard_knows(&pipeline, &[PartitionState::Idle]).await;
     door.open();
-    // The lost partitions come back, and their messages are handled anew; but first the messages would have begun that
-    // waited.
+    // The lost partitions come back and are handled anew, but only after the waiting attempts would have begun.
     while pipeline.status().await.expect("answers").blocking.threads > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -482,8 +481,7 @@ async fn a_handler_that_takes_too_long_is_dropped_and_tried_again() {
     assert_eq!((status.handled, status.failed, status.lag.messages), (1, 2, 0));
 }
 
-/// ORD-4, MSG-2: no more handlers in flight than allowed, all of them used, and messages without a key take half at
-/// most.
+/// ORD-4, MSG-2: no more handlers in flight than allowed, all used, and messages without a key take half at most.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrency_is_used_up_and_never_exceeded() {
     let cluster = MemoryBroker::new(1, || 0);

@@ -18,8 +18,7 @@ use tokio::sync::Semaphore;
 /// The bound of bytes in flight, as in PRD-2.
 const BYTES_MAX: usize = 64 << 20;
 
-/// A broker that takes messages and answers only when the test says so, even if no caller waits for the answer any
-/// more.
+/// A broker that takes messages and answers only when the test says so, even if no caller waits any more.
 struct Silent {
     inner: Arc<dyn Broker>,
     answers: Arc<Semaphore>,

@@ -305,8 +305,7 @@ async fn a_batch_in_flight_is_one_call() {
     assert!(batch.await.expect("ends").expect("sent").iter().all(Result::is_ok));
 }
 
-/// BRK-10, P10: a group that joins again does not join another topic of the same name, whose positions mean other
-/// messages.
+/// BRK-10, P10: a group that joins again does not join another topic of the same name, with other positions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_made_anew_while_the_group_was_not_joined_stops_the_pipeline() {
     let cluster = MemoryBroker::new(1, || 0);
@@ -340,8 +339,7 @@ async fn a_topic_made_anew_while_the_group_was_not_joined_stops_the_pipeline() {
     pipeline.drain().await.expect("drained");
 }
 
-/// MSG-3, P7: a header name that is reserved for brokers is refused, on every broker and before the message is
-/// acknowledged.
+/// MSG-3, P7: a header name that is reserved for brokers is refused, on every broker and before acknowledgement.
 #[tokio::test]
 async fn a_header_of_ours_is_refused() {
     let keylane = open(&MemoryBroker::new(1, || 0));

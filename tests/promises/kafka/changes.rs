@@ -83,8 +83,7 @@ async fn partitions_added_while_keys_are_in_flight_stop_the_pipeline_until_they_
     stopped(&server, &[0, 1, 2, 3, 4, 5, 6, 7], &["KL-1304", "topics accept"]).await;
     assert_eq!((sink.settled(), sink.len()), (40, 40), "what ran was finished, and nothing more was begun");
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
-    // With the old number in its config the server does not start; with the new one the journal still knows the old
-    // number.
+    // With the old number in its config the server does not start; with the new one the journal knows the old one.
     server.spawn();
     assert_eq!(server.ended().await, Some(1), "{}", server.output());
     assert!(server.output().contains("8 partitions"), "{}", server.output());
@@ -220,8 +219,7 @@ async fn a_topic_recreated_while_keylane_was_away_is_noticed_at_its_start() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// P3, P10: another system's record that cannot be a message stops its partition alone, and the error says where it
-/// lies.
+/// P3, P10: another system's record that cannot be a message stops its partition alone; the error says where it lies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_cannot_be_a_message_stops_its_partition_alone() {
     let (cluster, sink) = (cluster(), Sink::start().await);

@@ -84,8 +84,7 @@ async fn a_sleeper_whose_journal_was_deleted_stops_its_partition() {
     assert_eq!(sleeper.stop().await, Some(0), "{}", sleeper.output());
 }
 
-/// P1, P4, BRK-6: the process that made the journals died before the first record; the next start goes on as if there
-/// were none.
+/// P1, P4, BRK-6: the journals' maker died before the first record; the next start goes on as if there were none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn journals_that_were_made_and_never_written_are_gone_on_with() {
     let (cluster, sink) = (cluster(), Sink::start().await);

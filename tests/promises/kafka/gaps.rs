@@ -115,8 +115,7 @@ async fn the_gaps_of_a_compacted_topic_are_committed_over() {
     let calls = sink.calls();
     check(&[], &calls).assert_once();
     assert!(calls.len() < 2_000, "it has gaps: {}", calls.len());
-    // Each message has its own position, as another client finds it, not one counted through the gaps. More may be gone
-    // by now.
+    // Each message has its own position, as another client finds it, not one counted through gaps. More may be gone.
     let called: BTreeSet<String> = calls
         .iter()
         .map(|call| {

@@ -67,8 +67,7 @@ async fn storm(topic: &str, events: u64, messages: u64) -> Report {
         if event >= events && epochs(&sink.calls()) > EPOCHS {
             break;
         }
-        // The remainder of a square comes and goes without a pattern: some members live for half a second, some for
-        // several.
+        // A square's remainder comes and goes without a pattern: some live for half a second, some for several.
         let at = (event * event % 17) as usize % 3;
         let other = &mut others[at];
         if !other.is_running() {

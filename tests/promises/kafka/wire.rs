@@ -115,8 +115,7 @@ async fn keys_lie_where_the_java_client_puts_them() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// BRK-8, ING-8: a server listens before its topics are made; messages that are sent meanwhile wait for the topics, and
-/// are accepted.
+/// BRK-8, ING-8: a server listens before its topics are made; messages sent meanwhile wait, and are accepted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_sent_as_soon_as_the_server_listens_is_taken() {
     let (cluster, sink) = (cluster(), Sink::start().await);

@@ -44,8 +44,7 @@ async fn what_nobody_has_read_yet_survives_a_kill() {
     assert_eq!(report.settled, acked.len());
 }
 
-/// P1: after a kill in the middle of many requests, every message that was answered with 202 is there, whatever became
-/// of the others.
+/// P1: after a kill amid many requests, every message that was answered with 202 is there, whatever became of the rest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acknowledgement_is_true_even_if_the_kill_follows_at_once() {
     let sink = Sink::start().await;

@@ -33,8 +33,7 @@ async fn each_key_is_handled_once_each_in_order_one_at_a_time() {
     check(&acked, &sink.calls()).assert_once();
 }
 
-/// P2, ORD-1: a shard owns whole partitions; if more shards than partitions are asked for, there are as many as
-/// partitions.
+/// P2, ORD-1: a shard owns whole partitions; if more shards than partitions are asked for, fewer are made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_shards_than_partitions_keep_the_order() {
     let sink = Sink::start().await;

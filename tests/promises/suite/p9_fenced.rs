@@ -1,5 +1,4 @@
-//! P9: calls to the outside carry the epoch, which only grows, so that the outside can refuse calls of an earlier
-//! owner.
+//! P9: calls to the outside carry the epoch, which only grows, so the outside can refuse calls of an earlier owner.
 
 use std::collections::BTreeMap;
 

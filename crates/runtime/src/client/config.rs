@@ -42,8 +42,7 @@ impl Config {
         }
     }
 
-    /// A Kafka cluster; topics are created by first use. While the cluster is away, produced messages are kept in
-    /// `data`.
+    /// A Kafka cluster; topics are created by first use. While it is away, produced messages are kept in `data`.
     #[cfg(feature = "kafka")]
     pub fn kafka(options: KafkaOptions, data: impl Into<PathBuf>) -> Config {
         Config::on(BrokerChoice::Kafka(Box::new(options)), data)

@@ -70,8 +70,7 @@ impl Keylane {
         Ok(Keylane::build(broker, spill, clock, tasks, new_topic))
     }
 
-    /// Uses a broker on another machine that is open already, and `log` on this machine for messages that the broker
-    /// does not take.
+    /// Uses a broker on another machine that is open already; `log` here keeps the messages that it does not take.
     pub async fn with_spill(
         broker: Arc<dyn Broker>,
         log: Arc<dyn Broker>,
@@ -169,8 +168,7 @@ impl Keylane {
         }
     }
 
-    /// Sends everything that waits in the spill to the broker now, including messages that the broker had refused for
-    /// good.
+    /// Sends everything in the spill to the broker now, including messages that the broker had refused for good.
     pub fn drain_spill(&self) {
         if let Some(spill) = self.inner.producer.spill() {
             spill.drain_now();
@@ -346,7 +344,7 @@ impl Keylane {
         Ok(self.with_those_apart(all.into_iter().collect::<Result<Vec<_>, _>>()?))
     }
 
-    /// Lanes of one pipeline, or of all, the first `limit` by `sort`. Shards that do not answer within some seconds are
+    /// Lanes of one pipeline, or of all, the first `limit` by `sort`. Shards that do not answer in some seconds are
     /// named.
     pub async fn lanes(&self, pipeline: Option<&str>, sort: LaneSort, limit: usize) -> Result<Lanes, Error> {
         let running: Vec<Pipeline> = {

@@ -1,5 +1,4 @@
-//! The code that runs on a message: the [`Handler`] trait, closures as handlers, and the handlers that come with
-//! Keylane.
+//! Handlers, the code that runs on a message: the [`Handler`] trait, closures as handlers, and Keylane's own handlers.
 
 mod http;
 mod log;

@@ -102,8 +102,7 @@ impl Burials {
         self.waiting.clear();
     }
 
-    /// The entry of the next dead letter that is stored, or why none will be; `None` if the task has ended. Cancel
-    /// safe.
+    /// The entry of the next stored dead letter, or why there will be none; `None` if the task has ended. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<Result<Death, BrokerError>> {
         let task = self.task.as_mut()?;
         loop {

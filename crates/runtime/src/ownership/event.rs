@@ -142,8 +142,7 @@ impl Epoch<'_> {
             Event::Commit(commit) => {
                 let commit = commit.map_err(ended)?;
                 self.mirror.mirrored = commit.as_ref().map(|commit| commit.position);
-                // Every supported broker keeps metadata. On one that did not, a commit without ours would prove
-                // nothing.
+                // Every supported broker keeps metadata. Otherwise a commit without ours would prove nothing.
                 let read = commit.as_ref().map(|commit| (commit.position, &commit.metadata[..]));
                 Ok(self.step(Input::Committed(Committed::read(read, true))))
             }
@@ -157,7 +156,7 @@ impl Epoch<'_> {
             Event::Confirmed(Sure::Confirmed, true) => Ok(self.step(Input::Confirmed)),
             Event::Confirmed(Sure::Paused, true) => Ok(self.step(Input::Paused)),
             Event::Proven(proven) => {
-                // Also if the predecessor is dead: the owner may have other things to do first, and would ask without
+                // Also if the predecessor is dead: other steps may come first, and asking again at once would never
                 // end.
                 self.under_way.prove_ms = self.now_ms() + AGAIN_MS;
                 Ok(match proven {

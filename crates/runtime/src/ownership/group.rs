@@ -56,8 +56,7 @@ impl Asks {
         Asks { questions: mpsc::channel(QUESTIONS_MAX).0 }
     }
 
-    /// Whether the coordinator, asked anew, says that the partition is still assigned here. `None`: there was no
-    /// answer.
+    /// Whether the coordinator, asked anew, says that the partition is still assigned here. `None`: no answer.
     pub(crate) async fn confirm(&self, partition: u32) -> Option<bool> {
         self.ask(Question::Assigned(partition)).await
     }
@@ -222,8 +221,7 @@ impl Assign {
             tokio::select! {
                 biased;
                 () = reached(stop, Stopping::Drain) => break,
-                // Before questions: owners ask again until they are answered, and their questions would keep changes
-                // unheard.
+                // Before questions: owners ask again until they are answered, and would keep changes unheard.
                 change = self.membership.changed() => {
                     let error = match change {
                         Ok(change) => {

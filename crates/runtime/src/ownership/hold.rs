@@ -21,8 +21,7 @@ use super::event::{Event, Moved, Pieces};
 const FORMAT: u8 = 1;
 /// The bytes of an entry before its content.
 const HEAD_BYTES: usize = 10;
-/// The first wait before an entry is stored again, which doubles. Each try may leave a copy, and only one copy is
-/// named.
+/// The first wait before an entry is stored again, which doubles. Each try may leave a copy, but one copy is named.
 const AGAIN_MS: u64 = 200;
 /// The longest wait.
 const AGAIN_MS_MAX: u64 = 10_000;

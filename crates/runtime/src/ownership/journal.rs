@@ -121,8 +121,7 @@ impl Epoch<'_> {
         self.read_some(false);
     }
 
-    /// Reads on. With `landed`, reads only what is at hand: enough to see what counts, not enough to go on after a
-    /// pause.
+    /// Reads on. With `landed`, reads only what is at hand: enough to see what counts, but not to go on after a pause.
     fn read_some(&mut self, landed: bool) {
         let now_ms = self.now_ms();
         if !self.listens(now_ms) {

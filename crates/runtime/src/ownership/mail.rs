@@ -122,8 +122,7 @@ impl Epoch<'_> {
     }
 }
 
-/// Whether a shard moves. Time in which the owner itself did not look does not count, since then the whole process
-/// slept.
+/// Whether a shard moves. Time in which the owner did not look does not count, since then the whole process slept.
 #[derive(Debug, Default)]
 pub(super) struct Alive {
     ticked_ms: u64,

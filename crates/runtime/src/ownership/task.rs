@@ -61,8 +61,7 @@ impl Own {
             let ended = match tasks.supervise(TaskKind::Owner, self.own_once()).await {
                 Ok(ended) => ended,
                 Err(why) => {
-                    // The owner is gone, so completions no longer go on record: the shard must not go on with the
-                    // partition.
+                    // Without an owner completions do not go on record, so the shard must not go on with the partition.
                     let mut outbox = Outbox::new(self.shard.clone(), Arc::clone(&self.wakes));
                     outbox.send(ShardCommand::Forget { partition: self.partition });
                     outbox.leave(&tasks);
@@ -92,8 +91,8 @@ impl Own {
                 Ended::Failed(why) => {
                     tracing::error!(partition = self.partition, why, "a partition has stopped");
                     self.view.set(PartitionState::Stopped, Some(why));
-                    // Keylane guesses nothing: the partition stays stopped until an operator acts or the group assigns
-                    // it elsewhere.
+                    // Nothing is guessed: the partition stays stopped until an operator acts or it is assigned
+                    // elsewhere.
                     if !self.assignment.given_up() {
                         self.assignment.next().await;
                     }

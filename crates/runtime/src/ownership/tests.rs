@@ -112,8 +112,7 @@ impl Shard {
     }
 }
 
-/// ORD-12, P10: a shard that stands still loses its partitions, whose status says so; when it moves again it gets them
-/// back.
+/// ORD-12, P10: a shard that stands still loses its partitions, whose status says so; once it moves it regains them.
 #[tokio::test(start_paused = true)]
 async fn a_partition_whose_shard_stood_still_is_owned_again_once_that_moves() {
     let mut shard = Shard::of_an_owner().await;

@@ -145,8 +145,7 @@ impl Rejection {
     }
 }
 
-/// A handler's error, cut to `bytes_max` bytes if it is longer; the cut text says so. Memory allocated beyond that is
-/// freed.
+/// A handler's error, cut to `bytes_max` bytes if it is longer, which it then says. Memory beyond that is freed.
 pub(crate) fn cut(words: Cow<'_, str>, bytes_max: usize) -> Cow<'_, str> {
     if words.len() > bytes_max {
         let kept = &words[..words.floor_char_boundary(bytes_max)];
@@ -167,8 +166,7 @@ pub(crate) struct Mail {
     pub(crate) rejected: Vec<Rejection>,
     /// The partition drains and nothing of it runs any more: this mail is the last.
     pub(crate) quiet: bool,
-    /// The process was paused for this many ms: the shard starts nothing until the owner has read the journal to its
-    /// end.
+    /// The process was paused for this many ms: nothing starts until the owner has read the journal to its end.
     pub(crate) verify: Option<u64>,
     /// The partition cannot be read.
     pub(crate) broken: Option<BrokerError>,

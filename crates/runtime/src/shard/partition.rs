@@ -26,7 +26,7 @@ pub(crate) const BATCH_BYTES: usize = 256 * 1024;
 pub(super) enum PartState {
     /// The partition is read, and its messages are handled.
     Running,
-    /// After a pause of the process: nothing of the partition starts until its owner has verified that it still owns it
+    /// After a pause of the process: nothing starts until the owner has verified that the partition is its own
     /// (ORD-12).
     Verifying,
     /// Nothing more of the partition starts (ORD-9).

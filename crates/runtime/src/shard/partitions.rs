@@ -1,7 +1,6 @@
 //! The partitions that a shard owns, the state of each, and the list of those that may have something to read.
 //!
-//! A partition's state changes only in [`Partitions::enter`], so the counts of running and draining partitions are
-//! always true.
+//! A partition's state changes only in [`Partitions::enter`], so the counts of partitions by state are always true.
 
 use keylane_core::Delivery;
 use tokio::sync::mpsc;

@@ -186,8 +186,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// ORD-12: a shard that may start nothing does not take permits that came free, and must not loop without end for
-    /// them.
+    /// ORD-12: a shard that may start nothing does not take permits that came free, and must not spin for them.
     #[test]
     fn that_permits_came_free_is_said_once() {
         let pool = Permits::new(1, vec![Arc::new(Wakes::default())]);
@@ -201,8 +200,7 @@ mod tests {
         assert!(shard.any());
     }
 
-    /// ORD-4: a waiting shard gets the permit that a busy shard gives back; a shard that did not use its permit delays
-    /// no other.
+    /// ORD-4: a waiting shard gets the permit that a busy shard gives back; a shard without use for it delays no other.
     #[test]
     fn a_permit_is_left_to_those_who_wait_and_to_nobody_else() {
         let pool = Permits::new(1, Vec::new());

@@ -123,8 +123,7 @@ impl<F> Shard<F> {
         }
     }
 
-    /// Runs, queues or stalls a message that was just read. The caller has a permit. `delivery` is built directly in
-    /// its place.
+    /// Runs, queues or stalls a message that was just read. The caller has a permit. `delivery` is built in its place.
     #[inline(always)]
     fn judge(
         &mut self,

@@ -1,5 +1,4 @@
-//! Turns the end of an attempt into what becomes of its message: done, another attempt, or on its way to be a dead
-//! letter.
+//! Turns the end of an attempt into the next step of its message: done, another attempt, or on its way to be dead.
 //!
 //! An attempt that ends after its partition was lost changes nothing: its delivery carries an older epoch (P9).
 
@@ -17,8 +16,7 @@ use crate::pipeline::beginning;
 const FAILURE_BYTES_MAX: usize = 2 << 10;
 
 impl<F> Shard<F> {
-    /// The attempt in `seat` is done. The delivery is dropped in place, not moved: most messages end here, at their
-    /// first poll.
+    /// The attempt in `seat` is done. The delivery is dropped, not moved: most messages end here, at their first poll.
     #[inline]
     pub(super) fn done(&mut self, seat: u32) {
         let delivery = self.attempts.delivery(seat);

@@ -519,8 +519,7 @@ impl Drop for Broken {
     }
 }
 
-/// P10: if dropping a fallen shard's state panics too, its owners still hear that it fell, and a successor takes its
-/// place.
+/// P10: if dropping a fallen shard's state panics too, its owners still hear of it, and a successor takes its place.
 #[test]
 fn a_shard_has_a_successor_though_its_fall_panics() {
     let runtime = runtime();
@@ -695,8 +694,7 @@ fn lanes_whose_handlers_compute_leave_what_is_read_its_turn() {
     assert!(before.is_some_and(|before| before < 50), "after {before:?} of {}", started.len());
 }
 
-/// ORD-4: a key with a backlog whose handlers compute does not run for a whole burst: the next pass begins with other
-/// keys.
+/// ORD-4: a key with a backlog whose handlers compute does not run for a whole burst: the next pass turns to others.
 #[test]
 fn a_hot_key_whose_handlers_compute_leaves_others_their_turn() {
     let runtime = runtime();

@@ -1,4 +1,4 @@
-//! Judges a simulated run from outside: by the answers to producers, by what handlers did, and by what landed on the
+//! Judges a simulated run from outside: by answers to producers, by what handlers did, and by what landed on the
 //! broker.
 //!
 //! Acknowledgements, attempts as they begin and end, and everything that becomes durable come in; the first violation
@@ -538,8 +538,7 @@ impl Part {
         self.state().epoch.as_ref().map(|epoch| epoch.position)
     }
 
-    /// Judges whether all earlier messages of a key were handled in this epoch or are on record, and no later one is
-    /// (P2).
+    /// Judges whether all earlier messages of a key were handled in this epoch or are on record, and no later one (P2).
     fn judge_order(
         &self,
         position: u64,

@@ -101,8 +101,7 @@ impl World {
         }
     }
 
-    /// The journal of partition 0 may be lost now: its partition stops, and nothing of the other partitions may run
-    /// early.
+    /// The journal of partition 0 may be lost now: its partition stops, and nothing of the others may run early.
     fn lose(&mut self) {
         self.loss = self.loss.and_then(|left| left.checked_sub(1));
         if self.loss == Some(0) {

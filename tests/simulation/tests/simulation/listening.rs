@@ -1,5 +1,4 @@
-//! An owner always listens: whichever of its calls is not answered, it hears that another process has its partition
-//! (ORD-9).
+//! An owner always listens: whichever call is not answered, it hears that another process has its partition (ORD-9).
 //!
 //! Two processes share one partition. One kind of call of the first process hangs, and the partition goes to the
 //! second, by plan or unheard. From the moment when the second has it, the first starts nothing; a drain of the first
@@ -244,8 +243,7 @@ async fn a_partition_that_is_verified_says_so() {
     assert_eq!(shown(&process).await.state, PartitionState::Running);
 }
 
-/// ORD-12, P3: where each reading of a journal takes longer than a second, a partition starts, and goes on after a
-/// pause.
+/// ORD-12, P3: where each read of a journal takes over a second, a partition starts, and goes on after a pause.
 #[tokio::test(start_paused = true)]
 async fn a_journal_that_is_read_slowly_stops_nobody_for_good() {
     for conditional in [true, false] {

@@ -80,8 +80,7 @@ async fn after_a_long_pause_nothing_starts_before_the_assignment_is_confirmed() 
     assert_eq!(rig.started(SLEEPER), [0], "the broker would have said that it is not its own");
 }
 
-/// ORD-12: also if the journal was being read when the pause began, so that its owner reads it to its end for that
-/// reason too.
+/// ORD-12: also if the journal was being read when the pause began, which is another reason to read it to its end.
 #[tokio::test(start_paused = true)]
 async fn a_reading_that_a_long_pause_met_does_not_stand_for_the_confirmation() {
     for lost in [true, false] {

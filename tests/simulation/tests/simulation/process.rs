@@ -1,5 +1,4 @@
-//! A simulated process: Keylane's runtime with one pipeline, behind a gate, on its own connection to a broker that
-//! misbehaves.
+//! A simulated process: Keylane's runtime with one pipeline, behind a gate, on a broker of its own that misbehaves.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,5 +1,4 @@
-//! A batch of which nothing can run at once: the reader must still be asked for more, or later messages would wait for
-//! a tick.
+//! A batch of which nothing can run at once: the reader is asked for more, or later messages would wait for a tick.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -54,8 +54,7 @@ fn no_seed_breaks_a_promise() {
     }
 }
 
-/// The same for new seeds, for as long as `make chaos` has, or `KEYLANE_SIM_SECONDS` says; a seed that breaks a promise
-/// is printed.
+/// The same for new seeds, as long as `make chaos` or `KEYLANE_SIM_SECONDS` says; a seed with a violation is printed.
 #[test]
 #[ignore = "runs for a quarter of an hour: make chaos"]
 fn chaos_simulation() {

@@ -136,8 +136,7 @@ impl World {
         self.numbers.insert(key, first + count);
         for number in first..first + count {
             let id = format!("{key}-{number}");
-            // Not over the limit that is known: a message refused for that, whose producer does not stop, would be
-            // overtaken.
+            // Not over the known limit: a message refused for that, whose producer goes on, would be overtaken.
             let bytes = if self.bytes_max > SMALL && self.random.between(0, 9) == 0 { 2 * SMALL } else { 1 };
             let message = Message::to(TOPIC).id(&id).key(key.to_string()).payload(vec![b'x'; bytes]);
             let ticket = process.keylane.producer().send(message).await.expect("there is room");
@@ -256,8 +255,7 @@ async fn run(seed: u64) -> (u64, u64, u64) {
             13 => {
                 world.leave();
                 world.send_all(&process).await;
-                // Nothing is offered when the limit comes: a message refused then would have been overtaken in its
-                // batch.
+                // Nothing is offered when the limit comes: a message refused then would be overtaken in its batch.
                 tokio::time::sleep(LONG).await;
                 world.send(&process).await;
                 world.limit(SMALL).await;
@@ -456,8 +454,7 @@ async fn what_nobody_waits_for_is_in_flight_all_the_same() {
     let process = world.start().await;
     let producer = process.keylane.producer().when_full(WhenFull::Fail);
     let forgotten = async || {
-        // A topic that was not used for long is looked at first; here each call takes its place when it is first
-        // polled.
+        // A topic not used for long is looked at first; here each call takes its place at its first poll.
         drop(producer.call(TOPIC).await.expect("the topic is known"));
         for _ in 0..CALLS_MAX {
             let message = Message::to(TOPIC).key("a").payload("x");

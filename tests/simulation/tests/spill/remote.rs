@@ -186,8 +186,7 @@ impl Remote {
                     (Arc::clone(&here), Arc::clone(&cluster), lock(&here).random.between(0, 20));
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_millis(back)).await;
-                    // While the cluster cannot be reached, an answer is lost on its way, and asked for again
-                    // afterwards.
+                    // While the cluster is away, an answer is lost on its way, and asked for again afterwards.
                     cluster.there(partition).await;
                     answer(&here, partition);
                 });

@@ -56,8 +56,7 @@ async fn read_away(answer: &mut Response, keep: usize) -> Vec<u8> {
     kept
 }
 
-/// One line for people. The answer may come from a stranger, and none of its control characters may reach a terminal
-/// (SEC-5).
+/// One line for people. No control character of the answer, which is a stranger's, may reach a terminal (SEC-5).
 fn error_text(status: StatusCode, body: &[u8]) -> String {
     let reason = status.canonical_reason().unwrap_or("");
     let body: String =

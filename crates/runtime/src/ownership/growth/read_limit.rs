@@ -279,8 +279,7 @@ pub(crate) async fn accepted_of(at: &Subscription, made: u32) -> Result<State, B
     let mut known = State::default();
     for partition in 0..made {
         let state = match JournalClient::open(at, partition).await?.read_on().await {
-            // The owner of that partition stops for this and reports it; the other partitions go by their own journals
-            // (P3).
+            // The owner of that partition stops for this and reports it; other partitions go by their journals (P3).
             Err(BrokerError::Stopped(why)) => {
                 tracing::warn!(topic = &*at.topic, partition, why, "a journal cannot be read");
                 continue;

@@ -87,8 +87,7 @@ mod tests {
     }
 
     proptest! {
-        /// ORD-7: whichever attempts went to other threads and came back, in whatever order, each times out in its
-        /// turn.
+        /// ORD-7: whichever attempts went to other threads and came back, in any order, each times out in its turn.
         #[test]
         fn attempts_that_come_back_keep_their_deadlines_in_order(
             away in proptest::collection::vec(any::<bool>(), 1..40),

@@ -76,8 +76,7 @@ impl ThreadPool {
         (state.taken - state.reserved, state.short.iter().map(|(_, wants)| wants).sum(), self.0.threads_max)
     }
 
-    /// Reserves a thread for one of a shard's `wants` attempts. If none is free, the shard is woken when one becomes
-    /// free.
+    /// Reserves a thread for one of a shard's `wants` attempts. If none is free, the shard is woken once one is.
     pub(crate) fn reserve(&self, wants: usize, shard: &Arc<Wakes>) -> Option<Thread> {
         let mut state = self.0.state.lock().expect("no holder panics");
         state.short.retain(|(short, _)| !Arc::ptr_eq(short, shard));
@@ -88,8 +87,7 @@ impl ThreadPool {
             (state.taken, state.reserved) = (state.taken + 1, state.reserved + 1);
             return Some(Thread(Some(Arc::clone(&self.0))));
         }
-        // The shard stays listed until it has a thread: when it is woken, another shard may already have taken the free
-        // one.
+        // The shard stays listed until it has a thread: when it wakes, another shard may have taken the free one.
         state.short.push((Arc::clone(shard), wants));
         if self.0.may_block && !std::mem::replace(&mut state.said, true) {
             tracing::warn!(
@@ -217,8 +215,7 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, (0..10_000).collect::<Vec<_>>());
     }
-    /// ORD-4, P5: calls that only look blocked, because the machine is short of time, do not grow to hundreds of
-    /// threads.
+    /// ORD-4, P5: calls that only look blocked, because the machine is short of time, do not take hundreds of threads.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_handler_that_blocks_nothing_has_few_threads() {
         let pool = ThreadPool::new(&"t".into(), 512, false);

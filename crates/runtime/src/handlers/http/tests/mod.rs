@@ -376,8 +376,7 @@ async fn private_addresses_are_called_only_if_that_is_allowed() {
 /// SEC-4: the warning comes before the first push.
 #[tokio::test]
 async fn a_name_that_leads_to_private_addresses_only_is_warned_of() {
-    // `localhost` is also refused without a lookup; the warning is the same for any other name that leads to private
-    // addresses.
+    // `localhost` is also refused without a lookup; other names that lead to private addresses get the same warning.
     let named = HttpSettings::new("http://localhost:1/orders?token=hunter2");
     let warning = named.warning().await.expect("it leads to this machine");
     assert!(warning.contains("localhost") && warning.contains("allow_private"), "{warning}");
