@@ -9,11 +9,11 @@ pub(crate) async fn main() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let keylane = Keylane::open_embedded(folder.path()).await?;
 
-    // Durable when this returns: the message is on disk.
+    // When this returns, the message is durable: it is on disk.
     let receipt = keylane.produce(Message::to("greetings").key("ada").payload("hello")).await?;
     println!("stored in partition {} at {}", receipt.partition, receipt.offset.unwrap_or_default());
 
-    // A pipeline reads the topic of its name, and runs until its future is ready; then it drains.
+    // A pipeline reads the topic of its name and runs until the given future is ready; then it drains.
     let (done, handled) = tokio::sync::oneshot::channel();
     let done = std::sync::Mutex::new(Some(done));
     keylane

@@ -18,7 +18,7 @@ pub(crate) async fn main() -> anyhow::Result<()> {
     let keylane = Keylane::open_embedded(folder.path()).await?;
     for n in 0..PER_KEY {
         for key in 0..KEYS {
-            // A ticket may be forgotten: `send` waits for room only, and messages keep their order.
+            // `send` waits only for room, and returns a ticket, which may be forgotten; messages keep their order.
             keylane.producer().send(Message::to("work").key(format!("key-{key}")).json(&n)?).await?;
         }
     }

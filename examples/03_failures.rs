@@ -1,4 +1,4 @@
-//! What a handler may say: done, failed (tried again, in its place), or rejected (void; the key goes on).
+//! What a handler may answer: done, failed (tried again, in its place), or rejected (void; the key goes on).
 //!
 //! `cargo run --example 03_failures`
 

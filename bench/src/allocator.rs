@@ -1,6 +1,6 @@
 //! The allocator of the binary: mimalloc, which counts allocations while a benchmark asks it to.
 //!
-//! When nobody counts, an allocation costs one load of a flag that never changes.
+//! While no benchmark counts, an allocation costs one more load, of a flag that does not change.
 #![allow(unsafe_code, reason = "an allocator cannot be written without it")]
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -11,11 +11,11 @@ use mimalloc::MiMalloc;
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// mimalloc, countable.
+/// mimalloc, with a count of allocations.
 #[derive(Debug, Default)]
 pub struct Allocator;
 
-/// Counts allocations of the whole process while `work` runs. Zero if another allocator is in use.
+/// Counts allocations of the whole process while `work` runs. Zero if the process uses another allocator.
 pub(crate) fn count<T>(work: impl FnOnce() -> T) -> (T, u64) {
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     COUNTING.store(true, Ordering::Relaxed);

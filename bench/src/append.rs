@@ -1,8 +1,8 @@
-//! PRF-7: appends to the embedded broker with group commit, and scans of what was appended.
+//! Measures PRF-7: appends to the embedded broker with group commit, and scans of what was appended.
 //!
 //! Raw limit: the same bytes written to one pre-zeroed file in as many groups, each with one pwrite and one fdatasync.
-//! How many groups the broker made of a round's calls is seen in what it stored: each group begins a batch in each
-//! partition. So messages a sync are the same on both sides, whatever the callers' rhythm made of them.
+//! The number of groups that the broker made of a round's calls is read from what it stored: each group begins a batch
+//! in each partition. So both sides write the same number of messages a sync, whatever the rhythm of the callers.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,19 +16,19 @@ use crate::histogram::median;
 use crate::machine::runtime;
 use crate::{Error, Figure, Options, Target};
 
-/// Bytes of one message's frame: id of 16, key of 8, the rest payload.
+/// Bytes of one message's frame: an id of 16, a key of 8, the rest payload.
 const FRAME_BYTES: usize = 200;
 const ROUNDS: usize = 6;
-/// Callers at a time, each with one call. The broker waits a moment for those that it has just answered, so mostly all
-/// of them share a sync.
+/// Callers at a time, each with one call. The broker waits a moment for the callers that it has just answered, so
+/// mostly all of them share a sync.
 const CALLERS: usize = 8;
 /// Messages in a call, and in a round.
 const CALLS: [(usize, usize); 2] = [(250, 100_000), (2_500, 400_000)];
-/// Written first, so that segments are used again, as in a log that has run for a while.
+/// Written first, so that segments are reused, as in a log that has run for a while.
 const WARM_UP: (usize, usize) = (5_000, 2_000_000);
-/// The broker's own bound of a batch. One that has no room for another message goes on in the next, in the same group.
+/// The broker's own bound of a batch. If a batch has no room for another message, the group goes on in the next batch.
 const BATCH_BYTES_MAX: usize = 1 << 20;
-/// Asked of a reader at a time.
+/// Bytes asked of a reader at a time.
 const READ_BYTES: usize = 1 << 20;
 
 pub(crate) fn run(options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(), Error> {
@@ -108,8 +108,8 @@ fn raw(bare: &mut BareFile, messages: usize, groups: usize) -> Result<f64, Error
     Ok(messages as f64 / since.elapsed().as_secs_f64())
 }
 
-/// How many groups were synced since the first partition ended at `from`. Every call has messages for all partitions.
-/// A group that a segment's end cuts in two is synced twice and counts once here, which only helps the raw limit.
+/// How many groups were synced since the first partition ended at `from`. Every call has messages for all partitions. A
+/// group that a segment's end cuts in two is synced twice and counts once here, which only helps the raw limit.
 async fn groups_since(broker: &Embedded, topic: &str, from: u64) -> Result<usize, Error> {
     let end = broker.ends(topic).await.map_err(failed)?[0].end;
     let mut reader = broker.reader(topic, 0, from).await.map_err(failed)?;
@@ -154,7 +154,7 @@ async fn append(
     Ok(messages as f64 / since.elapsed().as_secs_f64())
 }
 
-/// Reads all that a topic has, a reader each partition, in turn.
+/// Reads the whole topic, with one reader for each partition, in turn.
 async fn scan(broker: &Embedded, topic: &str) -> Result<f64, Error> {
     let mut readers = Vec::new();
     for (partition, ends) in (0..).zip(broker.ends(topic).await.map_err(failed)?) {

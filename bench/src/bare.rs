@@ -1,4 +1,4 @@
-//! The raw limit of handlers that wait: a bare `tokio::spawn` for each message. It keeps no order and no record.
+//! The raw limit of handlers that wait: a bare `tokio::spawn` for each message, without order and without a record.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use crate::flow::{FlowReader, next_batch};
 
-/// A task for each message, which sleeps and then says that it ended. With `places`, no more at a time than those.
+/// Spawns a task for each message, which sleeps and then calls `ended`. With `places`, at most that many at a time.
 pub(crate) async fn spawn_each(
     mut readers: Vec<FlowReader>,
     sleep: Duration,
@@ -35,7 +35,7 @@ pub(crate) async fn spawn_each(
     }
 }
 
-/// How many tasks may be in flight, as cheaply as it can be said.
+/// Bounds the tasks in flight, as cheaply as possible.
 pub(crate) struct Places {
     taken: AtomicUsize,
     most: usize,
@@ -48,7 +48,7 @@ impl Places {
         Places { taken: AtomicUsize::new(0), most, wanted: AtomicBool::new(false), free: Notify::new() }
     }
 
-    /// How many are in flight.
+    /// The number of tasks in flight.
     pub(crate) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }

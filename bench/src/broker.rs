@@ -1,6 +1,6 @@
 //! A broker without I/O: one topic whose messages a [`Source`] makes, and journals in memory.
 //!
-//! What is measured on it is Keylane's own path: reading, lanes, handlers, settlement, ledger, records, commits.
+//! On it a benchmark measures Keylane's own path only: reading, lanes, handlers, settlement, ledger, records, commits.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use crate::source::{PARTITIONS, Source};
 /// The one topic.
 pub(crate) const TOPIC: &str = "bench";
 
-/// See the head of this file.
+/// The broker without I/O.
 pub(crate) struct SourceBroker {
     source: Arc<Source>,
     flow: Arc<Flow>,
@@ -67,7 +67,7 @@ impl Broker for SourceBroker {
         Ok(vec![SourceBroker::the_topic()])
     }
 
-    /// Acknowledged at once, and kept nowhere.
+    /// Acknowledges at once, and keeps nothing.
     async fn produce(&self, _topic: &str, frames: Frames) -> Vec<Result<u64, ProduceError>> {
         (0..frames.len() as u64).map(Ok).collect()
     }
@@ -120,7 +120,7 @@ impl Broker for SourceBroker {
     }
 }
 
-/// Has all partitions from the start.
+/// A membership that has all partitions from the start.
 struct OnlyMember {
     next: u32,
 }

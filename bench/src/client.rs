@@ -1,6 +1,7 @@
-//! HTTP load: connections that are kept alive and send a request after the answer to the last.
+//! HTTP load: kept-alive connections, each of which sends its next request after the answer to the last.
 //!
-//! No HTTP library: the client shares the machine with what it measures, and should take as little of it as can be.
+//! Written without an HTTP library: the client shares the machine with the server that it measures, and should use as
+//! little of the CPU as possible.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use tokio::runtime::Runtime;
 use crate::Error;
 use crate::finished::Finished;
 
-/// A request, written out.
+/// The bytes of a request.
 pub(crate) fn post(path: &str, kind: &str, body: &[u8]) -> Vec<u8> {
     let mut request = format!(
         "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
@@ -24,7 +25,7 @@ pub(crate) fn post(path: &str, kind: &str, body: &[u8]) -> Vec<u8> {
     request
 }
 
-/// Sends `request` over `connections` for `window`; answers a second.
+/// Sends `request` over `connections` for `window`; returns the answers a second.
 pub(crate) fn rate(
     client: &Runtime,
     address: SocketAddr,
@@ -58,7 +59,7 @@ async fn send(
     Ok(())
 }
 
-/// One that is kept alive.
+/// A connection that is kept alive.
 pub(crate) struct Connection {
     stream: TcpStream,
     answer: Vec<u8>,
@@ -71,7 +72,7 @@ impl Connection {
         Ok(Connection { stream, answer: Vec::with_capacity(64 * 1024) })
     }
 
-    /// Sends a request and waits for its answer, which must say that all is well.
+    /// Sends a request and waits for its answer, which must be a success.
     pub(crate) async fn exchange(&mut self, request: &[u8]) -> Result<(), Error> {
         self.stream.write_all(request).await?;
         self.answer.clear();
@@ -84,7 +85,7 @@ impl Connection {
     }
 }
 
-/// True once head and body are there.
+/// True once head and body are complete.
 fn is_whole(answer: &[u8]) -> Result<bool, Error> {
     let Some(head) = answer.windows(4).position(|end| end == b"\r\n\r\n") else {
         return Ok(false);

@@ -1,4 +1,4 @@
-//! The bare disk: a pre-zeroed file that is written and synced, and nothing else.
+//! The bare disk: a pre-zeroed file that is written and synced, as the raw limit of the log.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -24,7 +24,7 @@ impl BareFile {
         Ok(BareFile { file, at: 0 })
     }
 
-    /// Writes and syncs; returns what the sync took.
+    /// Writes and syncs; returns how long the sync took.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> std::io::Result<Duration> {
         if self.at + bytes.len() as u64 > FILE_BYTES {
             self.at = 0;

@@ -1,7 +1,8 @@
-//! PRF-1: what a message costs in process, with a handler that is ready at once.
+//! Measures PRF-1: what a message costs in process, with a handler that is ready at once.
 //!
-//! Raw limit: the same source in two tasks, each with a bounded tokio channel of `Vec`s of messages to a task that
-//! looks at each. Ours: a whole pipeline on the same source, ownership, ledger, records and commits included.
+//! Raw limit: the same source in two tasks, each of which sends `Vec`s of messages over a bounded tokio channel to a
+//! task that looks at each message. Keylane: a whole pipeline on the same source, with ownership, ledger, records and
+//! commits.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -52,14 +53,14 @@ pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<
     Ok(())
 }
 
-/// The pipeline.
+/// Keylane's side: a pipeline.
 struct Ours {
     runtime: tokio::runtime::Runtime,
     pipeline: Pipeline,
     flow: Arc<Flow>,
 }
 
-/// Looks at the message, and is done.
+/// A handler that looks at the message, and is done.
 struct Look(Arc<Flow>);
 
 impl Handler for Look {
@@ -103,7 +104,7 @@ fn settings() -> Settings {
     settings
 }
 
-/// The bare channel of batches.
+/// The raw limit: a bare channel of batches.
 struct Raw {
     runtime: tokio::runtime::Runtime,
     flow: Arc<Flow>,

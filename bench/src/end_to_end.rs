@@ -1,9 +1,10 @@
-//! PRF-13: from ingest to the handler, durable, at half of the rate that the machine can do.
+//! Measures PRF-13: the time from ingest to the handler, durable, at half of the machine's highest rate.
 //!
-//! Requests of NDJSON over HTTP to a server of this process, whose pipeline is here too. First as many connections as
-//! help, each with a request at a time: the rate at which handlers keep up is the maximum. Then requests come due at
-//! half of that, whatever the answers take. From when a request is due, sent late or not, until a message of it is in
-//! its handler is the latency. Raw limit: one fdatasync of as many bytes, before and after, on the same disk.
+//! Requests of NDJSON go over HTTP to a server in this process, which also runs the pipeline. First, as many
+//! connections as help each have a request under way at all times: the rate at which handlers keep up is the maximum.
+//! Then requests come due at half of that rate, whatever the answers take. The latency is the time from when a request
+//! is due, even if it is sent late, until one of its messages is in its handler. Raw limit: one fdatasync of as many
+//! bytes on the same disk, measured before and after.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -30,11 +31,11 @@ const LINES: usize = 100;
 const CONNECTIONS: usize = 32;
 const WARM_UP: Duration = Duration::from_secs(2);
 const WINDOW: Duration = Duration::from_secs(5);
-/// What was acknowledged and is not handled by then is not late, it is lost.
+/// A message that was acknowledged and is not handled by then is not late but lost.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Syncs timed, before and after.
+/// Syncs that are timed, before and after.
 const SYNCS: usize = 200;
-/// What the target allows beyond three syncs.
+/// The milliseconds that the target allows beyond three syncs.
 const ALLOWANCE_MS: f64 = 10.0;
 
 pub(crate) fn run(options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(), Error> {
@@ -106,7 +107,7 @@ impl Handler for Measured {
     }
 }
 
-/// A server on the embedded broker, and a pipeline of its own beside it.
+/// A server on the embedded broker, with a pipeline of its own.
 async fn serve(folder: &Path, meter: &Arc<Meter>) -> Result<Server, Error> {
     let keylane = Keylane::open_embedded(folder).await?;
     let spec = TopicSpec { partitions: PARTITIONS, ..TopicSpec::default() };
@@ -126,7 +127,7 @@ async fn rate(meter: Arc<Meter>) -> f64 {
     (meter.finished.count() - before) as f64 / since.elapsed().as_secs_f64()
 }
 
-/// Waits until so many messages were handled in all.
+/// Waits until this many messages were handled in all.
 async fn handled(meter: &Meter, sent: u64) -> Result<(), Error> {
     let since = Instant::now();
     loop {
@@ -142,7 +143,7 @@ async fn handled(meter: &Meter, sent: u64) -> Result<(), Error> {
 struct Schedule {
     from: Duration,
     until: Duration,
-    /// Between two requests; without it, each is due when a connection has time for it.
+    /// The time between two requests. Without it, a request is due whenever a connection is free.
     every: Option<Duration>,
     taken: AtomicU64,
 }
@@ -164,7 +165,8 @@ impl Schedule {
     }
 }
 
-/// Sends what a schedule says over all connections; how many messages that were. A request that fails ends it all.
+/// Sends a schedule's requests over all connections. Returns how many messages were sent. The first request that fails
+/// ends it.
 fn send_all(
     load: &Runtime,
     address: SocketAddr,
@@ -198,13 +200,13 @@ async fn send(address: SocketAddr, meter: Arc<Meter>, schedule: Arc<Schedule>) -
 
 /// Digits of a due time in ns.
 const DIGITS: usize = 20;
-/// What a payload begins with, before its due time.
+/// The beginning of a payload, before its due time.
 const PAYLOAD_START: &str = r#"{"due":""#;
 
 /// A request, written out once. Each time it is sent, its messages get another due time and other keys.
 struct Request {
     bytes: Vec<u8>,
-    /// Where digits go.
+    /// Where the digits are written.
     places: Vec<usize>,
 }
 

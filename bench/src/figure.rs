@@ -1,10 +1,10 @@
-//! One measured figure, beside its raw limit and its target; and all of them as a table.
+//! One measured figure beside its raw limit and its target, and all figures as a table.
 
 use std::fmt::{self, Display, Write};
 
 use serde::{Serialize, Serializer};
 
-/// What a figure should be.
+/// The bound that a figure should keep.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Target {
     /// The value itself, at most.
@@ -17,26 +17,26 @@ pub enum Target {
     RatioAtLeast(f64),
 }
 
-/// A figure (SPEC's PRF table).
+/// A measured figure (SPEC's PRF table).
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
-    /// Its id in the table of figures.
+    /// The figure's id in the table.
     pub id: &'static str,
     /// What was measured.
     pub what: String,
-    /// What Keylane takes or gives.
+    /// The value that Keylane reaches.
     pub value: f64,
-    /// What the bare thing takes or gives, in the same process and run.
+    /// The value that the raw limit reaches, in the same process and run.
     pub raw: Option<f64>,
-    /// One by the other.
+    /// The value as a multiple of the raw limit.
     pub ratio: Option<f64>,
-    /// What it should be.
+    /// The bound that the figure should keep.
     pub target: Target,
-    /// Whether it is.
+    /// Whether the figure keeps it.
     pub met: bool,
-    /// Of value and raw.
+    /// The unit of value and raw limit.
     pub unit: &'static str,
-    /// What else was seen.
+    /// Further observations.
     pub note: String,
 }
 

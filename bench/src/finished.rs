@@ -1,4 +1,4 @@
-//! Counts what is finished, for Keylane and for its raw limit alike.
+//! Counts finished messages, for Keylane and for its raw limit alike.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Finished {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Waits until `more` are finished than at the last call.
+    /// Waits until `more` messages than at the last call are finished.
     pub(crate) async fn all(&self, more: u64) {
         let bound = self.bound.fetch_add(more, Ordering::AcqRel) + more;
         while self.count.load(Ordering::Acquire) < bound {

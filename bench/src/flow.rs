@@ -1,5 +1,5 @@
-//! The tap between a source and what is measured: how far each partition may be read, and when the last message of a
-//! round was handled.
+//! The tap between a source and the side that is measured: says how far each partition may be read, and notices when
+//! the last message of a round was handled.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,14 +12,14 @@ use tokio::sync::Notify;
 use crate::machine::WORKERS;
 use crate::source::{BATCH, PARTITIONS, Source};
 
-/// One step of the tap: partitions may be read below `limit`; what is new carries `stamp`.
+/// One step of the tap: partitions may be read below `limit`, and new messages carry `stamp`.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     limit: u64,
     stamp: u64,
 }
 
-/// How far each partition may be read. The same for all.
+/// How far each partition may be read. The same for all partitions.
 #[derive(Default)]
 pub(crate) struct Flow {
     limit: AtomicU64,
@@ -31,7 +31,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// Lets `more` messages of each partition through, all stamped alike.
+    /// Lets `more` messages of each partition through, all with the same stamp.
     pub(crate) fn open(&self, more: u64, stamp: u64) {
         let limit = self.limit.load(Ordering::Relaxed) + more;
         self.open.store(u64::from(PARTITIONS), Ordering::Relaxed);
@@ -41,7 +41,7 @@ impl Flow {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// A message was handled. Cheap enough for every message: it only looks whether this was a partition's last.
+    /// A message was handled. Cheap enough for every message: it only compares positions with the limit.
     #[inline]
     pub(crate) fn handled(&self, position: u64) {
         if position + 1 == self.limit.load(Ordering::Relaxed) && self.open.fetch_sub(1, Ordering::AcqRel) == 1
@@ -55,7 +55,7 @@ impl Flow {
         self.done.notified().await;
     }
 
-    /// What a partition may read from `from` on, in the first step that it has not read.
+    /// The range that a partition may read from `from` on, in the first step that it has not read.
     fn next(&self, from: u64, step: &mut usize) -> Option<(u64, u64)> {
         if from >= self.limit.load(Ordering::Acquire) {
             return None;
@@ -78,7 +78,7 @@ pub(crate) struct FlowReader {
     step: usize,
 }
 
-/// Readers of the partitions that one of [`WORKERS`] tasks of a raw limit has, from the start.
+/// Readers, from the start, of the partitions that one of the [`WORKERS`] tasks of a raw limit has.
 pub(crate) fn readers_of(worker: usize, flow: &Arc<Flow>, source: &Arc<Source>) -> Vec<FlowReader> {
     let partitions = (0..PARTITIONS).filter(|partition| *partition as usize % WORKERS == worker);
     partitions.map(|partition| FlowReader::new(flow, source, partition, 0)).collect()

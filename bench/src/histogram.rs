@@ -1,11 +1,11 @@
-//! Latencies, counted by many threads at once.
+//! Counts latencies from many threads at once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Width of a bucket: fine beside a timer's millisecond.
+/// The width of a bucket: small beside a timer's millisecond.
 const BUCKET_NS: u64 = 10_000;
-/// Up to one second; what is longer counts as that.
+/// Buckets reach up to one second; a longer latency counts as one second.
 const BUCKETS: usize = 100_000;
 
 /// How often each latency was seen.
@@ -22,7 +22,7 @@ impl Histogram {
         self.0[bucket as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The latencies below which those shares lie, of all that was seen since the last call.
+    /// For each share, the latency below which that share lies, of all latencies since the last call.
     pub(crate) fn take<const N: usize>(&self, shares: [f64; N]) -> [Duration; N] {
         let counts: Vec<u64> =
             self.0.iter().map(|count| u64::from(count.swap(0, Ordering::Relaxed))).collect();
@@ -39,7 +39,7 @@ impl Histogram {
     }
 }
 
-/// The middle one.
+/// The median.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)

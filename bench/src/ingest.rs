@@ -1,7 +1,8 @@
-//! PRF-11: ingest over HTTP, one message a request, and as NDJSON.
+//! Measures PRF-11: ingest over HTTP, with one message a request, and as NDJSON.
 //!
 //! Raw limit of the first: axum's hello world, under the same load, in turns. NDJSON is measured on a broker that
-//! acknowledges at once (parsed, checked, encoded and answered, but not kept), and on the embedded one (durable).
+//! acknowledges at once (messages are parsed, checked, encoded and answered, but not kept), and on the embedded broker
+//! (durable).
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -23,7 +24,7 @@ use crate::source::{Draw, Source};
 use crate::{Error, Figure, Options, Target};
 
 const CONNECTIONS: usize = 256;
-/// Enough to keep both cores busy, few enough that their batches lie in the cache.
+/// Enough to keep both cores busy, few enough that their batches lie in the CPU's cache.
 const NDJSON_CONNECTIONS: usize = 8;
 const LINES: usize = 1_000;
 const WINDOW: Duration = Duration::from_secs(2);
@@ -79,7 +80,7 @@ fn path() -> String {
     path_of(TOPIC)
 }
 
-/// Where messages of a topic are posted.
+/// The path to which messages of a topic are posted.
 pub(crate) fn path_of(topic: &str) -> String {
     format!("/v1/topics/{topic}/messages")
 }
@@ -122,7 +123,7 @@ async fn serve(folder: Option<&Path>) -> Result<Server, Error> {
     serve_on(keylane).await
 }
 
-/// A server on a port that is free.
+/// A server on a free port.
 pub(crate) async fn serve_on(keylane: Keylane) -> Result<Server, Error> {
     let mut config = Config::default();
     config.server.listen = (Ipv4Addr::LOCALHOST, 0).into();

@@ -1,9 +1,9 @@
-//! PRF-4: latency at a steady rate, with handlers of 1 ms.
+//! Measures PRF-4: latency at a steady rate, with handlers of 1 ms.
 //!
-//! Messages come due every millisecond, some from each partition. From then until its handler ends is a message's
-//! latency, also if it was let through late. Raw limit: the same messages, and a bare task for each that sleeps as
-//! long; on the same runtime, in turns. Each side has a histogram of its own, and the next window begins when all
-//! messages of the last have ended.
+//! Messages come due every millisecond, some from each partition. A message's latency is the time from then until its
+//! handler ends, even if the message was let through late. Raw limit: the same messages with a bare task for each,
+//! which sleeps as long; on the same runtime, in turns. Each side has its own histogram, and the next window begins
+//! when all messages of the last have ended.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,14 +19,14 @@ use crate::machine::{WORKERS, runtime};
 use crate::source::{Draw, PARTITIONS, Source, stamp_of};
 use crate::{Error, Figure, Options, Target};
 
-/// So many that few messages wait for their key's last one.
+/// So many keys that few messages wait for an earlier message of their key.
 const KEYS: u32 = 1_000_000;
 const RATES: [u64; 2] = [100_000, 300_000];
 const SLEEP: Duration = Duration::from_millis(1);
 const STEP: Duration = Duration::from_millis(1);
 /// Steps of a window.
 const STEPS: u32 = 1_000;
-/// The first of each is not counted.
+/// Windows of each side; the first is not counted.
 const WINDOWS: usize = 8;
 
 pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(), Error> {
@@ -39,7 +39,7 @@ pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<
     Ok(())
 }
 
-/// What one side is measured with.
+/// The clock, the tap and the counters of one side.
 struct Side {
     start: Instant,
     flow: Arc<Flow>,
@@ -88,7 +88,7 @@ impl Handler for Sleeper {
     }
 }
 
-/// Medians over windows of p50 and p99 in µs, raw and ours.
+/// Medians over the windows, of p50 and p99 in µs, raw and Keylane's.
 fn measure(rate: u64) -> Result<[[f64; 2]; 2], Error> {
     let runtime = runtime("ours")?;
     let source = Source::new(KEYS, Draw::Uniform);
@@ -107,7 +107,7 @@ fn measure(rate: u64) -> Result<[[f64; 2]; 2], Error> {
         let mut taken = [Vec::new(), Vec::new()];
         for window in 0..WINDOWS {
             for (side, taken) in [&raw, &ours].into_iter().zip(&mut taken) {
-                // A task of its own: the thread that waits here is none of the workers.
+                // In a task of its own, since the thread that waits here is none of the workers.
                 let paced = tokio::spawn(Arc::clone(side).window(rate));
                 paced.await.expect("a window does not panic");
                 let seen = side.seen.take([0.5, 0.99]);

@@ -1,7 +1,8 @@
-//! PRF-6: what the ledger costs for each completion, and how many bytes its record takes.
+//! Measures PRF-6: what the ledger costs for each completion, and how many bytes its record takes.
 //!
-//! Raw limits: a bit set in a plain bitmap, in the same order; and the entropy of a set with so many missing.
-//! Small slices are timed and a low quartile counts, so that what else runs on the machine stays out of it.
+//! Raw limits: a bit set in a plain bitmap, in the same order; and the entropy of a set with that many positions
+//! missing. Small slices are timed and a low quartile counts, so that other work of the machine does not distort the
+//! figure.
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -1,11 +1,12 @@
-//! Every figure of Keylane beside its raw limit, in the same process and run (SPEC's PRF table).
+//! Measures every figure of Keylane beside its raw limit, in the same process and run (SPEC's PRF table).
 //!
-//! Each figure has a file. Raw limit and Keylane take turns, the best of several rounds counts, and what is compared
-//! is CPU time wherever the table says so: on a shared machine only ratios within one run mean anything. Others are:
+//! Each figure has a file. Raw limit and Keylane take turns, the best of several rounds counts, and CPU time is
+//! compared wherever the table says so: on a shared machine only ratios within one run mean anything. Exceptions are:
 //!
 //! - PRF-4, latency: in turns, but the median of the windows' p50 and p99.
 //! - PRF-5, memory: read once; it has no raw limit.
-//! - PRF-6, ledger: in turns, but the low quartile of many small slices. Encoded sizes are counted once: they are exact.
+//! - PRF-6, ledger: in turns, but the low quartile of many small slices. Encoded sizes are counted once: they are
+//!   exact.
 //! - PRF-13, end to end: one window; its raw limit is the median of syncs before and after.
 //! - PRF-14, start: after a kill once, since only the first start finds what a kill leaves; closed, in turns.
 #![allow(
@@ -52,7 +53,7 @@ pub use figure::{Figure, HEAD, Target, table};
 pub use kafka::peer::{Job, measure as measure_peer};
 pub use start::fill;
 
-/// What is measured together.
+/// Figures that are measured together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suite {
     /// In process, without I/O: dispatch, waiting handlers, latency, memory, ledger.
@@ -66,7 +67,7 @@ pub enum Suite {
 }
 
 impl Suite {
-    /// As it is called on the command line.
+    /// The suite's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Suite::Dispatch => "dispatch",
@@ -80,31 +81,31 @@ impl Suite {
 /// What a benchmark needs from its caller.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where logs are written while they are measured: on the disk that is to be measured.
+    /// The folder for logs while they are measured; it must lie on the disk that is to be measured.
     pub folder: PathBuf,
-    /// A program and its arguments that calls [`fill`] with the folder that follows them. It is killed.
+    /// A program with its arguments that calls [`fill`] with the folder in its last argument, until it is killed.
     pub filler: Vec<String>,
     /// A Kafka cluster, as `host:port`, separated by commas.
     pub brokers: Option<String>,
 }
 
-/// Why nothing could be measured.
+/// Why measuring failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file, a socket or a thread.
+    /// A file, a socket or a thread failed.
     #[error("the benchmark could not go on: {0}")]
     Io(#[from] std::io::Error),
-    /// Keylane itself.
+    /// Keylane failed.
     #[error("the benchmark could not go on: {0}")]
     Keylane(#[from] keylane::Error),
-    /// A broker.
+    /// A broker failed.
     #[error("the benchmark could not go on: {0}")]
     Broker(String),
-    /// A server under load.
+    /// A server under load gave a wrong answer.
     #[error("the benchmark could not go on: a server answered: {0}")]
     Answer(String),
-    /// Kafka is to be measured, and nobody said where it is.
+    /// Kafka is to be measured, and the caller named no cluster.
     #[error(
         "no Kafka cluster is given: use --brokers HOST:PORT or set KEYLANE_KAFKA; `dev/services up kafka` starts one and prints what to set"
     )]
@@ -114,11 +115,11 @@ pub enum Error {
     NotHandled(u64),
 }
 
-/// Measures one figure or several that belong together, and reports each.
+/// Measures one figure, or several that belong together, and reports each.
 type Measure = fn(&Options, &mut dyn FnMut(Figure)) -> Result<(), Error>;
 
-/// All that can be measured, in the order of the table. But memory is first: what other figures leave resident would
-/// be used again, and be missing from its own.
+/// All measures, in the order of the table. Memory goes first: memory that other figures leave resident would be
+/// reused, and be missing from its figure.
 const MEASURES: [(Suite, &str, Measure); 13] = [
     (Suite::Dispatch, "PRF-5", memory::run),
     (Suite::Dispatch, "PRF-1", dispatch::run),
@@ -135,7 +136,7 @@ const MEASURES: [(Suite, &str, Measure); 13] = [
     (Suite::Kafka, "PRF-9", kafka::produce::run),
 ];
 
-/// What can be asked for: suites, then figures.
+/// The names by which a caller can choose: suites, then figures.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let suites = MEASURES.iter().map(|(suite, _, _)| suite.name());
     let mut names: Vec<&str> = Vec::new();
@@ -148,8 +149,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     names.into_iter()
 }
 
-/// Measures all figures that `chosen` wants, and reports each as soon as it is known. Starts runtimes of its own: not
-/// to be called inside one.
+/// Measures all figures that `chosen` accepts, and reports each as soon as it is known. Starts its own runtimes, so it
+/// must not be called inside one.
 pub fn run(
     options: &Options,
     chosen: impl Fn(Suite, &str) -> bool,
@@ -163,7 +164,7 @@ pub fn run(
     Ok(())
 }
 
-/// A pipeline on a broker of ours, once all its partitions are read.
+/// A pipeline on a broker without I/O, once all its partitions are read.
 async fn started(
     broker: Arc<SourceBroker>,
     settings: Settings,

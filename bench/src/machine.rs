@@ -1,4 +1,4 @@
-//! What the machine says: CPU time of the process, resident memory, and runtimes of a known size.
+//! Reads CPU time and resident memory of the process, and makes runtimes of a known size.
 #![allow(unsafe_code, reason = "getrusage and affinity have no safe form in std")]
 
 use std::mem::MaybeUninit;
@@ -9,12 +9,12 @@ use tokio::runtime::Runtime;
 /// Worker threads of every runtime that is measured: the targets are for 2 cores.
 pub(crate) const WORKERS: usize = 2;
 
-/// A runtime as users have it, on [`WORKERS`] threads; a profile shows its name.
+/// A runtime as programs have it, on [`WORKERS`] threads; a profile shows its name.
 pub(crate) fn runtime(name: &str) -> std::io::Result<Runtime> {
     runtime_of(WORKERS, name)
 }
 
-/// The same on another number of threads.
+/// A runtime as [`runtime`], on another number of threads.
 pub(crate) fn runtime_of(workers: usize, name: &str) -> std::io::Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(workers).thread_name(name).enable_all().build()
 }
@@ -24,13 +24,13 @@ pub(crate) struct OneCore(libc::cpu_set_t);
 
 impl OneCore {
     pub(crate) fn bind() -> std::io::Result<OneCore> {
-        // SAFETY: all zeros are a valid set; the kernel reads and writes sets of ours, of the size that it is told.
+        // SAFETY: all zeros are a valid set; the kernel reads and writes our own sets, and knows their size.
         unsafe {
             let mut all = std::mem::zeroed::<libc::cpu_set_t>();
             if libc::sched_getaffinity(0, size_of_val(&all), &raw mut all) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
-            // The last one: interrupts tend to go to the first.
+            // The last core: interrupts tend to go to the first.
             let last = (0..libc::CPU_SETSIZE as usize).rev().find(|core| libc::CPU_ISSET(*core, &all));
             let mut one = std::mem::zeroed::<libc::cpu_set_t>();
             libc::CPU_SET(last.unwrap_or(0), &mut one);
@@ -44,7 +44,7 @@ impl OneCore {
 
 impl Drop for OneCore {
     fn drop(&mut self) {
-        // SAFETY: as above. If it fails, what comes next is bound to one core too, and slow, but not wrong.
+        // SAFETY: as above. If this fails, later figures are bound to one core too: slow, but not wrong.
         unsafe { libc::sched_setaffinity(0, size_of_val(&self.0), &raw const self.0) };
     }
 }
@@ -71,7 +71,7 @@ pub(crate) fn resident_bytes() -> u64 {
     pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(0) as u64
 }
 
-/// The most bytes of memory that ever were resident.
+/// The most bytes of memory that were ever resident.
 pub(crate) fn resident_bytes_max() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -79,7 +79,7 @@ pub(crate) fn resident_bytes_max() -> u64 {
     kib.unwrap_or_default() * 1024
 }
 
-/// What some work took.
+/// The time that some work took.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Took {
     pub(crate) cpu: Duration,
@@ -92,13 +92,13 @@ impl Took {
         self.cpu.as_nanos() as f64 / count as f64
     }
 
-    /// How many of `count` in a second of the wall's time.
+    /// How many of `count` in a second of wall time.
     pub(crate) fn rate(&self, count: u64) -> f64 {
         count as f64 / self.wall.as_secs_f64()
     }
 }
 
-/// Reads clock and CPU time from here on.
+/// Measures wall time and CPU time from its start on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Watch {
     cpu: Duration,

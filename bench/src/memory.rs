@@ -1,7 +1,8 @@
-//! PRF-5: memory of a million keys at once, and what is left of it when they are idle.
+//! Measures PRF-5: the memory of a million keys at once, and how much of it is left when they are idle.
 //!
-//! A million handlers wait, each with a key of its own. What the messages and the handlers' futures take themselves is
-//! not counted. Then all end, the lanes go idle and are forgotten, and memory should be where it was at the start.
+//! A million handlers wait, each with a key of its own. The memory of the messages and of the handlers' futures is not
+//! counted. Then all handlers end, the lanes go idle and are removed, and memory should be back where it was at the
+//! start.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,9 +21,9 @@ use crate::{Error, Figure, Options, Target};
 
 const KEYS: u32 = 1_000_000;
 const LANE_IDLE: Duration = Duration::from_secs(1);
-/// What still has a lane by then keeps it, and the figure is what it is.
+/// Lanes that are still there after this keep their memory, and the figure shows it.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Between the end of the last lane and the look at memory: an allocator gives back with a delay.
+/// The wait between the end of the last lane and the look at memory: an allocator gives memory back with a delay.
 const SETTLE: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(), Error> {
@@ -103,7 +104,7 @@ impl Latch {
     fn open(&self) {
         self.open.store(true, Ordering::Release);
         let mut waiting = self.waiting.lock().expect("no holder panics");
-        // The room stays: it was there at the start.
+        // The list keeps its room, which it had at the start too.
         waiting.drain(..).for_each(Waker::wake);
     }
 }

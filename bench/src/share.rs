@@ -1,7 +1,7 @@
-//! PRF-3: a thousand keys with slow handlers: which share of the possible rate is reached.
+//! Measures PRF-3: which share of the possible rate a thousand keys with slow handlers reach.
 //!
-//! With a handler of 10 ms, 1,000 keys can have 100,000 messages a second handled, and no more. Raw limit: a bare task
-//! for each key that sleeps again and again. Both sleep by a [`Timer`] that is as exact as the clock.
+//! With handlers of 10 ms, 1,000 keys can handle 100,000 messages a second, and no more. Raw limit: a bare task for
+//! each key that sleeps again and again. Both sides sleep by a [`Timer`] that is as exact as the clock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::{Error, Figure, Options, Target};
 
 pub(crate) const KEYS: u32 = 1_000;
 pub(crate) const SLEEPS: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(100)];
-/// More than can be handled while it is measured; what may be in memory at a time is the pipeline's affair.
+/// More messages than can be handled while measuring; the pipeline itself bounds how many are in memory.
 const ENDLESS: u64 = 1 << 40;
 const WARM_UP: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_secs(2);
@@ -37,7 +37,7 @@ pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<
     Ok(())
 }
 
-/// The figure of some rates, messages a second, with handlers that sleep so long.
+/// The figure of two rates, in messages a second, with handlers that sleep that long.
 pub(crate) fn figure(of: &str, sleep: Duration, ours_rate: f64, raw_rate: f64) -> Figure {
     let possible = f64::from(KEYS) / sleep.as_secs_f64();
     let what = format!("{of}, handlers of {} ms", sleep.as_millis());
@@ -46,7 +46,7 @@ pub(crate) fn figure(of: &str, sleep: Duration, ours_rate: f64, raw_rate: f64) -
         .note(format!("possible: {possible:.0}/s"))
 }
 
-/// What sleeps, and counts how often it did.
+/// Sleeps, and counts how often it did.
 pub(crate) struct Sleeper {
     sleep: Duration,
     timer: Timer,

@@ -1,7 +1,7 @@
-//! Messages without I/O: batches made as fast as a core can, for Keylane and for its raw limit alike.
+//! Makes messages without I/O, as fast as a core can, for Keylane and for its raw limit alike.
 //!
-//! A message has an 8-byte id, a 16-byte key and 200 bytes of payload, whose first 8 are free for a time stamp. Keys
-//! belong to partitions. Which key comes next was drawn before, so that drawing costs nothing while it is measured.
+//! A message has an 8-byte id, a 16-byte key and 200 bytes of payload, of which the first 8 are free for a time stamp.
+//! Keys belong to partitions. The order of keys is drawn beforehand, so that drawing costs nothing while measuring.
 
 use std::sync::Arc;
 
@@ -15,15 +15,15 @@ pub(crate) const BATCH: u64 = 1024;
 
 const KEY_BYTES: usize = 16;
 const PAYLOAD_BYTES: usize = 200;
-/// Keys drawn for each partition; walked again and again.
+/// Keys drawn for each partition; they are used again and again.
 const DRAWN: usize = 1 << 16;
 
 /// How keys are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Draw {
-    /// Each as likely as the next.
+    /// All keys equally often.
     Uniform,
-    /// The n-th as likely as 1/n.
+    /// The n-th key 1/n as often as the first.
     Zipf,
     /// One after another.
     InTurn,
@@ -31,7 +31,7 @@ pub(crate) enum Draw {
 
 /// What messages look like.
 pub(crate) struct Source {
-    /// A frame whose delta, key and stamp are filled in.
+    /// A frame in which delta, key and stamp are filled in.
     template: Vec<u8>,
     key_at: usize,
     payload_at: usize,
@@ -66,7 +66,7 @@ impl Source {
         self.template.len()
     }
 
-    /// Messages `from` to `to` of a partition, stamped.
+    /// Messages `from` to `to` of a partition, with a stamp.
     pub(crate) fn batch(&self, partition: u32, from: u64, to: u64, stamp: u64) -> Batch {
         let count = (to - from) as usize;
         let keys = &self.keys[partition as usize];
@@ -96,7 +96,7 @@ pub(crate) fn stamp_of(payload: Option<&[u8]>) -> u64 {
     payload.and_then(|payload| payload.first_chunk::<8>()).map_or(0, |stamp| u64::from_le_bytes(*stamp))
 }
 
-/// Which key comes next, for as long as keys are drawn.
+/// The keys in the order in which they come.
 pub(crate) fn drawn(keys: u32, draw: Draw, partition: u32) -> Vec<u32> {
     let mut random = Random(0x5eed + u64::from(partition));
     match draw {

@@ -1,8 +1,8 @@
-//! PRF-14: starting with a log of 1 GB, after it was closed and after its process was killed.
+//! Measures PRF-14: starting with a log of 1 GB, after it was closed and after its process was killed.
 //!
-//! Another process fills the log, with a pipeline that reads it, and goes on until it is killed with SIGKILL: so there
-//! is a journal to recover too. Started is: the broker is open and all partitions of the pipeline are read. Raw limit:
-//! reading the same files from end to end. The page cache is warm, for both.
+//! Another process fills the log, with a pipeline that reads it, and goes on until it is killed with SIGKILL, so that
+//! there is a journal to recover too. The start is over once the broker is open and all partitions of the pipeline are
+//! read. Raw limit: reading the same files from end to end. The page cache is warm for both.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -49,7 +49,7 @@ pub(crate) fn run(options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(
     Ok(())
 }
 
-/// Fills a log until somebody kills this process; says when it has 1 GB.
+/// Fills a log until this process is killed. Prints a line once the log has 1 GB.
 pub fn fill(folder: &Path) -> Result<(), Error> {
     runtime("fill")?.block_on(async {
         let broker = Embedded::open(folder, EmbeddedOptions::default());
@@ -59,7 +59,7 @@ pub fn fill(folder: &Path) -> Result<(), Error> {
         created.map_err(|error| Error::Broker(error.to_string()))?;
         let shared = Arc::clone(&broker) as Arc<dyn Broker>;
         let keylane = Keylane::with_broker(shared, Clock::system(), Tasks::default(), true);
-        // Named as in `start`, which has to take over what this one leaves.
+        // The pipeline's name is the one in `start`, whose pipeline has to take over from this one.
         let _reading = keylane.pipeline(TOPIC).handle(|_: Message| async {}).start().await?;
         let mut messages = 0;
         loop {

@@ -1,7 +1,8 @@
 //! A timer that is as exact as the clock.
 //!
-//! Tokio's has ticks of a millisecond and rounds up: a sleep of 10 ms takes 11 to 12, which is most of what a figure
-//! about handlers of 10 ms would then show. One thread sleeps until the next deadline and wakes all that are due.
+//! Tokio's timer has ticks of a millisecond and rounds up: a sleep of 10 ms takes 11 to 12 ms, and a figure about
+//! handlers of 10 ms would mostly show that. Here one thread sleeps until the next deadline and wakes all sleeps that
+//! are due.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -10,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Ends its thread when it is dropped.
+/// The timer. Ends its thread when it is dropped.
 pub(crate) struct Timer(Arc<Shared>);
 
 #[derive(Default)]
@@ -21,7 +22,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Earliest first. All sleeps of a timer are equally long, so what comes goes to the end.
+    /// Earliest first. All sleeps of a timer are equally long, so a new one goes to the end.
     sleeping: VecDeque<(Instant, Waker)>,
     closed: bool,
 }
@@ -34,7 +35,7 @@ impl Timer {
         Ok(Timer(shared))
     }
 
-    /// Ends `length` after this call. The same length in all calls.
+    /// A sleep that ends `length` after this call. All calls must give the same length.
     pub(crate) fn sleep(&self, length: Duration) -> Sleep<'_> {
         Sleep { shared: &self.0, due: Instant::now() + length }
     }
@@ -59,7 +60,7 @@ impl Shared {
             let now = Instant::now();
             if next > now {
                 drop(state);
-                // Nothing that comes meanwhile is due earlier.
+                // A sleep that is added meanwhile is not due earlier.
                 std::thread::sleep(next - now);
                 state = self.state.lock().expect("no holder panics");
                 continue;
@@ -73,7 +74,7 @@ impl Shared {
     }
 }
 
-/// See [`Timer::sleep`].
+/// A sleep, see [`Timer::sleep`].
 pub(crate) struct Sleep<'a> {
     shared: &'a Shared,
     due: Instant,
@@ -87,7 +88,7 @@ impl Future for Sleep<'_> {
             return Poll::Ready(());
         }
         let mut state = self.shared.state.lock().expect("no holder panics");
-        // Two threads may come in another order than they read the clock.
+        // Two threads may get the lock in another order than they read the clock.
         let at = state.sleeping.partition_point(|(at, _)| *at <= self.due);
         state.sleeping.insert(at, (self.due, cx.waker().clone()));
         let was_idle = state.sleeping.len() == 1;

@@ -1,8 +1,8 @@
-//! PRF-2: what a message costs while its handler waits, with tens of thousands in flight.
+//! Measures PRF-2: what a message costs while its handler waits, with tens of thousands in flight.
 //!
 //! Raw limit: the same source, and a bare `tokio::spawn` for each message that sleeps as long, as many at a time, on a
-//! runtime of the same kind. How many really were in flight is looked at all the time: a side that cannot fill its
-//! places is overloaded, and what it costs then is not what waiting costs.
+//! runtime of the same kind. The number that is really in flight is sampled all the time: a side that cannot fill its
+//! places is overloaded, and its cost is then not the cost of waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,16 +18,16 @@ use crate::machine::{Took, WORKERS, Watch, runtime};
 use crate::source::{Draw, PARTITIONS, Source};
 use crate::{Error, Figure, Options, Target};
 
-/// How many are in flight, of how many keys. The keys are PRF-1's, but not for 64k: of 100,000 keys, two in three would
-/// be busy, and a good part of a round went by with places empty and messages queued behind their own key.
+/// How many messages are in flight, of how many keys. The keys are those of PRF-1, except for 64k: of 100,000 keys two
+/// in three would be busy, and for much of a round places were empty while messages waited behind their own key.
 const CASES: [(usize, u32); 3] = [(16 << 10, 100_000), (32 << 10, 100_000), (64 << 10, 1_000_000)];
 /// So long that the places are full at a rate that both sides can do: 640,000 a second for 64k of them.
 const SLEEP: Duration = Duration::from_millis(100);
 /// How often each place is taken in a round.
 const TURNS: usize = 20;
-/// The first is not counted.
+/// Rounds of each side; the first is not counted.
 const ROUNDS: usize = 5;
-/// How often it is looked how many are in flight.
+/// How often the number in flight is sampled.
 const IN_FLIGHT_EVERY: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(), Error> {
@@ -64,7 +64,7 @@ pub(crate) fn run(_options: &Options, report: &mut dyn FnMut(Figure)) -> Result<
     Ok(())
 }
 
-/// What both sides have.
+/// The runtime, the counter and the tap of one side.
 struct Side {
     runtime: tokio::runtime::Runtime,
     finished: Arc<Finished>,
@@ -76,7 +76,7 @@ impl Side {
         Ok(Side { runtime: runtime(name)?, finished: Arc::default(), flow: Arc::default() })
     }
 
-    /// Handles `each` messages of each partition; how many were in flight meanwhile.
+    /// Handles `each` messages of each partition. Returns how many were in flight meanwhile.
     fn round(
         &self,
         each: u64,

@@ -1,4 +1,4 @@
-//! A real browser, Chromium, told what to do over two pipes (the DevTools protocol): pages are tested as people see them.
+//! Drives a real browser, Chromium, over two pipes (the DevTools protocol), so that tests see pages as people do.
 
 use std::process::Stdio;
 
@@ -11,7 +11,7 @@ use tokio::process::{Child, Command};
 use crate::faults::not_here;
 use crate::wait::{WAIT_MAX, until};
 
-/// What `dev/tools` installs.
+/// The program that `dev/tools` installs.
 const PROGRAM: &str = "chromium";
 
 /// A browser with one page. Killed when dropped.
@@ -22,12 +22,12 @@ pub struct Browser {
     from: BufReader<pipe::Receiver>,
     session: Option<String>,
     count: u64,
-    /// What went wrong in the page: errors of its script, and what its policy forbade.
+    /// Faults of the page: errors of its script, and everything that its policy forbade.
     complaints: Vec<String>,
 }
 
 impl Browser {
-    /// Starts it. None, and a note, if this machine does not have it.
+    /// Starts the browser. None, and a note, if this machine does not have it.
     pub async fn start() -> Option<Browser> {
         if Command::new(PROGRAM).arg("--version").output().await.is_err() {
             return not_here("chromium, for tests of the status page; sudo apt-get install chromium");
@@ -35,7 +35,7 @@ impl Browser {
         let folder = TempDir::new().expect("a folder for the test");
         let (to, theirs_in) = pipes();
         let (from, theirs_out) = pipes_back();
-        // It reads its third descriptor and writes the fourth.
+        // Chromium reads its third file descriptor and writes to the fourth.
         let mut child = Command::new("sh")
             .args(["-c", "exec 3<&0 4>&1 && exec \"$@\" </dev/null >/dev/null 2>&1", "sh", PROGRAM])
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"])
@@ -60,7 +60,7 @@ impl Browser {
         Some(browser)
     }
 
-    /// How wide the window is, and whether the person likes it dark.
+    /// Sets the width of the window, and whether the person prefers dark colours.
     pub async fn looks(&mut self, width: u32, dark: bool) {
         let metrics = json!({ "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500 });
         self.call("Emulation.setDeviceMetricsOverride", metrics).await;
@@ -75,7 +75,7 @@ impl Browser {
         assert!(went["errorText"].is_null(), "{url}: {went}");
     }
 
-    /// What an expression is in the page.
+    /// The value of an expression in the page.
     pub async fn eval(&mut self, expression: &str) -> Value {
         let asked = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let said = self.call("Runtime.evaluate", asked).await;
@@ -122,7 +122,7 @@ impl Browser {
     }
 }
 
-/// What an event says of something that went wrong. An answer that is not 2xx is none: the page asks and sees.
+/// The fault that an event reports, if it reports one. An answer that is not 2xx is no fault: the page asks and sees.
 fn complaint(event: &Value) -> Option<String> {
     let entry = &event["params"]["entry"];
     let is_error = entry["level"] == "error" && entry["source"] != "network";

@@ -1,10 +1,11 @@
-//! Compares what was acknowledged with what the sink saw, and classifies: lost, skipped, reordered, overlapping,
-//! duplicated; and commits: too high, or forgotten.
+//! Compares the messages that were acknowledged with the calls that the sink saw, and classifies the faults: lost,
+//! skipped, reordered, overlapping, duplicated; and commits that are too high, or forgotten.
 //!
-//! Duplicates are told apart: what a new owner does again, because the old one had not put it on record, is counted for
-//! each take-over and may be bounded ([`Report::assert_repeats`]); what one owner does again by itself is wrong.
+//! Duplicates are of two kinds. Messages that a new owner runs again because the old one had not put them on record are
+//! counted for each take-over, and may be bounded ([`Report::assert_repeats`]). A message that one owner runs again by
+//! itself is a fault.
 //!
-//! A message is a position. A producer that sent a batch twice made two messages.
+//! A message is a position: a producer that sent a batch twice made two messages.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
@@ -18,12 +19,12 @@ const SHOWN_MAX: usize = 5;
 
 type Position = (u32, u64);
 
-/// What is wrong, an example each; and how much was repeated, which is not wrong by itself.
+/// The faults, with examples of each; and how much was repeated, which is no fault by itself.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Acknowledged, never settled by a call.
+    /// Acknowledged, and never settled by a call.
     pub lost: Vec<String>,
-    /// Called, never settled, though a later message of its key was.
+    /// Called and never settled, though a later message of its key was.
     pub skipped: Vec<String>,
     /// Settled after a later message of its key, or started after one under the same epoch.
     pub reordered: Vec<String>,
@@ -31,9 +32,9 @@ pub struct Report {
     pub overlapping: Vec<String>,
     /// Settled once more under the same epoch, by the same attempt.
     pub again: Vec<String>,
-    /// Calls that settled what an earlier call had settled.
+    /// Calls that settled a message that an earlier call had settled.
     pub duplicated: u64,
-    /// Those of them that a new owner made, by partition and epoch.
+    /// The duplicated calls that a new owner made, by partition and epoch.
     pub repeats: BTreeMap<(u32, u64), u64>,
     /// Messages that were acknowledged.
     pub acknowledged: usize,
@@ -48,8 +49,8 @@ impl Report {
         assert!(wrong.iter().all(|kind| kind.is_empty()), "{self}");
     }
 
-    /// And no take-over repeated more than `max`: what was in flight, and what was finished since the last record of
-    /// it (COM-2).
+    /// As [`Report::assert_kept`], and fails if a take-over repeated more than `max` messages: those in flight, and
+    /// those finished since the last record (COM-2).
     pub fn assert_repeats(&self, max: u64) {
         self.assert_kept();
         for ((partition, epoch), repeats) in &self.repeats {
@@ -60,7 +61,7 @@ impl Report {
         }
     }
 
-    /// And nothing was settled twice.
+    /// As [`Report::assert_kept`], and fails if anything was settled twice.
     pub fn assert_once(&self) {
         self.assert_kept();
         assert_eq!(self.duplicated, 0, "{self}");
@@ -103,7 +104,7 @@ pub fn check(acked: &[Acked], calls: &[Call]) -> Report {
     report
 }
 
-/// What was settled, and what of it more than once.
+/// The settled positions; notes in the report which were settled more than once.
 fn check_repeats(calls: &[Call], report: &mut Report) -> HashSet<Position> {
     let mut settled: HashMap<Position, Vec<(u64, u32)>> = HashMap::new();
     for call in calls.iter().filter(|call| call.is_settled()) {
@@ -120,7 +121,7 @@ fn check_repeats(calls: &[Call], report: &mut Report) -> HashSet<Position> {
     settled.into_keys().collect()
 }
 
-/// Calls of each key in the order they came. Messages without a key have no order.
+/// Calls of each key in the order in which they came. Messages without a key have no order.
 fn by_key(calls: &[Call]) -> BTreeMap<(u32, &str), Vec<&Call>> {
     let mut keys: BTreeMap<(u32, &str), Vec<&Call>> = BTreeMap::new();
     for call in calls {
@@ -144,7 +145,7 @@ fn check_key(calls: &[&Call], settled: &HashSet<Position>, report: &mut Report) 
         {
             report.reordered.push(format!("{} was settled behind a later one", told(call)));
         }
-        // Positions say what the log's order is, numbers what the producer's was.
+        // Positions give the order of the log, numbers the order of the producer.
         if let Some(n) = call.n
             && call.is_settled()
             && numbers.insert(n)
@@ -175,8 +176,8 @@ fn check_key(calls: &[&Call], settled: &HashSet<Position>, report: &mut Report) 
     }
 }
 
-/// What is wrong with commits that were seen: above a message that was not settled then, or forgotten later, so that
-/// a message below one was run again.
+/// The faults of the commits that were seen: a commit above a message that was not settled then, or one that was
+/// forgotten later, so that a message below it ran again.
 pub fn check_committed(seen: &[Committed], acked: &[Acked], calls: &[Call]) -> Vec<String> {
     let mut settled_at: HashMap<Position, u64> = HashMap::new();
     for call in calls.iter().filter(|call| call.is_settled()) {
@@ -189,7 +190,7 @@ pub fn check_committed(seen: &[Committed], acked: &[Acked], calls: &[Call]) -> V
     for (message, offset) in acked.iter().filter_map(|message| Some((message, message.offset?))) {
         let settled = settled_at.get(&(message.partition, offset)).copied().unwrap_or(u64::MAX);
         let commits = seen_by_partition.get(&message.partition).map_or(&[][..], Vec::as_slice);
-        // Commits only rise, so the first one above the message is the one that could be too early.
+        // Commits only rise, so only the first one above the message could be too early.
         let above = commits.partition_point(|(committed, _)| *committed <= offset);
         if let Some((committed, at)) = commits.get(above)
             && *at < settled
@@ -263,7 +264,8 @@ mod tests {
         }
     }
 
-    /// COM-2: what a new owner repeats is counted for it, and bounded; what an owner repeats by itself is wrong.
+    /// COM-2: messages that a new owner repeats are counted for it, and bounded; a message that an owner repeats by
+    /// itself is a fault.
     #[test]
     fn repeats_are_counted_for_each_take_over() {
         let messages: Vec<Acked> = (0..4).map(acked).collect();
@@ -274,7 +276,7 @@ mod tests {
         assert_eq!((report.duplicated, report.repeats.get(&(0, 2))), (2, Some(&2)));
         report.assert_repeats(2);
         assert!(std::panic::catch_unwind(|| report.assert_repeats(1)).is_err(), "2 is more than 1");
-        // An answer that did not arrive is tried again: another attempt, and no mistake.
+        // A message whose answer did not arrive is tried again: another attempt, and no fault.
         let retried = Call { attempt: 2, ..under(2, call(3, 90, Some(200))) };
         history.push(retried.clone());
         check(&messages, &history).assert_repeats(2);
@@ -294,7 +296,7 @@ mod tests {
         ]
     }
 
-    /// P1, P2: what is right is found to be right, failures, rejections and repeats under a later epoch included.
+    /// P1, P2: a correct history has no faults, with failures, rejections and repeats under a later epoch included.
     #[test]
     fn a_good_history_is_found_good() {
         let mut again = call(0, 40, Some(200));

@@ -1,4 +1,4 @@
-//! Real Kafka for a test, started by `dev/kafka` and gone with the test's process.
+//! A real Kafka cluster for a test, started by `dev/kafka`; it ends with the test's process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -9,35 +9,35 @@ use serde_json::Value;
 
 /// A running cluster.
 pub struct Cluster {
-    /// Where to connect.
+    /// The address to connect to.
     pub bootstrap: String,
-    /// What clients need beside the address, as settings of librdkafka without user and password; none without log-in.
+    /// What clients need besides the address, as settings of librdkafka without user and password; none without log-in.
     pub security: Option<String>,
-    /// The certificate authority that signed for it; none without log-in.
+    /// The certificate authority that signed the cluster's certificate; none without log-in.
     pub ca: Option<String>,
-    /// Where to connect through proxies of the test's own, if that was asked for.
+    /// The address to connect to through the test's own proxies, if the test asked for proxies.
     pub proxied: Option<String>,
-    /// Where each proxy listens, and the port that it passes on to.
+    /// The port on which each proxy listens, and the port to which it passes on.
     pub proxies: Vec<(u16, u16)>,
     dir: String,
-    /// It ends when our end of its standard input does.
+    /// The process, which ends when our end of its standard input is closed.
     process: Child,
 }
 
 impl Cluster {
-    /// One broker, which all tests of this process share. It allows short sessions and compacts at once.
+    /// One broker, which all tests of this process share. The broker allows short sessions and compacts at once.
     pub fn shared() -> Arc<Cluster> {
         static SHARED: OnceLock<Arc<Cluster>> = OnceLock::new();
         let options = ["--set", "group.min.session.timeout.ms=1000", "--set", "log.cleaner.backoff.ms=200"];
         Arc::clone(SHARED.get_or_init(|| Arc::new(Cluster::with(&options))))
     }
 
-    /// A cluster of so many brokers.
+    /// A cluster of this many brokers.
     pub fn start(brokers: u32) -> Cluster {
         Cluster::with(&["--brokers", &brokers.to_string()])
     }
 
-    /// A cluster as `dev/kafka run` takes it: `--sasl`, `--user`, `--acls`, `--set` and more.
+    /// A cluster with options of `dev/kafka run`: `--sasl`, `--user`, `--acls`, `--set` and more.
     pub fn with(options: &[&str]) -> Cluster {
         let mut process = Command::new(script())
             .arg("run")
@@ -77,12 +77,12 @@ impl Cluster {
         format!("{security}, sasl.username: {name}, sasl.password: {password}")
     }
 
-    /// Lets a user do something: the operations, and what of (`--topic t`, `--group g`, `--cluster`).
+    /// Allows a user these operations on something (`--topic t`, `--group g`, `--cluster`).
     pub fn allow(&self, user: &str, operations: &[&str], on: &[&str]) {
         self.acl("--add", user, operations, on);
     }
 
-    /// Takes it back.
+    /// Takes such a right away.
     pub fn forbid(&self, user: &str, operations: &[&str], on: &[&str]) {
         self.acl("--remove", user, operations, on);
     }
@@ -100,7 +100,7 @@ impl Cluster {
         self.tell(&["kill", &broker.to_string()]);
     }
 
-    /// Starts one again, and waits until it serves.
+    /// Starts a killed broker again, and waits until it serves.
     pub fn restart(&self, broker: u32) {
         self.tell(&["restart", &broker.to_string()]);
     }
@@ -115,20 +115,20 @@ impl Cluster {
         self.tool_fed(arguments, "")
     }
 
-    /// As [`Cluster::tool`], with something to read.
+    /// As [`Cluster::tool`], with `input` on its standard input.
     pub fn tool_fed(&self, arguments: &[&str], input: &str) -> String {
         let mut command = Command::new(script());
         command.args(["tool", "--dir", &self.dir]).args(arguments);
         fed(command, input)
     }
 
-    /// Gives a topic a setting, as an operator would.
+    /// Sets a setting of a topic, as an operator would.
     pub fn set(&self, topic: &str, setting: &str) {
         let change = ["kafka.admin.ConfigCommand", "--alter", "--entity-type", "topics"];
         self.tool(&[&change[..], &["--entity-name", topic, "--add-config", setting]].concat());
     }
 
-    /// Where the partitions of a topic begin.
+    /// The first position of each partition of a topic.
     pub fn starts(&self, topic: &str) -> Vec<u64> {
         let told = self.tool(&["GetOffsetShell", "--topic", topic, "--time", "earliest"]);
         let starts = told.lines().map(|line| line.rsplit(':').next().and_then(|start| start.parse().ok()));
@@ -161,7 +161,7 @@ fn fed(mut command: Command, input: &str) -> String {
     let streams = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut process = streams.spawn().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
     let mut pipe = process.stdin.take().expect("asked for above");
-    // What is given is small, so that it fits into the pipe before anything is printed.
+    // The input is small, so it fits into the pipe before the command prints anything.
     pipe.write_all(input.as_bytes()).expect("it reads");
     drop(pipe);
     let output = process.wait_with_output().expect("a child can be waited for");

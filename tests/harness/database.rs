@@ -1,4 +1,4 @@
-//! Real SQL databases for a test, started by `dev/services` and gone with the test's process, and outboxes in them.
+//! Real SQL databases for a test, started by `dev/services`, and outboxes in them; they end with the test's process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -10,7 +10,7 @@ use sqlx::any::{AnyRow, install_default_drivers};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Row};
 use tempfile::TempDir;
 
-/// Which database.
+/// The kinds of database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Engine {
     /// PostgreSQL.
@@ -23,14 +23,14 @@ pub enum Engine {
 
 /// A running database.
 pub struct Database {
-    /// Which.
+    /// Its kind.
     pub engine: Engine,
     url: String,
     service: Option<Mutex<Service>>,
     _folder: TempDir,
 }
 
-/// It ends when our end of its standard input does.
+/// The server's process, which ends when our end of its standard input is closed.
 struct Service {
     process: Child,
     input: Option<ChildStdin>,
@@ -38,13 +38,13 @@ struct Service {
 }
 
 impl Engine {
-    /// One that all tests of this process share; each has its own tables in it.
+    /// A database that all tests of this process share; each test has its own tables in it.
     pub fn shared(self) -> Arc<Database> {
         static SHARED: [OnceLock<Arc<Database>>; 3] = [OnceLock::new(), OnceLock::new(), OnceLock::new()];
         Arc::clone(SHARED[self as usize].get_or_init(|| Arc::new(self.start())))
     }
 
-    /// One for this test alone.
+    /// A database for this test alone.
     pub fn start(self) -> Database {
         install_default_drivers();
         let folder = TempDir::new().expect("a folder for the test");
@@ -82,7 +82,7 @@ impl Engine {
 }
 
 impl Database {
-    /// Where to connect.
+    /// The address to connect to.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -92,7 +92,7 @@ impl Database {
         AnyConnection::connect(&self.url).await.expect("the database runs")
     }
 
-    /// `kill` (kill -9), `stop` or `start` of the server; returns when it is done.
+    /// Does `kill` (kill -9), `stop` or `start` to the server; returns when that is done.
     pub fn tell(&self, verb: &str) {
         let service = self.service.as_ref().expect("SQLite is no server");
         let mut service = service.lock().expect("no holder panics");
@@ -101,7 +101,7 @@ impl Database {
         assert_eq!(line_of(&mut service.output), "ok");
     }
 
-    /// An outbox of the test's own, not yet made; the relay makes it.
+    /// An outbox of the test's own; its table is not made yet, the relay makes it.
     pub fn outbox(self: &Arc<Database>) -> Outbox {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let table = format!("outbox_{}", MADE.fetch_add(1, Ordering::Relaxed));
@@ -127,9 +127,9 @@ fn line_of(output: &mut impl BufRead) -> String {
 
 /// A table that is relayed.
 pub struct Outbox {
-    /// Where it is.
+    /// The database in which it is.
     pub database: Arc<Database>,
-    /// Its name.
+    /// The table's name.
     pub table: String,
 }
 
@@ -140,9 +140,9 @@ pub struct OutboxRow {
     pub topic: String,
     /// The key.
     pub key: String,
-    /// The payload: with [`OutboxRow::new`], an object with `n`.
+    /// The payload; [`OutboxRow::new`] makes it an object with `n`.
     pub payload: Vec<u8>,
-    /// The row's id: with [`OutboxRow::new`], made of key and `n`.
+    /// The row's id; [`OutboxRow::new`] makes it from key and `n`.
     pub id: String,
     /// Headers as text.
     pub headers: Option<String>,
@@ -162,20 +162,20 @@ impl OutboxRow {
 }
 
 impl Outbox {
-    /// What stands in the config: with these further settings.
+    /// The outbox in the config, with these further settings.
     pub fn yaml(&self, more: &str) -> String {
         let (url, table) = (self.database.url(), &self.table);
         format!("outbox: {{ shop: {{ url: \"{url}\", table: {table}, create: true, poll: 50ms, {more} }} }}")
     }
 
-    /// Makes the table, as somebody would who reads the documents.
+    /// Makes the table with the documented statements.
     pub async fn create(&self) {
         let ddl = keylane::outbox::ddl(self.database.url(), &self.table).expect("a good name");
         let mut connection = self.database.connect().await;
         sqlx::raw_sql(AssertSqlSafe(ddl)).execute(&mut connection).await.expect("the statements fit");
     }
 
-    /// Writes a row, in whatever transaction the connection is in.
+    /// Writes a row, in the connection's current transaction, if it has one.
     pub async fn insert(&self, connection: &mut AnyConnection, row: &OutboxRow) -> Result<(), sqlx::Error> {
         let (key, values) = match self.database.engine {
             Engine::Postgres => ("key", "$1, $2, $3, $4, $5"),
@@ -205,20 +205,20 @@ impl Outbox {
         transaction.commit().await.expect("committed");
     }
 
-    /// A statement about the table, which stands in it as `{}`; returns what it finds.
+    /// Runs a statement, in which `{}` stands for the table; returns the rows that it finds.
     pub async fn query(&self, sql: &str) -> Vec<AnyRow> {
         let mut connection = self.database.connect().await;
         let sql = sql.replace("{}", &self.table);
         sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut connection).await.expect("the statement fits")
     }
 
-    /// Rows in it.
+    /// The number of rows.
     pub async fn len(&self) -> u64 {
         let rows = self.query("SELECT COUNT(*) FROM {}").await;
         rows[0].get::<i64, _>(0) as u64
     }
 
-    /// True if there are none.
+    /// True if there are no rows.
     pub async fn is_empty(&self) -> bool {
         self.len().await == 0
     }

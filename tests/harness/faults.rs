@@ -16,7 +16,7 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// From now on `calls` (names, separated by commas) of `server` fail with `error`. None, said loudly, where
+    /// From now on `calls` (names, separated by commas) of `server` fail with `error`. None, with a loud note, where
     /// strace is missing or may not attach.
     pub async fn attach(server: &Server, calls: &str, error: &str) -> Option<Tracer> {
         let trace = TempDir::new().expect("a folder for the trace");
@@ -38,7 +38,7 @@ impl Tracer {
         let mut said = String::new();
         while let Some(line) = lines.next_line().await.expect("strace writes text") {
             if line.contains("attached") {
-                // The rest of what it says must not fill the pipe.
+                // The rest of strace's output must not fill the pipe.
                 tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
                 return Some(Tracer { strace, _trace: trace });
             }
@@ -62,7 +62,7 @@ pub struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// Mounts it. None, said loudly, where that is not allowed.
+    /// Mounts the file system. None, with a loud note, where that is not allowed.
     pub async fn mount(mebibytes: u32) -> Option<SmallDisk> {
         let folder = TempDir::new().expect("a folder for the test");
         let status = Command::new("mount")
@@ -78,12 +78,12 @@ impl SmallDisk {
         }
     }
 
-    /// Where it is mounted.
+    /// The folder where it is mounted.
     pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Fills it up but for `left_kib`; what this returns can be removed to make room.
+    /// Fills the disk up except for `left_kib`. Removing the returned file makes room again.
     pub fn fill(&self, left_kib: u64) -> PathBuf {
         use std::io::Write;
         let path = self.path().join("ballast");
@@ -123,12 +123,12 @@ pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Where `wanted` stands in `bytes`.
+/// The place of `wanted` in `bytes`.
 pub fn find_bytes(bytes: &[u8], wanted: &[u8]) -> Option<usize> {
     bytes.windows(wanted.len()).position(|window| window == wanted)
 }
 
-/// Names what this machine does not have, where the test runner shows it at the end. With `CI=true` it is a failure.
+/// Notes what this machine does not have, where the test runner shows it at the end. With `CI=true` it is a failure.
 pub fn not_here<T>(what: &str) -> Option<T> {
     assert_ne!(std::env::var("CI").as_deref(), Ok("true"), "this machine lacks {what}");
     eprintln!("NOT TESTED HERE: {what}");

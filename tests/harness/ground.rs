@@ -1,11 +1,11 @@
-//! Where the promises are shown: the suite of promises is the same on every broker, and this is what differs.
+//! The grounds on which the promises are shown: the suite is the same on every broker, and this file has what differs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::cluster::Cluster;
 use crate::server::Setup;
 
-/// A broker that the suite of promises runs on.
+/// A broker on which the suite of promises runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ground {
     /// The embedded broker, in a folder of each test's own.
@@ -15,7 +15,7 @@ pub enum Ground {
 }
 
 impl Ground {
-    /// A server's setup on it, with a topic that no other test of the binary has.
+    /// A server's setup on this broker, with a topic that no other test of the binary has.
     pub fn setup(self) -> Setup {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let setup = Setup::default().topic(&format!("promise-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
@@ -26,12 +26,12 @@ impl Ground {
         }
     }
 
-    /// The same with these settings of the pipeline, a line each.
+    /// A setup as [`Ground::setup`], with these settings of the pipeline, a line each.
     pub fn pipeline(self, lines: &[&str]) -> Setup {
         Setup { pipeline: lines.join("\n"), ..self.setup() }
     }
 
-    /// How often something is done that starts the server anew: `often` where a start takes milliseconds, less often
+    /// How often a test does something that restarts the server: `often` where a start takes milliseconds, less often
     /// where it takes seconds.
     pub fn times(self, often: u64) -> u64 {
         match self {

@@ -1,10 +1,10 @@
-//! What the promises are tested with, from outside: the real binary on a throwaway folder ([`Server`]), a push handler
-//! that records every call and behaves as told ([`Sink`]), producers that remember what was acknowledged ([`Load`]),
-//! and a checker that compares the two ([`check`]).
+//! The tools with which tests prove the promises from outside: the real binary on a throwaway folder ([`Server`]), a
+//! push handler that records every call and behaves as told ([`Sink`]), producers that remember what was acknowledged
+//! ([`Load`]), and a checker that compares the two ([`check`]).
 //!
-//! Nothing here knows how Keylane works; it speaks INTERFACE.md. Order is told by a count that every record takes from
-//! the sink, not by clocks, so a slow machine changes no verdict. Waits have a limit only so that a test that hangs
-//! fails with a sentence.
+//! Nothing here knows how Keylane works inside; the tools use only what INTERFACE.md describes. The order of events
+//! comes from a count that each record takes from the sink, not from clocks, so a slow machine changes no verdict.
+//! Waits have a limit only so that a test that hangs fails with a sentence.
 
 #![allow(
     clippy::disallowed_methods,

@@ -1,7 +1,8 @@
-//! Producers that remember what was acknowledged to them.
+//! Producers that remember which of their messages were acknowledged.
 //!
-//! A batch whose fate is unknown, because the server died, is sent again with the same ids until it is acknowledged:
-//! what any careful producer does. The log may then hold it twice, at two positions; checks go by positions.
+//! If the fate of a batch is unknown because the server died, the batch is sent again with the same ids until it is
+//! acknowledged, as any careful producer would do. The log may then hold it twice, at two positions; checks go by
+//! positions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::server::Server;
 use crate::sink::Sink;
 
-/// A message to be produced: with the key's number `n` in its payload.
+/// A message to be produced, with the key's number `n` in its payload.
 #[derive(Debug, Clone)]
 pub struct Item {
     /// The key.
@@ -26,7 +27,7 @@ pub struct Item {
     pub padding: usize,
 }
 
-/// A message that was acknowledged, and where it lies.
+/// A message that was acknowledged, and its place.
 #[derive(Debug, Clone)]
 pub struct Acked {
     /// The key.
@@ -37,17 +38,17 @@ pub struct Acked {
     pub n: u64,
     /// Its partition.
     pub partition: u32,
-    /// Its position; none while it waits in the spill: then it is known by its id.
+    /// Its position; none while it waits in the spill, where only its id identifies it.
     pub offset: Option<u64>,
 }
 
 impl Acked {
-    /// Its position, where nothing is spilled.
+    /// Its position, in tests where nothing is spilled.
     pub fn position(&self) -> u64 {
         self.offset.expect("the broker has it")
     }
 
-    /// How a report names it.
+    /// The message's name in reports.
     pub fn told(&self) -> String {
         match self.offset {
             Some(offset) => format!("{} at {}/{offset}", self.id, self.partition),
@@ -59,9 +60,9 @@ impl Acked {
 /// Why a batch was not acknowledged.
 #[derive(Debug, Clone)]
 pub struct Refusal {
-    /// What was answered; none if nobody did.
+    /// The status of the answer; none if there was no answer.
     pub status: Option<u16>,
-    /// The answer, or what became of the connection.
+    /// The text of the answer, or the fault of the connection.
     pub text: String,
 }
 
@@ -72,7 +73,7 @@ pub fn items(key: &str, from: u64, count: u64) -> Vec<Item> {
         .collect()
 }
 
-/// Sends `items` in one request to a topic's address; all of them are acknowledged, or it is a refusal.
+/// Sends `items` in one request to a topic's address. Either all of them are acknowledged, or the result is a refusal.
 pub async fn produce(client: &reqwest::Client, url: &str, items: &[Item]) -> Result<Vec<Acked>, Refusal> {
     let gone = |error: reqwest::Error| Refusal { status: None, text: error.to_string() };
     let request = client.post(url).header("content-type", "application/x-ndjson").body(lines(items));
@@ -135,7 +136,7 @@ pub async fn fill(server: &Server, items: &[Item]) -> Vec<Acked> {
     all
 }
 
-/// A client as every test has it. Its limit is that of a hang.
+/// The HTTP client of every test. Its limit only serves to fail a hang.
 pub fn client() -> reqwest::Client {
     keylane::raw::provide_cryptography();
     let builder = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(30));
@@ -148,7 +149,7 @@ pub struct Load {
     tasks: Vec<JoinHandle<Vec<Acked>>>,
 }
 
-/// Producers that work side by side, each with keys of its own: the order of a key's messages is one producer's.
+/// Producers that work side by side, each with keys of its own: only one producer's messages of a key have an order.
 const PRODUCERS: u64 = 2;
 
 /// How much is sent at once.
@@ -156,9 +157,9 @@ const PRODUCERS: u64 = 2;
 pub struct Pace {
     /// Messages in one request.
     pub batch: u64,
-    /// Acknowledged and not handled, at most: what is left at the end must be handled before a test can end.
+    /// The most messages acknowledged and not handled: those left at the end must be handled before a test can end.
     pub ahead: u64,
-    /// Messages a second of all producers together; none: as fast as they are taken.
+    /// Messages a second of all producers together; none: as many as the server takes.
     pub per_second: Option<u64>,
 }
 
@@ -168,7 +169,7 @@ impl Default for Pace {
     }
 }
 
-/// Between two tries while nobody answers.
+/// The wait between two tries while the server does not answer.
 const PAUSE: Duration = Duration::from_millis(5);
 
 impl Load {
@@ -190,7 +191,8 @@ impl Load {
         Load { stop, tasks }
     }
 
-    /// Ends it once each producer's last batch is acknowledged; the server must run. Returns all that was.
+    /// Ends the load once each producer's last batch is acknowledged; the server must run. Returns what was
+    /// acknowledged.
     pub async fn stop(self) -> Vec<Acked> {
         self.stop.store(true, Ordering::Relaxed);
         let mut all = Vec::new();
@@ -215,7 +217,7 @@ async fn run(
     let mut ticks = pace.per_second.map(|rate| {
         let mut ticks =
             tokio::time::interval(Duration::from_secs(1) * (pace.batch * PRODUCERS) as u32 / rate as u32);
-        // While nobody took anything, nothing was due: it is not made up for.
+        // While the server took nothing, no request was due; missed ones are not made up for.
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         ticks
     });

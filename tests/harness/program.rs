@@ -1,7 +1,7 @@
-//! Push handlers that are programs of their own: the examples in other languages, and handlers of frameworks.
+//! Runs push handlers that are programs of their own: the examples in other languages, and handlers of frameworks.
 //!
 //! `dev/frameworks` makes them runnable. Each is started in a folder of its own, on a free port, and ends with the
-//! test; what it prints is how a test knows what it got.
+//! test. A test knows from what the program prints which messages it got.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use crate::faults::not_here;
 use crate::server::free_port;
 use crate::wait::until;
 
-/// A handler that runs. Killed when dropped.
+/// A running handler. Killed when dropped.
 pub struct Program {
     name: &'static str,
-    /// What `dev/frameworks` made.
+    /// The folder that `dev/frameworks` made.
     made: PathBuf,
-    /// Where it runs and writes.
+    /// The folder in which the program runs and writes.
     folder: TempDir,
     port: u16,
     variables: Vec<(&'static str, String)>,
@@ -28,7 +28,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts the handler of this name, and waits until it listens. None, and a note, if this machine cannot have it.
+    /// Starts the handler of this name, and waits until it listens. None, and a note, if this machine cannot run it.
     pub async fn start(name: &'static str, variables: &[(&'static str, &str)]) -> Option<Program> {
         let made = made(name).await?;
         let variables = variables.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
@@ -64,7 +64,7 @@ impl Program {
         .await;
     }
 
-    /// As its tutorial, or its first lines, say that it is started.
+    /// The command with which its tutorial, or its first lines, tell people to start it.
     fn command(&self) -> Command {
         let (made, port) = (|file: &str| self.made.join(file), self.port.to_string());
         let mut command = Command::new(match self.name {
@@ -99,33 +99,33 @@ impl Program {
         command
     }
 
-    /// Where it takes messages.
+    /// The address to which messages are pushed.
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// Where it runs: what it writes is found there.
+    /// The folder in which the program runs; it writes its files there.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What `dev/frameworks` made of it, its dependencies included.
+    /// The folder that `dev/frameworks` made, with the program's dependencies.
     pub fn made(&self) -> &Path {
         &self.made
     }
 
-    /// All it has printed, over all its starts.
+    /// Everything that the program has printed, over all its starts.
     pub fn output(&self) -> String {
         let said = std::fs::read(self.folder.path().join("output")).unwrap_or_default();
         String::from_utf8_lossy(&said).into_owned()
     }
 
-    /// How often it has printed a line.
+    /// How often the program has printed a line.
     pub fn count(&self, line: &str) -> usize {
         self.output().lines().filter(|said| *said == line).count()
     }
 
-    /// Waits until it has printed a line.
+    /// Waits until the program has printed a line.
     pub async fn says(&self, line: &str) {
         until(&format!("{} to print {line:?}", self.name), async || (self.count(line) > 0).then_some(()))
             .await;
@@ -140,7 +140,7 @@ impl Drop for Program {
     }
 }
 
-/// The folder of a handler that can be run.
+/// The folder of a handler, made so that it can run.
 async fn made(name: &str) -> Option<PathBuf> {
     let test = std::env::current_exe().expect("a test has a path");
     let target = test.ancestors().nth(3).expect("tests lie in target/PROFILE/deps");

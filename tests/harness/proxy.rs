@@ -1,4 +1,4 @@
-//! A proxy before a broker, which can lose its answers: what was asked is done, and nobody hears of it.
+//! A proxy in front of a broker that can lose the broker's answers: requests are carried out, but not answered.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Passes connections on. Ends when it is dropped.
+/// Passes connections on. Ends when dropped.
 pub struct Proxy {
     shared: Arc<Shared>,
     accepts: JoinHandle<()>,
@@ -40,7 +40,7 @@ impl Proxy {
         self.shared.losing.send_replace(true);
     }
 
-    /// Ends the connections whose answers were lost; whatever comes then is answered.
+    /// Ends the connections whose answers were lost; requests after that are answered.
     pub fn pass_answers(&self) {
         self.shared.losing.send_replace(false);
     }
@@ -64,7 +64,7 @@ async fn pass(client: TcpStream, to: u16, shared: Arc<Shared>) {
     let _slow_start_costs_40_ms = (client.set_nodelay(true), broker.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_broker, to_broker) = broker.into_split();
-    // Whichever ends first ends the other: both are dropped with it.
+    // Whichever direction ends first also ends the other: both are dropped with this future.
     tokio::select! {
         () = requests(from_client, to_broker) => {}
         () = answers(from_broker, to_client, &shared) => {}
@@ -81,7 +81,7 @@ async fn answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: &Share
     let mut broken = false;
     loop {
         tokio::select! {
-            // A connection that misses a part of its answers makes no sense any more.
+            // A connection that misses a part of its answers is of no use any more.
             () = async { drop(losing.wait_for(|losing| !*losing).await) }, if broken => return,
             read = from.read(&mut buffer) => match read {
                 Ok(0) | Err(_) => return,

@@ -1,4 +1,4 @@
-//! A push handler that misbehaves: raw bytes on a socket. How it answers is told by the beginning of a message's key.
+//! A push handler that misbehaves, with raw bytes on a socket. The beginning of a message's key says how it answers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// What a huge answer comes to: far more than fits into memory beside a few hundred of its like.
+/// The size of a huge answer: far more than fits into memory a few hundred times.
 const HUGE: u64 = 1 << 30;
-/// A piece of it.
+/// The size of one piece of it.
 const PIECE: usize = 64 * 1024;
-/// Between two bytes of an answer that never ends.
+/// The time between two bytes of an answer that never ends.
 const DAWDLE: Duration = Duration::from_millis(20);
 
 /// The push handler of a test. Ends when dropped.
@@ -27,7 +27,7 @@ pub struct Rude {
 struct Shared {
     mended: AtomicBool,
     calls: AtomicU64,
-    /// Bytes of answers that were taken from it.
+    /// Bytes of answers that the system accepted.
     sent: AtomicU64,
 }
 
@@ -42,7 +42,7 @@ impl Rude {
             while let Ok((stream, _)) = listener.accept().await {
                 let shared = Arc::clone(&of_all);
                 tokio::spawn(async move {
-                    // Whoever is called hangs up on most of what this sends.
+                    // Keylane hangs up on most of these answers.
                     let _broke_off = shared.serve(stream).await;
                 });
             }
@@ -50,7 +50,7 @@ impl Rude {
         Rude { address, shared, accepts }
     }
 
-    /// Where it takes messages.
+    /// The address to which messages are pushed.
     pub fn url(&self) -> String {
         format!("http://{}/push", self.address)
     }
@@ -65,7 +65,7 @@ impl Rude {
         self.shared.calls.load(Ordering::SeqCst)
     }
 
-    /// Bytes of answers that the system took from it.
+    /// Bytes of answers that the system accepted.
     pub fn sent_bytes(&self) -> u64 {
         self.shared.sent.load(Ordering::SeqCst)
     }
@@ -91,7 +91,7 @@ impl Shared {
         }
     }
 
-    /// `huge-200-7`: how, and with which status.
+    /// `huge-200-7`: the kind of answer, and its status.
     async fn misbehave(&self, stream: &mut TcpStream, key: &str) -> std::io::Result<()> {
         let mut parts = key.split('-');
         let (how, status) = (parts.next().unwrap_or_default(), parts.next().unwrap_or("200"));
@@ -156,7 +156,7 @@ impl Shared {
     }
 }
 
-/// Reads one call to its end; its key. None: there is no further one.
+/// Reads one call to its end; returns its key. None: no further call comes.
 async fn read_call(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> std::io::Result<Option<String>> {
     let end = loop {
         if let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") {

@@ -1,4 +1,4 @@
-//! The real binary, on a folder and a port of its own, started, stopped and killed as a test likes.
+//! Runs the real binary, on a folder and a port of its own; a test starts, stops and kills it.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -18,34 +18,34 @@ use crate::sink::Sink;
 use crate::status::PipelineView;
 use crate::wait::until;
 
-/// What a test's server is configured with: one topic, one pipeline `t` on it, pushing to a sink.
+/// The config of a test's server: one topic, one pipeline `t` on it, pushing to a sink.
 #[derive(Clone)]
 pub struct Setup {
     /// The topic, and the group that reads it: tests that share a cluster have one each.
     pub topic: String,
-    /// Partitions of the topic; none: somebody else has made it.
+    /// Partitions of the topic; 0 if another client has made the topic.
     pub partitions: u32,
     /// Further settings of the pipeline, as lines of YAML without indentation.
     pub pipeline: String,
-    /// What stands behind the sink's address: calls say so.
+    /// A path behind the sink's address, which calls then show.
     pub path: String,
-    /// Time-out of a push.
+    /// The time-out of a push.
     pub timeout: &'static str,
     /// Further settings of the push, as they follow others within braces.
     pub push: String,
-    /// How long handlers have to end when the server is told to.
+    /// How long handlers may take to end when the server is told to stop.
     pub drain: &'static str,
-    /// What stands behind `broker:`.
+    /// The value of `broker:`.
     pub broker: String,
-    /// Copies of the topic, and how many must have a message before it is acknowledged.
+    /// The replicas of the topic, and how many must have a message before it is acknowledged.
     pub replicas: (u32, u32),
-    /// What stands behind `topics:`, instead of the topic `t`.
+    /// The value of `topics:`, instead of the topic `t`.
     pub topics: Option<String>,
     /// Further settings of the server, as they follow others within braces.
     pub server: String,
     /// Lines at the top of the config.
     pub top: String,
-    /// What stands beside `t`: further topics, as they follow it, and lines of further pipelines.
+    /// Further topics, as they follow `t`, and lines of further pipelines.
     pub more: (String, String),
 }
 
@@ -75,7 +75,7 @@ impl Setup {
         Setup { pipeline: lines.join("\n"), ..Setup::default() }
     }
 
-    /// With so many partitions.
+    /// With this many partitions.
     pub fn partitions(mut self, partitions: u32) -> Setup {
         self.partitions = partitions;
         self
@@ -92,7 +92,7 @@ impl Setup {
         self.on_kafka_at(&cluster.bootstrap, settings)
     }
 
-    /// On a Kafka cluster that is reached at these addresses.
+    /// On a Kafka cluster at these addresses.
     pub fn on_kafka_at(mut self, brokers: &str, settings: &str) -> Setup {
         self.broker =
             format!("{{ kind: kafka, kafka: {{ brokers: \"{brokers}\", settings: {{ {settings} }} }} }}");
@@ -138,20 +138,20 @@ impl Setup {
     }
 }
 
-/// A server of a test. Killed when dropped.
+/// The server of a test. Killed when dropped.
 pub struct Server {
     folder: TempDir,
     data: PathBuf,
     port: u16,
     topic: String,
-    /// What it answered last: shown if the test fails.
+    /// The server's last answer, shown if the test fails.
     answered: Mutex<String>,
     child: Option<Child>,
     client: reqwest::Client,
 }
 
 impl Server {
-    /// Configured, not yet started.
+    /// A server that is configured and not started yet.
     pub fn new(setup: &Setup, sink: &Sink) -> Server {
         Server::pushing_to(setup, &sink.url())
     }
@@ -163,7 +163,7 @@ impl Server {
         Server::with_data(setup, url, folder, data)
     }
 
-    /// As [`Server::new`], with its data elsewhere.
+    /// As [`Server::new`], with its data in another folder.
     pub fn on(setup: &Setup, sink: &Sink, data: &Path) -> Server {
         let folder = TempDir::new().expect("a folder for the test");
         Server::with_data(setup, &sink.url(), folder, data.to_owned())
@@ -196,17 +196,17 @@ impl Server {
         &self.data
     }
 
-    /// The address of a path on it.
+    /// The address of a path on the server.
     pub fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port)
     }
 
-    /// Where its topic takes messages.
+    /// The address to which messages of its topic are posted.
     pub fn topic_url(&self) -> String {
         self.url(&format!("/v1/topics/{}/messages", self.topic))
     }
 
-    /// Its port.
+    /// The server's port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -261,13 +261,13 @@ impl Server {
         child.try_wait().expect("a child can be asked").is_some()
     }
 
-    /// Its process.
+    /// The number of the server's process.
     pub fn pid(&self) -> u32 {
         let child = self.child.as_ref().expect("it was started");
         child.id().expect("it runs")
     }
 
-    /// True while its process runs.
+    /// True while the process runs.
     pub fn is_running(&mut self) -> bool {
         self.child.is_some() && !self.has_ended()
     }
@@ -302,7 +302,7 @@ impl Server {
         assert!(status.success(), "SIG{name} was not sent");
     }
 
-    /// All it has printed, over all its starts.
+    /// Everything that the server has printed, over all its starts.
     pub fn output(&self) -> String {
         String::from_utf8_lossy(&self.output_bytes()).into_owned()
     }
@@ -311,7 +311,7 @@ impl Server {
         std::fs::read(self.folder.path().join("output")).unwrap_or_default()
     }
 
-    /// GET; status and body. None if nobody answers.
+    /// GET; status and body. None if the server does not answer.
     pub async fn get(&self, path: &str) -> Option<(u16, Value)> {
         let answer = self.client.get(self.url(path)).send().await.ok()?;
         let status = answer.status().as_u16();
@@ -320,7 +320,7 @@ impl Server {
         Some((status, serde_json::from_str(&text).unwrap_or(Value::String(text))))
     }
 
-    /// Waits until all that was acknowledged is settled. If it never is, the failure shows what the server says of it.
+    /// Waits until all acknowledged messages are settled. If they never are, the failure shows the server's status.
     pub async fn settles(&self, sink: &Sink, acked: &[Acked]) {
         let waited = sink.waits(|sink| sink.settled() >= acked.len() as u64 && sink.has_settled(acked));
         if waited.await {
@@ -349,26 +349,26 @@ impl Server {
             .await
     }
 
-    /// Bytes of anonymous memory that its process holds; file pages are the kernel's to take back.
+    /// Bytes of anonymous memory that the process holds; the kernel can take file pages back.
     pub fn memory_bytes(&self) -> u64 {
         self.kernel_says("RssAnon:") * 1024
     }
 
-    /// The most memory that its process ever held, file pages included.
+    /// The most memory that the process ever held, file pages included.
     pub fn memory_peak_bytes(&self) -> u64 {
         self.kernel_says("VmHWM:") * 1024
     }
 
-    /// Threads of its process.
+    /// Threads of the process.
     pub fn threads(&self) -> u64 {
         self.kernel_says("Threads:")
     }
 
-    /// How many threads its process has of each name, without the number at its end.
+    /// How many threads of each name the process has; the number at the end of a name is left out.
     pub fn threads_by_name(&self) -> BTreeMap<String, usize> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs");
         let mut named = BTreeMap::new();
-        // A thread may end while they are looked at.
+        // A thread may end meanwhile.
         for name in tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok()) {
             let name = name.trim_end().trim_end_matches(|last: char| last.is_ascii_digit());
             *named.entry(name.to_owned()).or_default() += 1;
@@ -391,7 +391,7 @@ impl Drop for Server {
             let tail = &said[said.len().saturating_sub(12_000)..];
             let answered = self.answered.lock().map(|text| text.clone()).unwrap_or_default();
             let tail = String::from_utf8_lossy(tail);
-            // Not by our own client: this is no place to wait in.
+            // Not with our own client: this function cannot wait.
             let url = self.url("/admin/pipelines");
             let now = std::process::Command::new("curl").args(["-s", "--max-time", "5", &url]).output();
             let now = now.map(|now| String::from_utf8_lossy(&now.stdout).into_owned()).unwrap_or_default();
@@ -401,7 +401,7 @@ impl Drop for Server {
     }
 }
 
-/// Runs the binary with `arguments` to its end: exit code, and what it printed.
+/// Runs the binary with `arguments` to its end. Returns the exit code, and what it printed.
 pub async fn run_binary(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(binary())
         .args(arguments)
@@ -429,8 +429,8 @@ pub fn binary() -> PathBuf {
     })
 }
 
-/// A port that nothing listens on. Below the range that outgoing connections take theirs from: a server that is killed
-/// and started again must find its port free each time.
+/// A port on which nothing listens. It lies below the range from which outgoing connections take theirs: a server that
+/// is killed and started again must find its port free each time.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     const FIRST: u16 = 10_000;

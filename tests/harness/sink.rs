@@ -1,8 +1,8 @@
 //! A push handler that records every call and answers as it is told.
 //!
-//! A call counts once its whole body has arrived: a sender that dies in the middle has not called. What is answered is
-//! on record before the answer is sent, so whatever Keylane knows, the sink knew before. Starts and ends take their
-//! place in one count, which is all the time that checks need.
+//! A call counts once its whole body has arrived: a sender that dies in the middle has not called. The sink records an
+//! answer before it sends the answer, so it always knows what Keylane can know. Starts and ends of calls take their
+//! numbers from one count, which is the only time that checks need.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ use crate::wait::WAIT_MAX;
 /// Connections that may wait to be accepted: a restart opens hundreds at once.
 const BACKLOG: u32 = 4096;
 
-/// What the sink does with a call.
+/// The ways in which the sink treats a call.
 #[derive(Debug, Clone, Copy)]
 pub enum Reply {
     /// Answers at once.
@@ -55,18 +55,18 @@ pub struct Call {
     pub attempt: u32,
     /// `Keylane-Epoch`.
     pub epoch: u64,
-    /// Where it was pushed to, which tells processes apart that were given different places.
+    /// The path of the call. Processes with different paths in their configs can be told apart by it.
     pub path: String,
-    /// When it came, in the sink's count.
+    /// When the call came, in the sink's count.
     pub started: u64,
     /// When it was answered; none if it never was, or its caller went away.
     pub ended: Option<u64>,
-    /// What was answered.
+    /// The status of the answer.
     pub status: Option<u16>,
 }
 
 impl Call {
-    /// Answered so that the message is settled: done or rejected.
+    /// True if the answer settles the message: done or rejected.
     pub fn is_settled(&self) -> bool {
         self.status.is_some_and(|status| status < 300 || [400, 413, 422].contains(&status))
     }
@@ -85,7 +85,7 @@ struct Shared {
     record: Mutex<Record>,
     behave: RwLock<Behave>,
     released: watch::Sender<bool>,
-    /// Goes up with every record, for whoever waits.
+    /// Goes up with every record, for those who wait.
     changed: watch::Sender<u64>,
 }
 
@@ -98,7 +98,7 @@ struct Record {
     answered: u64,
     settled: HashSet<(u32, u64)>,
     settled_ids: HashSet<String>,
-    /// Whether a call of an older epoch is refused, and the newest of each partition.
+    /// Whether calls of an older epoch are refused, and the newest epoch of each partition.
     fences: bool,
     newest: HashMap<u32, u64>,
 }
@@ -120,23 +120,23 @@ impl Sink {
         Sink { address, shared, accepts }
     }
 
-    /// Where it listens.
+    /// The address on which the sink listens.
     pub fn url(&self) -> String {
         format!("http://{}/push", self.address)
     }
 
-    /// What it does from now on.
+    /// Sets how the sink answers from now on.
     pub fn behave(&self, behave: impl Fn(&Call) -> Reply + Send + Sync + 'static) {
         *self.shared.behave.write().expect("no holder panics") = Arc::new(behave);
     }
 
-    /// From now on a call takes effect only if no newer epoch of its partition was seen when it is answered; else the
-    /// answer is 409. So the outside can ignore what an owner does that has lost its partition (P9).
+    /// From now on a call takes effect only if no newer epoch of its partition was seen by the time it is answered;
+    /// otherwise the answer is 409. So the outside can ignore an owner that has lost its partition (P9).
     pub fn refuse_older_epochs(&self) {
         self.shared.record.lock().expect("no holder panics").fences = true;
     }
 
-    /// Answers all calls that are held, and holds no more.
+    /// Answers all held calls, and holds no more.
     pub fn release(&self) {
         self.shared.released.send_replace(true);
     }
@@ -147,17 +147,17 @@ impl Sink {
         self.record(|record| record.calls.iter().filter(of_key).cloned().collect())
     }
 
-    /// How many calls so far are as `wanted`.
+    /// How many of the calls so far `wanted` accepts.
     pub fn count_calls(&self, wanted: impl Fn(&Call) -> bool) -> u64 {
         self.record(|record| record.calls.iter().filter(|call| wanted(call)).count() as u64)
     }
 
-    /// Every call so far, in the order they came.
+    /// Every call so far, in the order in which they came.
     pub fn calls(&self) -> Vec<Call> {
         self.record(|record| record.calls.clone())
     }
 
-    /// Messages, by position, that a call has settled so far.
+    /// How many messages, by position, calls have settled so far.
     pub fn settled(&self) -> u64 {
         self.record(|record| record.settled.len() as u64)
     }
@@ -182,7 +182,7 @@ impl Sink {
         self.record(|record| record.calls.len())
     }
 
-    /// True if none came.
+    /// True if no call came.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -192,18 +192,18 @@ impl Sink {
         self.record(|record| record.running_max)
     }
 
-    /// The count now: what is recorded later has a higher one.
+    /// The count now: everything that is recorded later has a higher one.
     pub fn count(&self) -> u64 {
         self.record(|record| record.count)
     }
 
-    /// Reads [`Sink::count`] from elsewhere.
+    /// A reader of [`Sink::count`] that another thread can use.
     pub fn count_reader(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.record.lock().expect("no holder panics").count
     }
 
-    /// Reads [`Sink::settled`] from elsewhere.
+    /// A reader of [`Sink::settled`] that another task can use.
     pub(crate) fn settled_reader(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.record.lock().expect("no holder panics").settled.len() as u64
@@ -213,7 +213,7 @@ impl Sink {
         read(&self.shared.record.lock().expect("no holder panics"))
     }
 
-    /// Waits until `enough` is true of the sink. It is asked again after each record.
+    /// Waits until `enough` is true of the sink, looking after each record.
     pub async fn wait(&self, what: &str, enough: impl FnMut(&Sink) -> bool) {
         assert!(
             self.waits(enough).await,
@@ -263,7 +263,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     let _slow_start_costs_40_ms = stream.set_nodelay(true);
     let service = service_fn(|request| answer(request, Arc::clone(&shared)));
-    // A caller that was killed ends its connection in an error, as it should.
+    // If the caller was killed, its connection ends in an error, as it should.
     let _ended = hyper::server::conn::http1::Builder::new()
         .max_headers(512)
         .serve_connection(TokioIo::new(stream), service)
@@ -297,7 +297,7 @@ async fn answer(
     Ok(answer)
 }
 
-/// A call under way; counted as over when it is dropped, answered or not.
+/// A call under way. When dropped, it counts as over, answered or not.
 struct Running {
     shared: Arc<Shared>,
     index: usize,
@@ -321,7 +321,7 @@ impl Running {
         Running { shared, index, call }
     }
 
-    /// What is answered in the end.
+    /// Records the final answer, and returns its status.
     fn end(&mut self, status: u16) -> u16 {
         let mut record = self.shared.record.lock().expect("no holder panics");
         record.count += 1;

@@ -1,4 +1,4 @@
-//! What `/admin/pipelines` says.
+//! Reads `/admin/pipelines` of a server.
 
 use serde_json::Value;
 
@@ -14,45 +14,45 @@ pub struct PipelineView {
     pub dead: u64,
     /// Messages read and not settled.
     pub buffered: u64,
-    /// Their bytes.
+    /// The bytes of these messages.
     pub buffered_bytes: u64,
     /// Messages not settled.
     pub lag: u64,
-    /// Its partitions.
+    /// The pipeline's partitions.
     pub partitions: Vec<PartitionView>,
 }
 
-/// A partition of it.
+/// A partition of a pipeline.
 #[derive(Debug, Clone)]
 pub struct PartitionView {
     /// Its number.
     pub partition: u32,
     /// Running, paused, stopped …
     pub state: String,
-    /// The epoch it is owned under.
+    /// The epoch under which it is owned.
     pub epoch: u64,
-    /// The lowest position not settled.
+    /// The lowest unsettled position.
     pub committed: u64,
-    /// The next position to be given out.
+    /// The position that the next message gets.
     pub end: u64,
-    /// Why it is paused or stopped.
+    /// Why the partition is paused or has stopped.
     pub why: Option<String>,
 }
 
-/// What was committed, and when that was seen, in the sink's count.
+/// Commits, and when they were seen, in the sink's count.
 #[derive(Debug, Clone)]
 pub struct Committed {
-    /// Everything recorded by the sink from now on has a higher count.
+    /// Everything that the sink records from now on has a higher count.
     pub at: u64,
     /// Partition and commit.
     pub partitions: Vec<(u32, u64)>,
 }
 
 impl PipelineView {
-    /// The pipeline `t` of a server. None if that does not answer, or has not started the pipeline yet.
+    /// The pipeline `t` of a server. None if the server does not answer, or has not started the pipeline yet.
     pub async fn of(server: &Server) -> Option<PipelineView> {
         let (status, body) = server.get("/admin/pipelines").await?;
-        // It listens before it has opened its broker.
+        // The server listens before it has opened its broker.
         if status == 503 && body["code"] == "KL-1221" {
             return None;
         }
@@ -62,10 +62,10 @@ impl PipelineView {
         all.iter().find(|pipeline| pipeline["name"] == "t").map(read)
     }
 
-    /// What is committed now, for [`crate::check_committed`].
+    /// The commits now, for [`crate::check_committed`].
     pub async fn committed(server: &Server, sink: &Sink) -> Option<Committed> {
         let view = PipelineView::of(server).await?;
-        // Partitions that are not owned yet do not know what was committed.
+        // A server does not know the commits of partitions that it does not own yet.
         let owned = view.partitions.iter().filter(|partition| partition.epoch > 0);
         Some(Committed {
             at: sink.count(),

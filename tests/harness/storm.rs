@@ -1,4 +1,4 @@
-//! Kill -9 again and again, under load; and the same politely.
+//! Storms under load: kill -9 of a server again and again, and polite restarts.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use crate::sink::{Call, Reply, Sink};
 use crate::status::{Committed, PipelineView};
 use crate::wait::until;
 
-/// Every so many kills the server lives until something more is committed; the others come before that.
+/// Before every fifth kill the server lives until something more is committed; the other kills come earlier.
 const COMMIT_EVERY: u64 = 5;
-/// Every so many kills one comes while the server still starts.
+/// Every seventh kill comes while the server still starts.
 const EARLY_EVERY: u64 = 7;
 
 /// What a storm left behind.
 pub struct Storm {
-    /// All that was acknowledged.
+    /// All acknowledged messages.
     pub acked: Vec<Acked>,
-    /// All that was called.
+    /// All calls.
     pub calls: Vec<Call>,
     /// Commits that were seen.
     pub committed: Vec<Committed>,
@@ -54,8 +54,8 @@ pub async fn storm(server: &mut Server, sink: &Sink, keys: u64, kills: u64) -> S
     Storm { acked, calls: sink.calls(), committed: seen }
 }
 
-/// Starts `server`, tells it to stop and starts it again so many times under load, lets it finish, and stops it; returns
-/// what was acknowledged.
+/// Starts `server`, stops and restarts it `times` times under load, lets it finish, and stops it. Returns the
+/// acknowledged messages.
 pub async fn restarts(server: &mut Server, sink: &Sink, times: u32) -> Vec<Acked> {
     sink.behave(|call| Reply::After(Duration::from_millis(call.offset % 8), 200));
     server.start().await;
@@ -77,7 +77,7 @@ fn committed_sum(seen: Option<&Committed>) -> u64 {
 }
 
 impl Storm {
-    /// What the checker says.
+    /// The checker's report.
     pub fn check(&self) -> Report {
         check(&self.acked, &self.calls)
     }

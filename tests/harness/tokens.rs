@@ -1,4 +1,4 @@
-//! A small server of tokens, as an identity provider has: signs them with a key of its own, and shows the public half.
+//! A small token server, like an identity provider's: it signs tokens with its own key, and shows the public half.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// Gives tokens to whoever knows the secret. Ends when it is dropped.
+/// Gives tokens to clients that know the secret. Ends when dropped.
 pub struct TokenServer {
     shared: Arc<Shared>,
     accepts: JoinHandle<()>,
@@ -30,7 +30,7 @@ impl TokenServer {
     /// The only client, and its secret.
     pub const CLIENT: (&str, &str) = ("keylane-client", "open-sesame");
 
-    /// Starts one whose tokens live for so long.
+    /// Starts a token server whose tokens live for this long.
     pub async fn start(life_s: u64) -> TokenServer {
         let folder = TempDir::new().expect("a temporary folder");
         openssl(folder.path(), &["genrsa", "-out", "key.pem", "2048"], b"");
@@ -47,17 +47,17 @@ impl TokenServer {
         TokenServer { shared, accepts, port }
     }
 
-    /// Where its public keys are.
+    /// The address of its public keys.
     pub fn jwks(&self) -> String {
         format!("http://127.0.0.1:{}/jwks", self.port)
     }
 
-    /// Where its tokens are.
+    /// The address of its tokens.
     pub fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}/token", self.port)
     }
 
-    /// From now on tokens live for so long; with 0 none is given.
+    /// From now on tokens live for this long; with 0 none is given.
     pub fn set_life(&self, life_s: u64) {
         self.shared.life_s.store(life_s, Ordering::SeqCst);
     }
@@ -159,7 +159,7 @@ fn openssl(folder: &Path, arguments: &[&str], input: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// As tokens have it, for URLs and without padding; or the plain one.
+/// Base64: for URLs and without padding, as in tokens; or, with `plain`, the plain form.
 fn base64(bytes: &[u8], plain: bool) -> String {
     let letters = match plain {
         true => b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/",

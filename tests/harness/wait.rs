@@ -1,11 +1,11 @@
-//! Waiting for what another process does.
+//! Waits for something that another process does.
 
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up: far beyond what a busy machine needs.
 pub const WAIT_MAX: Duration = Duration::from_secs(90);
 
-/// Between two looks; short, since the tests' own time is made of these.
+/// The time between two looks; short, since the duration of the tests consists of these.
 const CONDITION_EVERY: Duration = Duration::from_millis(5);
 
 /// Looks until `look` finds something. Fails the test, naming `what`, if it never does.

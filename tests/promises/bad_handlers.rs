@@ -1,5 +1,4 @@
-//! Handlers that misbehave: each of their answers has a defined meaning, none takes much memory, and none keeps other keys
-//! waiting.
+//! Handlers that misbehave: each of their answers has a defined meaning, takes little memory, and delays no other key.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +22,7 @@ async fn handled(server: &Server, count: u64) {
     .await;
 }
 
-/// Why each key waits, as the lanes show it.
+/// The reason why each key waits, as the lanes show it.
 async fn reasons(server: &Server) -> BTreeMap<String, String> {
     let (_, body) = server.get("/admin/lanes?limit=1000").await.expect("it answers");
     let lanes = body["lanes"].as_array().cloned().unwrap_or_default();
@@ -35,9 +34,9 @@ async fn reasons(server: &Server) -> BTreeMap<String, String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_of_a_gigabyte_and_without_end_are_done_and_take_no_memory() {
     const KEYS: u64 = 100;
-    /// What a hundred calls at once take: the HTTP client reads an answer in pieces that grow to 408 KiB, and holds one while
-    /// it hands over another; and what the allocator keeps. Measured it comes to 130 MiB. One answer alone is four times
-    /// the bound.
+    /// The memory that a hundred calls at once take: the HTTP client reads an answer in pieces that grow to 408 KiB,
+    /// and holds one while it hands over another; in addition, the allocator keeps some. Measured, this comes to 130
+    /// MiB. One whole answer is four times the bound.
     const GROWTH_MAX: u64 = 256 * MIB;
     let handler = Rude::start().await;
     let mut server = Server::pushing_to(&Setup::default(), &handler.url());
@@ -56,14 +55,14 @@ async fn answers_of_a_gigabyte_and_without_end_are_done_and_take_no_memory() {
         .await;
     }
     assert!(most < GROWTH_MAX, "memory grew by {} MiB", most / MIB);
-    // What the system's own buffers took of it, and little more: answers are not read to their ends.
+    // The system's own buffers take some of each answer, and Keylane little more: answers are not read to their ends.
     let taken = handler.sent_bytes() / KEYS / 2;
     assert!(taken < 64 * MIB, "{} MiB of each answer were read", taken / MIB);
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// ING-5, P1, P3, SEC-4: any other status, and no whole head, is a failure that says what came; other keys go on, and once
-/// the handler is mended nothing is lost.
+/// ING-5, P1, P3, SEC-4: any other status, and an answer without a whole head, is a failure that says what came; other
+/// keys go on, and once the handler is mended nothing is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failures_that_never_end_break_off_or_lead_in_circles_are_told_and_tried_again() {
     let handler = Rude::start().await;
@@ -92,8 +91,8 @@ async fn failures_that_never_end_break_off_or_lead_in_circles_are_told_and_tried
         })
         .await;
     }
-    // The key that answers well is not kept waiting by the others, and those who lead in circles are not followed: each
-    // call is an attempt.
+    // The key with good answers is not kept waiting, and redirects in circles are not followed: each call is an
+    // attempt.
     assert_eq!(PipelineView::of(&server).await.expect("it answers").handled, 1);
     assert!(reasons(&server).await.values().all(|why| why.len() < 4_096));
     handler.mend();
@@ -105,7 +104,7 @@ async fn failures_that_never_end_break_off_or_lead_in_circles_are_told_and_tried
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// ING-5, SEC-5, ADM-9: a secret or a certificate that is not there, or is nothing, is found before anything is sent.
+/// ING-5, SEC-5, ADM-9: a secret or a certificate that is missing or empty is found before anything is sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn secrets_and_certificates_that_are_missing_or_empty_are_refused_with_their_line() {
     let folder = tempfile::tempdir().expect("a folder");

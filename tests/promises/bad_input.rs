@@ -1,4 +1,5 @@
-//! What cannot be taken is refused with a problem that says why; nothing of it is kept, and the server lives on.
+//! Input that cannot be accepted: it is refused with a problem that gives the reason, nothing of it is kept, and the
+//! server lives on.
 
 use keylane_tests::{PipelineView, Server, Setup, Sink, check, client, fill, items, run_binary};
 use serde_json::{Value, json};
@@ -20,7 +21,7 @@ async fn post(
     (status, kind.unwrap_or_default(), value)
 }
 
-/// Nothing was kept, and a good message still goes through.
+/// Proves that nothing was kept, and that a good message still goes through.
 async fn lives_on(server: &Server, sink: &Sink) {
     let view = PipelineView::of(server).await.expect("it answers");
     assert!(view.partitions.iter().all(|partition| partition.end == 0), "something was kept: {view:?}");
@@ -100,7 +101,7 @@ async fn a_large_message_with_a_wrong_field_is_explained_in_little_memory() {
     lives_on(&server, &sink).await;
 }
 
-/// ING-1: a bad line is refused with its index, the others are taken.
+/// ING-1: a bad line is refused with its index, the others are accepted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_bad_line_does_not_refuse_the_others() {
     let sink = Sink::start().await;
@@ -162,7 +163,7 @@ async fn a_half_sent_request_leaves_nothing_behind() {
     lives_on(&server, &sink).await;
 }
 
-/// SEC-2: what is not HTTP at all.
+/// SEC-2: bytes that are not HTTP at all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn noise_on_the_port_does_no_harm() {
     let sink = Sink::start().await;
@@ -177,7 +178,7 @@ async fn noise_on_the_port_does_no_harm() {
     lives_on(&server, &sink).await;
 }
 
-/// ADM-9, ORD-1: a config with a wrong field, type or unit names line, column, the nearest name and the remedy.
+/// ADM-9, ORD-1: for a wrong field, type or unit in a config, the error names the place, the nearest name, the remedy.
 #[tokio::test]
 async fn a_wrong_config_is_named_by_line_and_ends_with_2() {
     let folder = tempfile::TempDir::new().expect("a folder");

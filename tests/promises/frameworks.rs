@@ -1,4 +1,4 @@
-//! ING-5: handlers as the tutorials of common frameworks show them read what Keylane pushes, without further settings.
+//! ING-5: handlers as in the tutorials of common frameworks read what Keylane pushes, without further settings.
 
 use keylane_tests::{PipelineView, Program, Server, Setup, client, until};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ async fn produce(server: &Server, topic: &str, message: Value) {
     assert_eq!(answer.status().as_u16(), 202);
 }
 
-/// Every byte there is; "AAEC…/w==" as base64.
+/// All 256 bytes, as base64 ("AAEC…/w==") and as hexadecimal.
 fn bytes() -> (String, String) {
     use base64::Engine as _;
     let all: Vec<u8> = (0..=255).collect();
@@ -44,7 +44,7 @@ async fn reads_what_is_pushed(name: &'static str) {
     produce(&server, "files", json!({ "key": "file-1", "payload_base64": base64 })).await;
     program.says(&format!("application/octet-stream {hex}")).await;
 
-    // Bytes that happen to be JSON were sent as bytes all the same.
+    // Bytes that happen to be JSON are pushed as bytes all the same.
     produce(&server, "files", json!({ "key": "file-1", "payload_base64": "WzEsIDJd" })).await;
     program.says("application/octet-stream 5b312c20325d").await;
 
@@ -56,7 +56,7 @@ async fn reads_what_is_pushed(name: &'static str) {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// Pushes something that the framework refuses by itself, and something good behind it.
+/// Pushes a message that the framework refuses by itself, and a good one behind it.
 async fn rejects(name: &'static str, payload: Value) {
     let Some(program) = Program::start(name, &[]).await else {
         return;
@@ -73,13 +73,13 @@ async fn rejects(name: &'static str, payload: Value) {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// ING-5: what the framework says cannot be handled is rejected, and its key goes on: as docs/handlers.md has it.
+/// ING-5: a message that the framework says cannot be handled is rejected, and its key goes on (docs/handlers.md).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_fastapi_finds_no_order_is_rejected() {
     rejects("fastapi", json!({ "item": "tea", "count": "many" })).await;
 }
 
-/// ING-5: a body that is longer than the framework takes is answered before it was read, and that answer arrives.
+/// ING-5: a framework answers a body beyond its limit before it has read the body, and that answer arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_too_long_for_express_is_rejected() {
     rejects("express", json!({ "item": "x".repeat(900_000), "count": 1 })).await;

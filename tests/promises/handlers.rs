@@ -1,4 +1,4 @@
-//! ING-5: the examples of push handlers in `examples/handlers`, each as the handler of the real server.
+//! ING-5: the example push handlers in `examples/handlers`, each as the handler of the real server.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,7 +12,7 @@ use sha2::Sha256;
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const OTHER_SECRET: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
-/// Lines of an example, without its comments, imports and empty lines.
+/// The most lines of an example, without comments, imports and empty lines.
 const LINES_MAX: usize = 29;
 
 fn setup(secret: &str) -> Setup {
@@ -22,7 +22,7 @@ fn setup(secret: &str) -> Setup {
     }
 }
 
-/// Produces one message; says where it lies.
+/// Produces one message; returns its place.
 async fn produce(server: &Server, message: Value) -> Acked {
     let request = client().post(server.topic_url()).header("content-type", "application/json");
     let answer = request.body(message.to_string()).send().await.expect("an answer");
@@ -54,7 +54,7 @@ async fn becomes(server: &Server, what: &str, wanted: impl Fn(&PipelineView) -> 
     until(what, async || PipelineView::of(server).await.filter(|view| wanted(view))).await;
 }
 
-/// Calls a handler as Keylane does; the status.
+/// Calls a handler as Keylane does; returns the status.
 async fn call(program: &Program, headers: &[(&str, String)], body: &str) -> u16 {
     let mut call = client().post(program.url("/")).header("keylane-key", "user-1").body(body.to_owned());
     for (name, value) in headers {
@@ -63,7 +63,7 @@ async fn call(program: &Program, headers: &[(&str, String)], body: &str) -> u16 
     call.send().await.expect("an answer").status().as_u16()
 }
 
-/// What Standard Webhooks 1.0 says that a call carries, at `skew` seconds from now.
+/// The headers of a call as Standard Webhooks 1.0 describes them, at `skew` seconds from now.
 fn signed(secret: &str, id: &str, skew: i64, body: &str) -> Vec<(&'static str, String)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() as i64;
     let at = now + skew;
@@ -85,21 +85,21 @@ async fn works_as_a_handler(name: &'static str) {
     let mut server = Server::pushing_to(&setup(SECRET), &program.url("/orders"));
     server.start().await;
 
-    // It cannot write yet: what comes fails, is sent again, and is done once it can.
+    // The handler cannot write yet: its first message fails, is pushed again, and is done once the handler can write.
     let first = produce(&server, order("user-1", "tea", 2)).await;
     fails(&server, 2).await;
     assert_eq!(program.count("user-1 orders 2 tea"), 0);
     std::fs::create_dir(program.folder().join("orders")).expect("the test's folder can be written");
     program.says("user-1 orders 2 tea").await;
 
-    // What it can never handle is dead, and the key goes on.
+    // Messages that the handler can never handle become dead letters, and the key goes on.
     produce(&server, json!({ "key": "user-2", "payload": { "count": "?" } })).await;
     produce(&server, json!({ "key": "user-2", "payload_base64": "AP8=" })).await;
     produce(&server, order("user-2", "cake", 1)).await;
     program.says("user-2 orders 1 cake").await;
     becomes(&server, "two dead letters and two handled", |view| view.dead == 2 && view.handled == 2).await;
 
-    // What was done is not done again, even by its next process.
+    // A finished message is not handled again, even by the handler's next process.
     program.restart().await;
     let mut again = signed(SECRET, &first.id, 0, r#"{"item":"tea","count":2}"#);
     again.push(("keylane-topic", "t".to_owned()));
@@ -138,7 +138,7 @@ async fn the_example_in_java_handles_what_is_pushed() {
     works_as_a_handler("java").await;
 }
 
-/// ING-5: the example in Python takes only what Keylane has signed, and nobody's recording of it.
+/// ING-5: the example in Python accepts only calls that Keylane has signed, and no recording of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_example_in_python_refuses_what_is_forged_or_old() {
     let Some(program) = Program::start("python", &[("SECRET", SECRET)]).await else {
@@ -181,7 +181,7 @@ async fn the_example_in_python_refuses_what_is_forged_or_old() {
     assert_eq!(call(&program, &both, body).await, 200, "{}", program.output());
     program.says("user-1 orders 2 tea").await;
 
-    // A server that has another secret is not believed; nothing of it is lost.
+    // The handler does not believe a server with another secret; none of its messages is lost.
     let mut server = Server::pushing_to(&setup(OTHER_SECRET), &program.url("/orders"));
     server.start().await;
     produce(&server, order("user-9", "tea", 9)).await;
@@ -191,7 +191,7 @@ async fn the_example_in_python_refuses_what_is_forged_or_old() {
     server.stop().await;
 }
 
-/// ING-5: its types fit, as the compiler of TypeScript reads them.
+/// ING-5: the compiler of TypeScript accepts the example's types.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_example_in_typescript_is_typed() {
     let Some(program) = Program::start("typescript", &[]).await else {

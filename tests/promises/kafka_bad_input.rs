@@ -1,15 +1,15 @@
-//! What a Kafka cluster refuses, and a cluster that is not there: each is told clearly, with its code and what to do;
-//! nothing is lost, and the rest goes on.
+//! Input that a Kafka cluster refuses, and a cluster that is away: each case has a clear error with its code and what
+//! to do; nothing is lost, and the rest goes on.
 
 use keylane_tests::{Cluster, Server, Setup, Sink, check, client, fill, items, run_binary, until};
 use serde_json::{Value, json};
 
-/// Short, so that a member that vanished is noticed within the test.
+/// Short times, so that a member that vanished is noticed within the test.
 const SOON: &str = "session.timeout.ms: 6000, heartbeat.interval.ms: 500";
-/// All that a user needs of a topic that the config declares and that is not there yet.
+/// All rights that a user needs on a topic that the config declares and that does not exist yet.
 const TOPIC: [&str; 7] = ["Describe", "DescribeConfigs", "AlterConfigs", "Create", "Read", "Write", "Delete"];
 
-/// A cluster that lets `ada` do what is granted; with a topic `t` of hers, its journals and a group.
+/// A cluster that lets `ada` do only what is granted, with rights on a topic `t`, its journals and a group.
 fn guarded() -> Cluster {
     let cluster = Cluster::with(&["--acls", "--user", "ada:secret1"]);
     cluster.allow("ada", &TOPIC, &["--topic", "t"]);
@@ -44,7 +44,7 @@ async fn post(server: &Server, topic: &str, body: &Value) -> (u16, Value) {
     (status, serde_json::from_str(&answer.text().await.expect("a body")).expect("JSON"))
 }
 
-/// Waits until `/readyz` answers with this status and gives a reason that says this.
+/// Waits until `/readyz` answers with this status and reasons that contain all of these words.
 async fn readyz_says(server: &Server, wanted: u16, says: &[&str]) {
     until("/readyz to say why", async || {
         let (status, answer) = server.get("/readyz").await?;
@@ -54,7 +54,7 @@ async fn readyz_says(server: &Server, wanted: u16, says: &[&str]) {
     .await;
 }
 
-/// Waits until `/readyz` answers 200 and has nothing to say besides.
+/// Waits until `/readyz` answers 200 without any reason.
 async fn well(server: &Server) {
     until("/readyz to be well", async || {
         let (status, answer) = server.get("/readyz").await?;
@@ -141,8 +141,8 @@ async fn the_documented_rights_are_enough() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// ORD-10, BRK-2: a server whose connections are encrypted ends with 0 each time it is told to stop, although threads of
-/// the Kafka client may still be closing connections when the process ends.
+/// ORD-10, BRK-2: a server whose connections are encrypted ends with 0 each time it is told to stop, although threads
+/// of the Kafka client may still be closing connections when the process ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "chaos: sixty stops"]
 async fn chaos_a_server_on_a_guarded_cluster_ends_in_order_each_time() {
@@ -154,7 +154,7 @@ async fn chaos_a_server_on_a_guarded_cluster_ends_in_order_each_time() {
     }
 }
 
-/// BRK-2: a topic that may not be made ends the start, and the right is named.
+/// BRK-2: a topic that the user may not create ends the start, and the error names the right.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_that_may_not_be_made_ends_the_start() {
     let cluster = guarded();
@@ -167,7 +167,7 @@ async fn a_topic_that_may_not_be_made_ends_the_start() {
     assert!(said.contains("KL-1110") && said.contains("CREATE") && said.contains("topic t"), "{said}");
 }
 
-/// BRK-2, P1: a message that may not be written is refused as that, and what is there is handled.
+/// BRK-2, P1: a message that may not be written is refused with that reason, and existing messages are handled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_that_may_not_be_written_is_told_to_its_producer() {
     let cluster = guarded();
@@ -194,7 +194,7 @@ async fn a_topic_that_may_not_be_written_is_told_to_its_producer() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// BRK-2, P3: a pipeline whose group may not be read says so, takes no other with it, and goes on when it may.
+/// BRK-2, P3: a pipeline whose group may not be read says so, stops no other pipeline, and goes on when it may.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_may_not_be_read_keeps_no_other_pipeline_from_its_work() {
     let cluster = guarded();
@@ -260,7 +260,7 @@ async fn more_replicas_than_brokers_is_an_error_that_names_the_setting() {
     assert!(!listed.lines().any(|topic| topic == "t"), "nothing was made: {listed}");
 }
 
-/// MSG-4: from one broker to a cluster changes the config only; a topic that first use makes gets the profile's figures.
+/// MSG-4: from one broker to a cluster changes the config only; a topic by first use gets the profile's figures.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_profile_makes_topics_for_a_cluster() {
     let cluster = Cluster::start(3);
@@ -276,7 +276,7 @@ async fn a_profile_makes_topics_for_a_cluster() {
             assert!(told.contains(figure), "{topic} has no {figure}: {told}");
         }
         assert!(told.contains("retention.ms=604800000"), "{topic} keeps something else: {told}");
-        // Messages come as lz4; managed clusters refuse the setting, so only a codec that the config writes is set.
+        // Messages come as lz4. Managed clusters refuse the setting, so it is set only if the config names a codec.
         assert!(!told.contains("compression.type"), "{topic} has a codec that nobody wrote: {told}");
     }
     let acked = fill(&server, &items("k", 0, 50)).await;
@@ -284,11 +284,11 @@ async fn a_profile_makes_topics_for_a_cluster() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// BRK-2, ING-1: what is over a limit is refused alone: ours, and the cluster's where that is lower.
+/// BRK-2, ING-1: a message over a limit is refused alone: Keylane's limit, or the cluster's where that is lower.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_over_the_limit_are_refused_alone() {
     let (cluster, sink, mut server) = started().await;
-    // Random enough not to be compressed: what counts on a cluster is what is sent.
+    // Random enough not to be compressible: a cluster counts the bytes that are sent.
     let noise: String = (0..700_000u64)
         .map(|n| {
             char::from(33 + (n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(n * n) >> 33) as u8 % 90)
@@ -317,7 +317,7 @@ async fn messages_over_the_limit_are_refused_alone() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// ING-1: with topics declared, another one is not made, on Kafka neither.
+/// ING-1: if topics are declared, no other topic is made, on Kafka neither.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_that_is_not_declared_is_not_there() {
     let (cluster, _sink, mut server) = started().await;
@@ -373,7 +373,7 @@ async fn settings_that_weaken_a_promise_are_named() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// BRK-9, P10: a journal that would forget stops its pipeline before anything is done on its word.
+/// BRK-9, P10: a journal whose topic would delete records stops its pipeline before Keylane relies on it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_journal_that_would_not_be_kept_whole_ends_the_start() {
     let (cluster, sink, mut server) = started().await;
@@ -398,7 +398,7 @@ async fn a_journal_that_would_not_be_kept_whole_ends_the_start() {
     check(&acked, &sink.calls()).assert_once();
 }
 
-/// MSG-4, ADM-9: `check` shows what a profile comes to, and refuses what a cluster does not take.
+/// MSG-4, ADM-9: `check` shows the figures that a profile gives, and refuses those that a cluster does not accept.
 #[tokio::test]
 async fn check_shows_the_effective_figures() {
     let folder = tempfile::TempDir::new().expect("a folder");
@@ -427,7 +427,7 @@ async fn check_shows_the_effective_figures() {
     assert!(said.contains("sasl.pasword") && !said.contains("hunter2"), "{said}");
 }
 
-/// BRK-5, ADM-3: lag in messages and age, on the admin API and as a metric; the age is that of the append.
+/// BRK-5, ADM-3: lag in messages and age, on the admin API and as a metric; the age is counted from the append.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lag_is_told_in_messages_and_age() {
     let cluster = Cluster::start(1);
@@ -450,7 +450,7 @@ async fn lag_is_told_in_messages_and_age() {
     let (_, metrics) = server.get("/metrics").await.expect("an answer");
     let metrics = metrics.as_str().expect("text");
     assert!(metrics.contains("kafka_consumer_lag{topic=\"t\",group=\"t\"} 30"), "{metrics}");
-    // While no broker answers the figures are the last ones, and that is said.
+    // While no broker answers, the last figures are shown, and `/readyz` says so.
     cluster.kill(1);
     readyz_says(&server, 200, &["KL-1102"]).await;
     let (status, metrics) = server.get("/metrics").await.expect("an answer");
@@ -464,7 +464,7 @@ async fn lag_is_told_in_messages_and_age() {
     assert!(metrics.as_str().is_some_and(|text| text.contains("keylane_broker_up 1")), "{metrics}");
 }
 
-/// A topic and a pipeline of that name beside `t`: lines of the config.
+/// Lines of the config for a topic and a pipeline of that name beside `t`.
 fn second_pipeline(sink: &Sink, name: &str, topic: &str) -> (String, String) {
     let pipeline =
         format!("  {name}:\n    handler: {{ http: {{ url: \"{}\", allow_private: true }} }}\n", sink.url());

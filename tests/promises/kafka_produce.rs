@@ -1,4 +1,4 @@
-//! Producing to a real cluster that refuses some messages, throttles us, or is away; by the library itself.
+//! Producing with the library itself to a real cluster that refuses some messages, throttles Keylane, or is away.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn open(cluster: &Cluster) -> (TempDir, Keylane) {
     (folder, keylane)
 }
 
-/// Ids of all that partition 0 of a topic has, in order.
+/// Ids of all messages in partition 0 of a topic, in order.
 async fn landed(keylane: &Keylane, topic: &str) -> Vec<String> {
     let there = keylane.peek(topic, 0, 0, 100_000).await.expect("it is read");
     there.iter().map(|message| message.id().to_owned()).collect()
@@ -44,7 +44,7 @@ fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     std::iter::repeat_with(next).take(bytes).collect()
 }
 
-/// BRK-2, PRD-3: slow is not away. With a quota far below what is sent, nothing is called back, nothing is spilled, and
+/// BRK-2, PRD-3: slow is not away. With a quota far below what is sent, nothing is taken back, nothing is spilled, and
 /// each message lands once, though most wait for much longer than `spill.after`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quota_does_not_make_the_cluster_count_as_away() {
@@ -71,7 +71,7 @@ async fn a_quota_does_not_make_the_cluster_count_as_away() {
     assert_eq!(keylane.spill().degraded_messages, 0);
 }
 
-/// PRD-3, BRK-2: a leader that is away is found so after `spill.after`, whatever it acknowledged before.
+/// PRD-3, BRK-2: a leader that is away counts as away after `spill.after`, whatever it acknowledged before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_is_away_is_bridged_all_the_same() {
     let cluster = Cluster::start(1);
@@ -88,8 +88,8 @@ async fn a_leader_that_is_away_is_bridged_all_the_same() {
     assert_eq!(landed(&keylane, "gone").await, ["0", "1", "2"]);
 }
 
-/// PRD-5, P2, BRK-2: a row that the cluster refuses stays alone. Those of other keys in its batch land, in order; those of
-/// its key wait, and land behind it once the topic takes it.
+/// PRD-5, P2, BRK-2: a row that the cluster refuses stays alone. Rows of other keys in its batch land, in order; later
+/// rows of its key wait, and land behind it once the topic accepts it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_the_outbox_only_the_row_that_is_refused_stays() {
     let cluster = Cluster::shared();
@@ -138,8 +138,8 @@ async fn in_the_outbox_only_the_row_that_is_refused_stays() {
     relaying.await.expect("it does not panic").expect("its options are good");
 }
 
-/// MSG-1, BRK-2: on a topic with `ids: caller` a message without an id is called by where it lies, in its receipt as well
-/// as when it is read, and has no header; one with an id keeps it. Order is kept between both.
+/// MSG-1, BRK-2: on a topic with `ids: caller` a message without an id is named by its place, in its receipt and when
+/// it is read, and has no header; a message with an id keeps it. The order is kept across both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_ids_of_callers_only_others_are_called_by_their_place() {
     let cluster = Cluster::shared();
@@ -170,8 +170,8 @@ async fn with_ids_of_callers_only_others_are_called_by_their_place() {
     }
 }
 
-/// MSG-1, BRK-2: of what Keylane puts beside a message only the id stands on the wire. When it was produced is told by
-/// the id or by the record's time, and has a header where neither does.
+/// MSG-1, BRK-2: of what Keylane adds to a message only the id stands on the wire. The id or the record's time says
+/// when the message was produced; where neither does, a header does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_has_one_header_and_its_time_is_told_by_its_id() {
     let cluster = Cluster::shared();

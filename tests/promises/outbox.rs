@@ -27,7 +27,7 @@ async fn waits_for(server: &Server, what: &str, wanted: impl Fn(&Value) -> bool)
     until(what, async || status(server).await.filter(|status| wanted(status))).await
 }
 
-/// Every key's calls, first occurrences only, as `n` in the order they came.
+/// The first call of each message, by key, as `n` in the order of the calls.
 fn seen(calls: &[Call]) -> BTreeMap<String, Vec<u64>> {
     let (mut keys, mut ids) = (BTreeMap::<String, Vec<u64>>::new(), HashSet::new());
     for call in calls {
@@ -62,12 +62,12 @@ fn assert_in_order(sink: &Sink, keys: usize, rows: u64) {
     }
 }
 
-/// Writers at once, each with keys of its own, in transactions of different sizes.
+/// Several writers at once, each with keys of its own, in transactions of different sizes.
 async fn write(outbox: &Arc<Outbox>, writers: u64, keys: u64, rows: u64) {
     write_from(outbox, writers, keys, 0..rows).await;
 }
 
-/// The same, of each key these rows.
+/// As `write`, with these rows of each key.
 async fn write_from(outbox: &Arc<Outbox>, writers: u64, keys: u64, rows: Range<u64>) {
     // SQLite has one writer at a time, and a second may wait in vain while the relay writes as well.
     let writers = if outbox.database.engine == Engine::Sqlite { 1 } else { writers };
@@ -148,14 +148,14 @@ async fn a_late_commit_is_not_passed_over(engine: Engine) {
     arrives(&sink, 4 * BATCH).await;
     assert!(sink.calls_of("late").is_empty(), "it was not committed");
     late.commit().await.expect("committed");
-    // The same key, serialised behind the late one, with many others in between.
+    // The same key, serialised behind the late row, with many rows of other keys in between.
     for n in 1..5 {
         outbox.write(&[OutboxRow::new("late", n)]).await;
     }
     arrives(&sink, 4 * BATCH + 5).await;
     assert_eq!(seen(&sink.calls())["late"], [0, 1, 2, 3, 4]);
     until("the table to be empty", async || outbox.is_empty().await.then_some(())).await;
-    // Whoever waited for the late one's locks would give up, and repeat what it had sent.
+    // A relay that waited for the late transaction's locks would give up, and repeat what it had sent.
     assert_eq!(repeats(&sink.calls()), 0);
 }
 
@@ -172,7 +172,7 @@ async fn a_late_commit_is_not_passed_over_on_mariadb() {
 }
 
 /// PRD-5: a key that commits while a full table is relayed. Its first row has a low number and commits late; the
-/// second, written after that, has a high one. Whoever remembered how far it had read would send the second first.
+/// second, written after that, has a high one. A relay that remembered how far it had read would send the second first.
 async fn a_late_commit_amid_batches_keeps_its_keys_order(engine: Engine) {
     let sink = Sink::start().await;
     let outbox = Arc::new(engine.shared().outbox());
@@ -221,7 +221,7 @@ async fn a_killed_server_loses_nothing(engine: Engine) {
     outbox.create().await;
     let mut server = Server::new(&setup(&outbox, BATCHES), &sink);
     let (mut kills, mut amid, mut written) = (0, 0, 0);
-    // A kill that comes when all is relayed shows nothing.
+    // A kill that comes when all rows are relayed shows nothing.
     while amid < KILLS {
         write_from(&outbox, 1, 10, written..written + 100).await;
         written += 100;
@@ -269,7 +269,7 @@ async fn a_server_that_is_told_to_stop_repeats_nothing() {
     outbox.create().await;
     let mut server = Server::new(&setup(&outbox, BATCHES), &sink);
     let mut written = 0;
-    // A stop that comes when all is relayed shows nothing.
+    // A stop that comes when all rows are relayed shows nothing.
     while outbox.is_empty().await {
         assert!(written < 2000, "every stop came too late");
         write_from(&outbox, 1, 10, written..written + 200).await;
@@ -330,7 +330,7 @@ async fn one_of_two_relays_and_the_other_takes_over_on_sqlite() {
     one_of_two_relays_and_the_other_takes_over(Engine::Sqlite).await;
 }
 
-/// More than one read takes, and each row so large that nothing may be sent behind it before it is acknowledged.
+/// More rows than one read takes, each so large that nothing may be sent behind it before it is acknowledged.
 async fn large_rows_keep_their_order(engine: Engine) {
     let sink = Sink::start().await;
     let outbox = Arc::new(engine.shared().outbox());
@@ -369,7 +369,7 @@ async fn large_rows_keep_their_order_from_sqlite() {
     large_rows_keep_their_order(Engine::Sqlite).await;
 }
 
-/// Rows that cannot be produced, each for another reason, each with one behind it.
+/// Rows that cannot be produced, each for another reason, each with a good row behind it.
 async fn a_bad_row_blocks_its_key_alone(engine: Engine) {
     let sink = Sink::start().await;
     let outbox = Arc::new(engine.shared().outbox());
@@ -406,7 +406,7 @@ async fn a_bad_row_blocks_its_key_alone(engine: Engine) {
     }
     assert_eq!(errors.len(), 4, "{errors:?}");
     assert_eq!(sink.len(), 100, "{:?}", seen(&sink.calls()).keys());
-    // Repaired one by one; what is tried again now and then goes on by itself.
+    // The rows are repaired one by one; a row that is tried again now and then goes on by itself.
     let payload = if engine == Engine::Postgres { "'{\"n\":0}'::bytea" } else { "'{\"n\":0}'" };
     outbox.query("UPDATE {} SET topic = 't' WHERE topic = 'nowhere'").await;
     outbox.query("UPDATE {} SET headers = '{\"a\":\"b\"}' WHERE headers IS NOT NULL").await;
@@ -463,19 +463,19 @@ async fn a_restarted_database_loses_nothing(engine: Engine) {
     assert!(!server.output().contains("keylane:keylane"), "the password was shown:\n{}", server.output());
 }
 
-/// PRD-5, SEC-5: on Postgres. What is said about it does not show the password.
+/// PRD-5, SEC-5: on Postgres. The status and the log do not show the password.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_postgres_loses_nothing() {
     a_restarted_database_loses_nothing(Engine::Postgres).await;
 }
 
-/// PRD-5, SEC-5: on MariaDB. What is said about it does not show the password.
+/// PRD-5, SEC-5: on MariaDB. The status and the log do not show the password.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_mariadb_loses_nothing() {
     a_restarted_database_loses_nothing(Engine::MariaDb).await;
 }
 
-/// A user who may read rows and mark them, and not remove them.
+/// A user who may read and mark rows, but not remove them.
 async fn a_relay_that_may_not_remove_sends_nothing(engine: Engine) {
     let sink = Sink::start().await;
     let outbox = Arc::new(engine.shared().outbox());
@@ -517,7 +517,7 @@ async fn a_relay_that_may_not_remove_sends_nothing_from_mariadb() {
     a_relay_that_may_not_remove_sends_nothing(Engine::MariaDb).await;
 }
 
-/// PRD-5, MSG-4: a topic that its first row makes has the figures of the profile.
+/// PRD-5, MSG-4: a topic that is created by its first row has the figures of the profile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_row_makes_its_topic_by_the_profile() {
     let sink = Sink::start().await;
@@ -534,12 +534,12 @@ async fn a_first_row_makes_its_topic_by_the_profile() {
     assert_eq!(made.expect("the topic")["partitions"], 12, "{topics}");
 }
 
-/// PRD-5, PRD-3, BRK-8: while the broker is away, rows wait in their table, long after what others produce is spilled;
-/// when it is back, they are handled, each key in order.
+/// PRD-5, PRD-3, BRK-8: while the broker is away, rows wait in their table, even when other messages are long spilled;
+/// when the broker is back, they are handled, each key in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_wait_for_a_broker_that_is_away() {
     let cluster = Cluster::start(1);
-    // A new cluster has no coordinator for groups yet; asking about one makes it, and waits for it.
+    // A new cluster has no coordinator for groups yet; asking about a group makes it, and waits for it.
     cluster.tool(&[
         "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
         "--describe",

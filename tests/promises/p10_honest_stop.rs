@@ -1,5 +1,5 @@
-//! P10: after a failed sync, a damaged file or another broken assumption, the part concerned stops with a clear error;
-//! it never guesses. What is only a torn tail is cut, and what is only a full disk is waited out.
+//! P10: after a failed sync, a damaged file or another broken assumption, the part concerned stops with a clear error
+//! and never guesses. A torn tail is only cut, and a full disk is only waited out.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ async fn after_a_failed_sync_nothing_is_acknowledged_until_a_restart() {
     server.start().await;
     let mut acked = fill(&server, &items("a", 0, 100)).await;
     sink.wait_settled(100).await;
-    // A sync that is under way when the tracer comes would fail with another error.
+    // A sync that is under way when the tracer attaches would fail with another error.
     server.recorded().await;
     let Some(tracer) = Tracer::attach(&server, "fsync,fdatasync", "EIO").await else {
         return;
@@ -44,7 +44,7 @@ async fn after_a_failed_sync_nothing_is_acknowledged_until_a_restart() {
     check(&acked, &sink.calls()).assert_kept();
 }
 
-/// P10, ING-8: whoever sends traffic here learns that nothing is taken any more.
+/// P10, ING-8: `/readyz` tells those who send traffic here that nothing is accepted any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_failed_sync_the_server_lives_but_is_not_ready() {
     let sink = Sink::start().await;
@@ -63,7 +63,7 @@ async fn after_a_failed_sync_the_server_lives_but_is_not_ready() {
     .await;
 }
 
-/// P10, P1: a full disk refuses producers, loses nothing, and is over when there is room.
+/// P10, P1: a server on a full disk refuses producers, loses nothing, and goes on when there is room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_refuses_clearly_and_goes_on_when_there_is_room() {
     let Some(disk) = SmallDisk::mount(256).await else {
@@ -104,7 +104,7 @@ async fn a_full_disk_refuses_clearly_and_goes_on_when_there_is_room() {
     check(&acked, &sink.calls()).assert_once();
 }
 
-/// P10, BRK-1: a disk that has no room for a new topic is waited out; the process lives, and says what it waits for.
+/// P10, BRK-1: a server whose disk has no room for a new topic lives, says so, and goes on once there is room.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_on_a_full_disk_waits_for_room_and_then_goes_on() {
     let Some(disk) = SmallDisk::mount(256).await else {
@@ -129,16 +129,16 @@ async fn a_server_on_a_full_disk_waits_for_room_and_then_goes_on() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// What became of a server whose files were changed.
+/// The end of a server whose files were changed.
 #[derive(Debug)]
 enum Ended {
-    /// It said that something is damaged: which way, and its words.
+    /// The server reported damage, in these words.
     Reported(String),
-    /// It handled all it was asked to.
+    /// The server handled everything that it was asked to.
     Went,
 }
 
-/// Starts a server on changed files, and waits until it has stopped, or said why a partition did, or handled
+/// Starts a server on changed files, and waits until it has stopped, or has said why a partition did, or has handled
 /// everything that was acknowledged.
 async fn started(server: &mut Server, sink: &Sink, wanted: &[Acked]) -> Ended {
     server.spawn();
@@ -158,7 +158,7 @@ async fn started(server: &mut Server, sink: &Sink, wanted: &[Acked]) -> Ended {
     .await
 }
 
-/// A server that has taken messages which nobody has handled, and was stopped.
+/// A server that has accepted messages which no handler has finished, and was stopped.
 async fn full_and_stopped(sink: &Sink, setup: &Setup, messages: u64) -> (Server, Vec<Acked>) {
     sink.behave(|_| Reply::Status(503));
     let mut server = Server::new(setup, sink);
@@ -217,7 +217,7 @@ async fn a_flipped_bit_in_the_middle_stops_the_partition_and_is_never_passed() {
     check(&acked, &sink.calls()).assert_kept();
 }
 
-/// P10, BRK-1: whichever bit it is, it is reported, or does no harm; what is handled is what was produced.
+/// P10, BRK-1: whichever bit is flipped, the damage is reported or does no harm; what is handled is what was produced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flipped_bit_anywhere_is_reported_or_harmless() {
     let sink = Sink::start().await;
@@ -247,7 +247,7 @@ async fn a_flipped_bit_anywhere_is_reported_or_harmless() {
     }
 }
 
-/// P10, P4: a journal whose bytes changed is never half believed: what was on record does not run again in silence.
+/// P10, P4: a journal whose bytes changed is never half believed: messages on record do not run again in silence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flipped_bit_in_a_journal_is_reported_or_harmless() {
     let sink = Sink::start().await;
@@ -287,7 +287,7 @@ async fn harmless_or_reported(data: &Path, changed: &Path) {
             return Some(true);
         }
         let view = PipelineView::of(&damaged).await?;
-        // Messages can be taken although the journals, or the holds, are closed.
+        // Messages can be accepted although the journals, or the holds, are closed.
         if view.partitions.iter().any(|partition| partition.state == "stopped") {
             return Some(true);
         }
@@ -301,7 +301,7 @@ async fn harmless_or_reported(data: &Path, changed: &Path) {
     }
 }
 
-/// P10, BRK-1: what a kill left half written behind the end is cut; what was acknowledged is all there.
+/// P10, BRK-1: bytes that a kill left half written behind the end are cut; everything that was acknowledged is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_torn_tail_is_cut_and_nothing_acknowledged_goes_with_it() {
     let sink = Sink::start().await;
@@ -325,7 +325,7 @@ async fn a_torn_tail_is_cut_and_nothing_acknowledged_goes_with_it() {
     assert_eq!(report.settled, acked.len(), "nothing came out of the tear");
 }
 
-/// Lays `length` bytes behind the end of what is written: noise, or an earlier part of the file, which is what a
+/// Puts `length` bytes behind the end of what is written: noise, or an earlier part of the file, which is what a
 /// recycled segment holds.
 fn tear(path: &Path, inside: usize, length: usize, noise: bool) {
     let mut bytes = std::fs::read(path).expect("it can be read");
@@ -350,7 +350,7 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// P10, BRK-1: one process per folder; the second ends, the first does not notice.
+/// P10, BRK-1: one process per folder; the second ends, and the first does not notice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_process_on_the_same_folder_is_refused_in_one_sentence() {
     let sink = Sink::start().await;
@@ -366,7 +366,7 @@ async fn a_second_process_on_the_same_folder_is_refused_in_one_sentence() {
     check(&acked, &sink.calls()).assert_once();
 }
 
-/// P10, BRK-10: keys would move to other partitions, and lose their order.
+/// P10, BRK-10: with another partition count, keys would move to other partitions and lose their order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_changed_partition_count_is_an_error_at_start() {
     let sink = Sink::start().await;
@@ -381,7 +381,7 @@ async fn a_changed_partition_count_is_an_error_at_start() {
     assert!(said.contains("partition") && said.contains('4') && said.contains('6'), "{said}");
 }
 
-/// P10, BRK-10: positions on record mean messages of a topic that is gone; those of the new one do not run in silence.
+/// P10, BRK-10: positions on record belong to a topic that is gone; messages of the new topic do not run in silence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_that_was_made_anew_stops_its_partitions() {
     let sink = Sink::start().await;
@@ -402,14 +402,14 @@ async fn a_topic_that_was_made_anew_stops_its_partitions() {
     for partition in &view.partitions {
         assert!(partition.why.as_ref().is_some_and(|why| why.contains("KL-1303")), "{partition:?}");
     }
-    // Whether such messages are taken is another question; they must not run.
+    // Whether such messages are accepted does not matter here; they must not run.
     let more: Vec<Item> = (0..20).flat_map(|key| items(&format!("k{key}"), 5, 1)).collect();
     let _taken_or_refused = produce(&client(), &server.topic_url(), &more).await;
     let view = PipelineView::of(&server).await.expect("it answers");
     assert_eq!((sink.len(), view.handled), (100, 0), "something ran: {view:?}");
 }
 
-/// P10, BRK-10: what was settled is known to the journals alone; without them nothing runs.
+/// P10, BRK-10: only the journals know what was settled; without them nothing runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_its_journals_runs_nothing() {
     let sink = Sink::start().await;
@@ -432,13 +432,13 @@ async fn a_server_without_its_journals_runs_nothing() {
     }
     let (_, answer) = server.get("/readyz").await.expect("it answers");
     assert!(answer["reasons"].to_string().contains("journals"), "{answer}");
-    // Messages are taken, since the topic is whole; nothing runs.
+    // Messages are accepted, since the topic is whole; nothing runs.
     fill(&server, &items("k", 100, 10)).await;
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
     assert_eq!(sink.len(), 100, "something ran again");
 }
 
-/// P10: what keeps the server from starting is said in a sentence, with exit code 1.
+/// P10: a server that cannot start says why in a sentence, and ends with exit code 1.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_port_in_use_and_a_folder_that_cannot_be_made_are_named() {
     let sink = Sink::start().await;

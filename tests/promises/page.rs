@@ -5,14 +5,14 @@ use keylane_tests::{Browser, Reply, Server, Setup, Sink, fill, items, until};
 const WIDE: u32 = 1280;
 const PHONE: u32 = 390;
 
-/// The hash of `the-readers-token`, as the config has it.
+/// The config's tokens, with the hash of `the-readers-token`.
 fn tokens() -> String {
     let hash = "ab331257bf201d7521ad6271a0d82607ab0a3ddea1a95aeff2e874dd40782933";
     format!(", tokens: [{{ name: reader, role: read, sha256: \"{hash}\" }}]")
 }
 
-/// ING-5, ING-8, SEC-3: what needs a look stands out: rejected messages, stuck keys, topics that nobody reads. Nothing is
-/// wider than the window, and no column is lost on a phone.
+/// ING-5, ING-8, SEC-3: problems stand out: rejected messages, stuck keys, topics without a pipeline. Nothing is wider
+/// than the window, and no column is lost on a phone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_page_shows_what_needs_a_look_at_any_width() {
     let Some(mut browser) = Browser::start().await else {
@@ -53,14 +53,14 @@ async fn the_page_shows_what_needs_a_look_at_any_width() {
             .shows(&"cell('waiting', 'why').textContent.startsWith('answered 500')".replace("cell", FIND))
             .await;
         browser.shows("document.documentElement.scrollWidth <= innerWidth").await;
-        // Every column of a pipeline can be seen without moving anything sideways.
+        // Every column of a pipeline can be seen without scrolling sideways.
         let inside = "[...document.querySelectorAll('#pipelines td')].every((td) => \
                       td.getBoundingClientRect().width > 0 && td.getBoundingClientRect().right <= innerWidth)";
         browser.shows(inside).await;
         let ground = browser.eval("getComputedStyle(document.body).backgroundColor").await;
         let is_dark = ground.as_str().expect("a colour").starts_with("rgb(20");
         assert_eq!(is_dark, dark, "{ground}");
-        // A handler's page of HTML does not fill the screen; a click shows all of it.
+        // A long reason, such as a page of HTML from a handler, does not fill the screen; a click shows all of it.
         let long = "(() => { const why = reason('<p>no luck</p>'.repeat(300)); document.querySelector('main').append(why); \
                     const folded = why.getBoundingClientRect().height; why.click(); \
                     return [folded, why.getBoundingClientRect().height]; })()";
@@ -80,7 +80,7 @@ async fn the_page_shows_what_needs_a_look_at_any_width() {
 const FIND: &str =
     "((table, column) => byId(table).tBodies[0].rows[0].querySelector(`[data-label=\"${column}\"]`))";
 
-/// ADM-2, SEC-3: a wrong token is told from none, and with the right one everything on the page works, its links too.
+/// ADM-2, SEC-3: the page tells a wrong token from a missing one; with the right one everything works, links too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_token_is_said_to_be_wrong_and_the_right_one_opens_all() {
     let Some(mut browser) = Browser::start().await else {

@@ -1,5 +1,5 @@
-//! ADM-8: what README.md shows is what is there, and its commands work as a person types them, in that order, while the
-//! demonstration runs. Only the ports are others, for tests run side by side.
+//! ADM-8: what README.md shows is true, and its commands work as a person types them, in that order, while the
+//! demonstration runs. Only the ports differ, for tests that run side by side.
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
@@ -10,9 +10,9 @@ use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
-/// What stands between two fences.
+/// The text between two fences.
 struct Block {
-    /// What the first fence says: `sh`, `sh server`, `json`.
+    /// The words on the first fence: `sh`, `sh server`, `json`.
     kind: String,
     text: String,
 }
@@ -40,12 +40,12 @@ fn blocks(text: &str) -> Vec<Block> {
     found
 }
 
-/// Somebody who types what the README says, in a clone of their own.
+/// A person who types what the README says, in a clone of their own.
 struct Reader {
     clone: TempDir,
     /// The ports of the README, and those that stand for them here.
     ports: [(&'static str, u16); 3],
-    /// What terminals of their own run.
+    /// Programs that run in terminals of their own.
     running: Vec<Child>,
     /// Lines that hold for the rest of the third terminal.
     exported: String,
@@ -76,7 +76,8 @@ impl Reader {
         self.clone.path().join(of)
     }
 
-    /// With this test's ports. Marks stand for them until all are found: one of them may contain another's digits.
+    /// The text with this test's ports. Marks stand for the ports until all are found, since one port may contain
+    /// another's digits.
     fn here(&self, text: &str) -> String {
         let marks = ["\u{1}", "\u{2}", "\u{3}"];
         let ports = || self.ports.iter().zip(marks);
@@ -96,11 +97,11 @@ impl Reader {
         shell
     }
 
-    /// Types into a terminal of its own, and waits until what was started listens.
+    /// Types into a new terminal, and waits until the started program listens.
     async fn starts(&mut self, terminal: &str, text: &str, port: &str) {
         let said = std::fs::File::create(self.path(terminal)).expect("written");
         let again = said.try_clone().expect("one more descriptor");
-        // As the only command of a shell it takes the shell's place, and its end is the end of both.
+        // As the only command of a shell the program takes the shell's place, so the end of one is the end of both.
         let mut command = self.shell(&format!("exec {}", self.here(text)));
         let child = command.stdout(said).stderr(again).spawn().expect("bash starts");
         self.running.push(child);
@@ -113,7 +114,7 @@ impl Reader {
         .await;
     }
 
-    /// Types into the third terminal; what that answers.
+    /// Types into the third terminal; returns the answer.
     async fn types(&mut self, text: &str) -> String {
         let typed = self.here(text);
         let Output { status, stdout, stderr } =
@@ -126,7 +127,7 @@ impl Reader {
         stdout.into_owned()
     }
 
-    /// What a terminal shows.
+    /// The text that a terminal shows.
     fn said(&self, terminal: &str) -> String {
         String::from_utf8_lossy(&std::fs::read(self.path(terminal)).unwrap_or_default()).into_owned()
     }
@@ -178,7 +179,7 @@ async fn the_readme_works_as_typed_while_the_demonstration_runs() {
                 until(&format!("the handler to print {text}"), async || {
                     let mut said: Vec<String> = handled(&reader.said("handler"));
                     let mut all = printed.clone();
-                    // Of several keys only each key's own order is told.
+                    // With several keys, only each key's own order is certain.
                     let key = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
                     said.sort_by_key(key);
                     all.sort_by_key(key);
@@ -192,7 +193,7 @@ async fn the_readme_works_as_typed_while_the_demonstration_runs() {
             other => panic!("nobody knows what to do with a block of {other:?}"),
         }
     }
-    // The last block ends with what the topic holds.
+    // The last block ends with the contents of the topic.
     assert_eq!(answered.lines().filter(|line| line.contains(" 0@")).count(), 5, "{answered}");
     assert!(!answered.contains("no pipeline"), "{answered}");
     until("all to be on record", async || {
@@ -203,8 +204,8 @@ async fn the_readme_works_as_typed_while_the_demonstration_runs() {
     .await;
 }
 
-/// ADM-1, ADM-8: who sends a message to a topic that nobody reads, to the demonstration's server for example, is told so,
-/// by the API and by the command line; and whoever looks at the topics sees it.
+/// ADM-1, ADM-8: if a message goes to a topic without a pipeline, for example on the demonstration's server, the API
+/// and the command line say so; and the list of topics shows it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_nobody_will_handle_is_not_taken_in_silence() {
     let mut reader = Reader::new();
@@ -244,7 +245,7 @@ async fn make_build_says_at_once_that_perl_is_missing() {
     assert!(said.contains("perl") && said.contains("sudo apt-get install perl"), "{said}");
 }
 
-/// ING-5: code that is shown is code that a test runs.
+/// ING-5: code that the documents show is code that a test runs.
 #[test]
 fn the_handlers_that_are_shown_are_those_that_are_tested() {
     let shown: Vec<String> = blocks(&read("docs/handlers.md"))
@@ -296,13 +297,13 @@ async fn the_programs_of_the_guide_produce() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// A program around a block of the guide, which leaves out what each program of its language begins with: what runs it,
-/// how, from which file, and its text.
+/// A runnable program around a block of the guide, which leaves out the usual beginning of a program. Returns the
+/// command that runs it, its arguments, the name of its file, and its text.
 fn program(kind: &str, text: &str) -> (&'static str, &'static [&'static str], &'static str, String) {
     match kind {
         "sh" => ("bash", &["-e"], "produce.sh", text.to_owned()),
         "python" => ("python3", &[], "produce.py", text.to_owned()),
-        // Without a type in it, it is JavaScript too.
+        // Without a type in it, the block is JavaScript too.
         "ts" => ("node", &[], "produce.mjs", text.to_owned()),
         "go" => (
             "go",
@@ -323,7 +324,7 @@ fn program(kind: &str, text: &str) -> (&'static str, &'static [&'static str], &'
     }
 }
 
-/// What the handler printed of messages; the rest is its log of requests.
+/// The lines that the handler printed for messages; its other lines are its log of requests.
 fn handled(said: &str) -> Vec<String> {
     said.lines().filter(|line| line.contains(" orders ")).map(str::to_owned).collect()
 }

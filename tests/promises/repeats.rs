@@ -1,4 +1,4 @@
-//! COM-2: how much of what was finished runs once more after a kill -9, under a steady load.
+//! COM-2: measures how many finished messages run once more after a kill -9, under a steady load.
 //!
 //! Prints a line of the table in docs/performance.md. `KEYLANE_BIN` names another build to compare with.
 
@@ -9,11 +9,11 @@ use keylane_tests::{Call, Cluster, Load, Pace, Server, Setup, Sink, check};
 /// Messages a second while the server lives.
 const RATE: u64 = 5_000;
 const KILLS: u64 = 15;
-/// Handled between two kills: a second of the load and more, so that each kill meets a server that is at full pace.
+/// Messages handled between two kills: more than a second of the load, so that each kill meets a server at full pace.
 const BETWEEN: u64 = 7_000;
-/// What a kill may repeat where the machine has time: half of the kills stay below it. COM-2 leaves 100 ms of completions,
-/// 500 messages at this rate, off the record, and as many may be in a record that is under way. Completions that went on
-/// record once a second repeated 1,900.
+/// How many messages a kill may repeat where the machine has time: half of the kills stay below it. COM-2 leaves 100 ms
+/// of completions, 500 messages at this rate, off the record, and as many may be in a record that is under way. With a
+/// record only once a second, 1,900 were repeated.
 const REPEATS_MAX: u64 = 1_300;
 
 /// Kills a server again and again; prints how many messages ran twice for each kill.
@@ -43,7 +43,7 @@ async fn repeats(broker: &str, setup: &Setup) {
     assert!(median <= REPEATS_MAX, "repeats by kill: {each:?}\n{report}");
 }
 
-/// How many messages ran once more after each kill, the fewest first. `kills` has the sink's count at each.
+/// How many messages ran once more after each kill, the fewest first. `kills` has the sink's count at each kill.
 fn by_kill(kills: &[u64], calls: &[Call]) -> Vec<u64> {
     let mut calls: Vec<&Call> = calls.iter().filter(|call| call.is_settled()).collect();
     calls.sort_by_key(|call| call.started);

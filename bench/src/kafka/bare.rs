@@ -1,8 +1,8 @@
-//! The raw limits: librdkafka itself, as a program in C would use it.
+//! The raw limits on Kafka: librdkafka itself, as a C program would use it.
 //!
-//! A consumer that polls one message after another and keeps nothing, and a producer that hands over one message
-//! after another and counts what its callback reports. Neither keeps an order of keys, a record of what was handled,
-//! or a result that anybody waits for.
+//! A consumer polls one message after another and keeps nothing. A producer hands over one message after another and
+//! counts what its callback reports. Neither keeps keys in order, records what was handled, or gives callers a result
+//! to wait for.
 #![allow(unsafe_code, reason = "calls librdkafka as a program in C would")]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -23,10 +23,10 @@ use crate::machine::{Took, Watch};
 const POLL_MS: c_int = 100;
 /// Messages that are handed over between two looks at the reports.
 const BETWEEN_POLLS: u64 = 1_000;
-/// How long the last reports may take, in ms: only to fail a hang.
+/// How long the last reports may take, in ms; only a hang takes longer.
 const FLUSH_MS: c_int = 60_000;
 
-/// A client of librdkafka's, ended when it is dropped.
+/// A client of librdkafka, ended when it is dropped.
 struct Client(*mut rd::rd_kafka_t);
 
 impl Client {
@@ -36,8 +36,8 @@ impl Client {
         reports: Option<&Arc<Reports>>,
     ) -> Result<Client, Error> {
         let mut said = [0 as c_char; 512];
-        // SAFETY: all strings end with a zero and outlive their call; what is not taken over is given back. The
-        // reports outlive the client, see `BareProducer`.
+        // SAFETY: all strings end with a zero and outlive their call; everything that librdkafka does not take over is
+        // given back. The reports outlive the client, see `BareProducer`.
         unsafe {
             let conf = rd::rd_kafka_conf_new();
             for (name, value) in config.config_map() {
@@ -65,7 +65,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, once; whatever was made of it is gone.
+        // SAFETY: the client was made by `new` and is destroyed once; everything that was made of it is gone.
         unsafe { rd::rd_kafka_destroy(self.0) };
     }
 }
@@ -75,7 +75,7 @@ fn c_string(text: &str) -> Result<CString, Error> {
 }
 
 fn refused(said: &[c_char]) -> Error {
-    // SAFETY: librdkafka ends what it says with a zero, within the buffer.
+    // SAFETY: librdkafka ends its text with a zero, within the buffer.
     Error::Broker(unsafe { CStr::from_ptr(said.as_ptr()) }.to_string_lossy().into_owned())
 }
 
@@ -89,7 +89,7 @@ fn check(code: RDKafkaRespErr) -> Result<(), Error> {
     }
 }
 
-/// Polls all of a topic's messages, one after another: what the slice of them took.
+/// Polls all of a topic's messages, one after another. Returns the time that the slice of them took.
 pub(crate) fn consume(config: &ClientConfig, topic: &str, slice: Slice) -> Result<Took, Error> {
     let client = Client::new(rd::rd_kafka_type_t::RD_KAFKA_CONSUMER, config, None)?;
     let topic = c_string(topic)?;
@@ -139,7 +139,7 @@ unsafe extern "C" fn reported(
     message: *const rd::rd_kafka_message_t,
     opaque: *mut c_void,
 ) {
-    // SAFETY: the client gives out the opaque that it was made with, which outlives it, and a message that lives
+    // SAFETY: the client passes the opaque that it was made with, which outlives the client, and a message that lives
     // during this call.
     let (reports, message) = unsafe { (&*opaque.cast::<Reports>(), &*message) };
     let counter = match message.err {
@@ -152,7 +152,7 @@ unsafe extern "C" fn reported(
 /// Produces to one topic.
 pub(crate) struct BareProducer {
     handle: *mut rd::rd_kafka_topic_t,
-    // Before the reports: fields are dropped in this order, and the client uses them to its end.
+    // Before the reports: fields are dropped in this order, and the client uses the reports to its end.
     client: Client,
     reports: Arc<Reports>,
 }
@@ -170,8 +170,8 @@ impl BareProducer {
         }
     }
 
-    /// Hands over `count` messages and waits for all reports; `message` says where each goes, and gives its key and
-    /// payload. All have the same headers.
+    /// Hands over `count` messages and waits for all reports. `message` gives the partition, the key and the payload of
+    /// each. All have the same headers.
     pub(crate) fn produce<'a>(
         &self,
         count: u64,
@@ -188,7 +188,7 @@ impl BareProducer {
                 self.poll(0);
             }
         }
-        // SAFETY: the client lives; it calls back from here.
+        // SAFETY: the client lives; this call runs its callbacks.
         check(unsafe { rd::rd_kafka_flush(self.client.0, FLUSH_MS) })?;
         match (self.durable() - durable, self.failed() - failed) {
             (all, 0) if all == count => Ok(()),
@@ -198,7 +198,7 @@ impl BareProducer {
         }
     }
 
-    /// False if the client has no room for it now.
+    /// False if the client has no room for the message now.
     fn hand_over(
         &self,
         partition: u32,
@@ -217,8 +217,8 @@ impl BareProducer {
     }
 
     fn hand_over_plain(&self, partition: u32, key: &[u8], payload: &[u8]) -> RDKafkaRespErr {
-        // SAFETY: topic and client live; key and payload are copied before this returns. The last error is that of
-        // this thread's last call.
+        // SAFETY: topic and client live; key and payload are copied before this returns. The last error is that of this
+        // thread's last call.
         unsafe {
             let refused = rd::rd_kafka_produce(
                 self.handle,
@@ -245,8 +245,8 @@ impl BareProducer {
         headers: &[(&CStr, &[u8])],
     ) -> RDKafkaRespErr {
         use rd::rd_kafka_vtype_t as Kind;
-        // SAFETY: as above; each value has the type that its kind asks for. The list is the client's if it takes the
-        // message, else it is given back.
+        // SAFETY: as above; each value has the type that its kind requires. If the client takes the message it takes
+        // the list too; otherwise the list is given back.
         unsafe {
             let list = rd::rd_kafka_headers_new(headers.len());
             for (name, value) in headers {
@@ -294,7 +294,7 @@ impl BareProducer {
 
 impl Drop for BareProducer {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, once; the client is still there.
+        // SAFETY: the topic was made by `new` and is destroyed once; the client still lives.
         unsafe { rd::rd_kafka_topic_destroy(self.handle) };
     }
 }

@@ -1,9 +1,9 @@
-//! PRF-8: consuming from Kafka, with the order of keys and safe commits.
+//! Measures PRF-8: consuming from Kafka, with keys in order and safe commits.
 //!
-//! Ours: a whole pipeline on a topic that was filled before, its handler ready at once: membership, journals, lanes,
-//! ledger, records and commits included. Raw limit: a bare loop of `rd_kafka_consumer_poll` over the same topic, which
-//! keeps no order and commits nothing; with the same settings of the client and with its defaults, whichever is
-//! faster. All threads of both on one core.
+//! Keylane: a whole pipeline on a topic that was filled before, with a handler that is ready at once; membership,
+//! journals, lanes, ledger, records and commits included. Raw limit: a bare loop of `rd_kafka_consumer_poll` over the
+//! same topic, which keeps no order and commits nothing; once with the same client settings and once with the defaults,
+//! and the faster counts. All threads of both sides run on one core.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -63,12 +63,12 @@ fn raw(cluster: &Cluster, topic: &str, slice: Slice, our_settings: bool) -> Resu
     };
     config.set("bootstrap.servers", &cluster.options().brokers);
     config.set("group.id", cluster.group()).set("enable.auto.commit", "false");
-    // It only counts messages; ends would be handed out as if they were some.
+    // The bare loop only counts messages, and would count the ends of partitions as messages.
     config.set("enable.partition.eof", "false");
     bare::consume(&config, topic, slice)
 }
 
-/// Counts, and reads the clocks at both ends of the slice.
+/// Counts messages, and reads the clocks at both ends of the slice.
 struct Counting {
     seen: AtomicU64,
     slice: Slice,

@@ -1,7 +1,7 @@
-//! Figures on a real Kafka cluster, which the caller names: topics of our own there, filled, and gone at the end.
+//! Measures figures on a real Kafka cluster that the caller names, on topics that it makes and deletes.
 //!
-//! CPU time is this process's alone: the cluster runs elsewhere. Where the table speaks of one core, everything that a
-//! figure starts is bound to one, Keylane and its raw limit alike.
+//! CPU time is that of this process alone: the cluster runs in other processes. Where the table speaks of one core,
+//! everything that a figure starts is bound to one core, Keylane and its raw limit alike.
 
 pub(crate) mod bare;
 pub(crate) mod consume;
@@ -29,15 +29,15 @@ use crate::{Error, Options};
 
 /// Partitions of every topic here.
 pub(crate) const PARTITIONS: u32 = 32;
-/// What a client may use for what it reads ahead of a partition: as a pipeline's client of a topic with so many.
+/// Bytes that a client may read ahead of a partition, as a pipeline's client of a topic with this many partitions.
 pub(crate) const AHEAD_BYTES: usize = (256 << 20) / 4 / PARTITIONS as usize;
 /// How long the cluster may take to answer a question.
 const ASK: Duration = Duration::from_secs(30);
-/// Messages that are handed to a client and not reported, at most, for Keylane and its raw limit alike.
+/// The most messages that are handed to a client and not reported yet, for Keylane and its raw limit alike.
 pub(crate) const IN_FLIGHT: usize = 64_000;
 
-/// The part of a run that is measured: behind message `from`, up to message `to`. Clients read ahead, so both ends lie
-/// where they do so; at the very start and end it would be counted on one side only.
+/// The part of a run that is measured: behind message `from`, up to message `to`. Clients read ahead, so both ends must
+/// lie where they read ahead; at the very start or end, that work would be counted on one side only.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slice {
     pub(crate) from: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Slice {
 }
 
 impl Slice {
-    /// Of so many messages.
+    /// The slice of a run of this many messages.
     pub(crate) fn of(messages: u64) -> Slice {
         Slice { from: messages / 5, to: messages / 10 * 9 }
     }
@@ -55,18 +55,18 @@ impl Slice {
     }
 }
 
-/// The cluster, and what we made on it.
+/// The cluster, and what the benchmark made on it.
 pub(crate) struct Cluster {
     options: KafkaOptions,
-    /// In all names of ours, and in nobody else's.
+    /// A tag that all names of this run contain, and no other name on the cluster.
     tag: String,
     groups: Mutex<Vec<String>>,
-    /// Where what is spilled would lie: a folder each time it is opened.
+    /// A folder for the spill, with a subfolder for each time that Keylane is opened.
     folder: TempDir,
     opened: AtomicU32,
 }
 
-/// Measures on the cluster that the options name; what was made on it is deleted, whether that worked or not.
+/// Measures on the cluster that the options name. Deletes what was made there, even if measuring fails.
 pub(crate) fn on_cluster(
     options: &Options,
     measure: impl FnOnce(&Cluster) -> Result<(), Error>,
@@ -107,14 +107,14 @@ impl Cluster {
         &self.options
     }
 
-    /// Opens Keylane on it.
+    /// Opens Keylane on the cluster.
     pub(crate) async fn open(&self) -> Result<Keylane, keylane::Error> {
         let number = self.opened.fetch_add(1, Ordering::Relaxed);
         let folder = self.folder.path().join(number.to_string());
         Keylane::open(Config::kafka(self.options.clone(), folder)).await
     }
 
-    /// Fills a topic as somebody else's producer would: key and payload, no headers.
+    /// Fills a topic as another system's producer would: with key and payload, without headers.
     pub(crate) fn fill(&self, topic: &str, deck: &Deck, messages: u64) -> Result<(), Error> {
         let mut cards = deck.endless();
         BareProducer::new(&produce::settings(&self.options), topic)?.produce(messages, &[], || {
@@ -140,7 +140,7 @@ impl Cluster {
         let options = AdminOptions::new().operation_timeout(Some(ASK));
         runtime("admin")?.block_on(async {
             if !groups.is_empty() {
-                // A group whose process has just left may not be empty yet: it has nothing committed that matters.
+                // A group whose process has just left may not be empty yet; nothing that it committed matters.
                 let _not_yet_empty = admin.delete_groups(&groups, &options).await.map_err(failed)?;
             }
             if !topics.is_empty() {
@@ -160,11 +160,11 @@ pub(crate) struct Card {
     pub(crate) payload: [u8; 200],
 }
 
-/// Messages that were drawn before the clock starts; walked again and again.
+/// Messages that were drawn before the clock starts; they are used again and again.
 pub(crate) struct Deck(Vec<Card>);
 
 impl Deck {
-    /// Messages of `keys` keys. Half of a payload is text that repeats, half is not, so that lz4 halves it about.
+    /// Messages of `keys` keys. Half of a payload repeats and half does not, so that lz4 halves it about.
     pub(crate) fn new(keys: u32, draw: Draw) -> Deck {
         let mut random = crate::source::Random(0xdeca);
         let cards = drawn(keys, draw, 0).into_iter().map(|key| {

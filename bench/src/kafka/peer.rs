@@ -1,7 +1,8 @@
-//! Keylane as one of the peers of `bench/peers`: the same topic, the same handler, one line of JSON as they print it.
+//! Measures Keylane as one of the peers of `bench/peers`: on the same topic, with the same handler, and with one line
+//! of JSON as they print it.
 //!
-//! What is counted, and from when to when, is said in `bench/peers/run`; its Java side is `Meter.java`. A handler waits
-//! on a [`Timer`] that is as exact as Java's `Thread.sleep`; tokio's rounds up to whole milliseconds.
+//! `bench/peers/run` says what is counted, and from when to when; the Java side is `Meter.java`. A handler waits on a
+//! [`Timer`] that is as exact as Java's `Thread.sleep`; tokio's timer rounds up to whole milliseconds.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -18,20 +19,20 @@ use crate::timer::Timer;
 /// Only to fail a hang: joining a group takes seconds.
 const FIRST_MESSAGE: Duration = Duration::from_secs(120);
 
-/// What is to be measured.
+/// What to measure.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Job {
     bootstrap: String,
     topic: String,
-    /// As many are in the topic, and are handled.
+    /// How many messages are in the topic and are handled.
     messages: u64,
     keys: u64,
     distribution: String,
     handler_ms: u64,
-    /// Messages before the clock starts.
+    /// The clock starts after this many messages …
     warm_up: u64,
-    /// Or so long after the first one.
+    /// … or this long after the first message, whichever comes first.
     warm_up_seconds: u64,
     /// The clock stops after this long, whatever is left.
     seconds: u64,
@@ -58,7 +59,7 @@ struct Line {
     max_rss_bytes: u64,
 }
 
-/// Handles a filled topic; the line to be printed.
+/// Handles a filled topic. Returns the line to be printed.
 pub fn measure(job: &Job) -> Result<impl Serialize + use<>, Error> {
     let meter = Arc::new(Meter::new(job)?);
     let settings = keylane::Settings::default();
@@ -70,7 +71,7 @@ pub fn measure(job: &Job) -> Result<impl Serialize + use<>, Error> {
         let pipeline = keylane.pipeline(&job.topic).group(&group).settings(settings);
         let pipeline = pipeline.handle(Waits(Arc::clone(&meter))).start().await?;
         let ended = meter.until_end(job).await;
-        // What was read and not begun would be handled before it ends; nobody counts that.
+        // A drain would first handle what was read and not begun, which is not counted.
         drop(pipeline);
         ended
     })?;
@@ -84,10 +85,10 @@ struct Meter {
     all: u64,
     warm_up: u64,
     done: AtomicU64,
-    /// Of the key that comes most often, the first of a Zipf distribution.
+    /// Messages of the most frequent key: the first of a Zipf distribution.
     of_busiest: AtomicU64,
     out_of_order: AtomicU64,
-    /// The last message of each key that began, and one more.
+    /// For each key, the number of the last message that began, plus one.
     last: Vec<AtomicU64>,
     over: AtomicBool,
     begun: Notify,
@@ -119,7 +120,7 @@ impl Meter {
         })
     }
 
-    /// A message that is older than the last of its key is out of order.
+    /// A message that is older than the last one of its key is out of order.
     fn begins(&self, key: usize, number: u64) {
         let before = self.last[key].swap(number + 1, Ordering::Relaxed);
         if before > number {

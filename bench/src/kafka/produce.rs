@@ -1,9 +1,10 @@
-//! PRF-9: producing to Kafka, with a result for each message.
+//! Measures PRF-9: producing to Kafka, with a result for each message.
 //!
-//! Ours: calls of a producer, several at a time, each waited for until all its messages have a receipt. Raw limit: a
-//! bare loop of `rd_kafka_produce` whose callback counts, with the same settings of the client and as many messages in
-//! flight. Messages with an id of the caller's carry it in a header, and so do the bare ones beside them; those of a
-//! topic with `ids: caller` that came without have none, and neither have theirs. All threads of both on one core.
+//! Keylane: several calls of a producer at a time, each of which waits until all its messages have a receipt. Raw
+//! limit: a bare loop of `rd_kafka_produce` whose callback counts, with the same client settings and as many messages
+//! in flight. If the caller gives ids, messages carry them in a header, and so do the messages of the raw limit beside
+//! them. In a topic with `ids: caller`, messages without an id have no header, on both sides. All threads of both sides
+//! run on one core.
 
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ const ROUNDS: usize = 5;
 /// Messages of a call.
 const CALL: usize = 1_000;
 const CALLERS: usize = IN_FLIGHT / CALL;
-/// What ours carry.
+/// The header that Keylane's messages carry.
 const HEADERS: [(&CStr, &[u8]); 1] = [(c"keylane-id", b"00000000-0000-0000-0000-000000000000")];
 
 pub(crate) fn run(options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(), Error> {
@@ -46,7 +47,7 @@ pub(crate) fn run(options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(
         };
         let [mut plain, mut with_header, mut named, mut unnamed] = [Best::default(); 4];
         for round in 0..=ROUNDS {
-            // The first round finds connections and producer ids.
+            // The first round sets up connections and producer ids.
             let counts = round > 0;
             plain.take(counts, || bare(&[]))?;
             with_header.take(counts, || bare(&HEADERS))?;
@@ -97,7 +98,7 @@ impl Best {
     }
 }
 
-/// The settings of a bare producer: ours, and a bound of what is in flight, which ours has by its callers.
+/// The settings of a bare producer: Keylane's, and a bound on messages in flight, which Keylane has by its callers.
 pub(crate) fn settings(options: &KafkaOptions) -> ClientConfig {
     let mut config = options.producer();
     config.set("queue.buffering.max.messages", IN_FLIGHT.to_string());
@@ -122,7 +123,7 @@ impl Ours {
         Ok(Ours { runtime, keylane, topic: topic.to_owned(), deck, ids })
     }
 
-    /// Sends so many messages, and has a receipt of each.
+    /// Sends this many messages, and waits for a receipt of each.
     pub(crate) fn produce(&self, messages: u64) -> Result<(), Error> {
         let left = Arc::new(AtomicU64::new(messages / CALL as u64));
         let callers: Vec<_> = (0..CALLERS)
@@ -145,7 +146,7 @@ async fn call_again_and_again(
     ids: Ids,
 ) -> Result<(), Error> {
     let producer = keylane.producer();
-    // As ids of a caller are: of the length of a UUID, and each another.
+    // Like the ids of a caller: as long as a UUID, and all different.
     let mut id = format!("{caller:08}-0000-0000-0000-000000000000");
     let mut cards = deck.endless().skip(caller * CALL);
     let mut sent = 0u64;
@@ -170,7 +171,7 @@ async fn call_again_and_again(
     Ok(())
 }
 
-/// Twelve digits, without the cost of formatting: it is not what is measured.
+/// Twelve digits, without the cost of formatting, which is not to be measured.
 fn push_digits(id: &mut String, number: u64) {
     let mut unit = 100_000_000_000;
     while unit > 0 {

@@ -1,4 +1,4 @@
-//! PRF-3 on Kafka: a thousand keys with slow handlers, on a topic that was filled before.
+//! Measures PRF-3 on Kafka: a thousand keys with slow handlers, on a topic that was filled before.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::share::{KEYS, SLEEPS, Sleeper, Sleeps, figure, raw};
 use crate::source::Draw;
 use crate::{Error, Figure, Options};
 
-/// More than can be handled while it is measured.
+/// More messages than can be handled while measuring.
 const MESSAGES: u64 = 1_000_000;
 const ROUNDS: usize = 3;
-/// Messages handled by when all partitions are read: twenty of each key.
+/// How many messages were handled when surely all partitions are read: twenty of each key.
 const BEGUN: u64 = 20 * KEYS as u64;
 
 pub(crate) fn run(options: &Options, report: &mut dyn FnMut(Figure)) -> Result<(), Error> {
@@ -41,7 +41,7 @@ fn ours(cluster: &Cluster, topic: &str, sleep: Duration) -> Result<f64, Error> {
         let group = cluster.group();
         let pipeline = keylane.pipeline(topic).group(&group).settings(settings);
         let pipeline = pipeline.handle(Sleeps(std::sync::Arc::clone(&sleeper))).start().await?;
-        // Asking how partitions are would take the cluster's time, and ours.
+        // Asking for the status of the partitions would cost CPU time on both sides.
         while sleeper.count() < BEGUN {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

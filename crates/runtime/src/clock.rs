@@ -1,7 +1,7 @@
-//! The only file that reads a clock.
+//! Reads the clock. The only file that does so.
 //!
-//! Time inside a process is milliseconds since its clock was made: it never goes back. Wall time is for what leaves
-//! the process. Under a paused tokio clock both are simulated, so that a simulation repeats itself exactly.
+//! Inside a process, time is milliseconds since its clock was made, and never goes back. Wall time is for values that
+//! leave the process. Under a paused tokio clock both are simulated, so that a simulation repeats itself exactly.
 
 #![allow(unsafe_code, reason = "two of the kernel's clocks have no safe function in the standard library")]
 
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     start: Instant,
-    /// What the clock that goes on in a suspend showed at the start.
+    /// The boot clock, which goes on while the machine is suspended, at the start.
     boot_ms: u64,
     simulated_start_ms: Option<u64>,
     seed: Option<u64>,
@@ -41,13 +41,13 @@ impl Clock {
         Clock { simulated_start_ms: Some(start_ms), ..Clock::system() }
     }
 
-    /// In a simulation, what a process takes for randomness begins with this; no two processes may have the same.
+    /// In a simulation, seeds what a process uses as randomness. No two processes may have the same seed.
     #[cfg(feature = "testing")]
     pub fn seeded(self, seed: u64) -> Clock {
         Clock { seed: Some(seed), ..self }
     }
 
-    /// In a test, time that passed while nothing moved: the process was stopped, or the machine slept.
+    /// In a test, adds time that passed while nothing ran: the process was stopped, or the machine was suspended.
     #[cfg(any(test, feature = "testing"))]
     pub fn skipping(self, skipped_ms: &'static AtomicU64) -> Clock {
         Clock { skipped_ms: Some(skipped_ms), ..self }
@@ -60,7 +60,7 @@ impl Clock {
         0
     }
 
-    /// In a simulation, what its randomness begins with.
+    /// In a simulation, the seed of its randomness.
     pub(crate) fn seed(&self) -> Option<u64> {
         self.seed.or(self.simulated_start_ms)
     }
@@ -71,7 +71,7 @@ impl Clock {
         self.start.elapsed().as_millis() as u64
     }
 
-    /// Milliseconds since the clock was made, those included in which the machine slept; `now_ms` stands still then.
+    /// Milliseconds since the clock was made, suspends of the machine included; `now_ms` stands still then.
     pub(crate) fn passed_ms(&self) -> u64 {
         let boot_ms = match self.simulated_start_ms {
             Some(_) => None,
@@ -80,8 +80,8 @@ impl Clock {
         boot_ms.unwrap_or_else(|| self.now_ms()) + self.skipped_ms()
     }
 
-    /// A number that is another one whenever a few milliseconds have passed, however: `passed_ms` need not be asked
-    /// again while it is the same. A quarter of its cost, so that it can be asked often.
+    /// A number that changes whenever a few milliseconds have passed, also in a suspend. While it stays the same,
+    /// `passed_ms` need not be asked again. It costs a quarter of `passed_ms`, so it can be asked often.
     #[inline]
     pub(crate) fn beat(&self) -> u64 {
         let beat = match self.simulated_start_ms {
@@ -140,7 +140,7 @@ mod kernel {
         read(libc::CLOCK_BOOTTIME).map(|at| at.tv_sec as u64 * 1_000 + at.tv_nsec as u64 / 1_000_000)
     }
 
-    /// Wall time as of the kernel's last tick: it moves in a suspend too, and is read without asking the hardware.
+    /// Wall time as of the kernel's last tick: it moves in a suspend too, and reading it does not ask the hardware.
     #[inline]
     pub(super) fn beat() -> Option<u64> {
         read(libc::CLOCK_REALTIME_COARSE).map(|at| (at.tv_sec as u64) << 32 | at.tv_nsec as u64)
@@ -155,7 +155,8 @@ mod kernel {
     }
 }
 
-/// Elsewhere a suspend is not noticed, as long as nothing else takes the partitions.
+/// Other systems: a suspend of the machine is not noticed here. This does harm only if another process takes the
+/// partitions meanwhile.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 mod kernel {
     pub(super) fn boot_ms() -> Option<u64> {
@@ -171,12 +172,12 @@ mod kernel {
 mod tests {
     use super::*;
 
-    /// Set in the copy of this test that runs in a time namespace of its own.
+    /// The environment variable that is set in the copy of this test that runs in a time namespace of its own.
     const INSIDE: &str = "KEYLANE_TEST_TIME_NAMESPACE";
     const SLEPT_MS: u64 = 86_400_000;
 
-    /// ORD-12: a suspend of the machine counts as a pause of the process. No test can suspend its machine, but in a time
-    /// namespace the clock that goes on in a suspend can be a day ahead of the one that stands still.
+    /// ORD-12: a suspend of the machine counts as a pause of the process. No test can suspend its machine, but in a
+    /// time namespace the boot clock can be a day ahead of the clock that stands still in a suspend.
     #[test]
     fn time_that_passed_in_a_suspend_is_seen() {
         let here_ms = kernel::boot_ms().expect("Linux has this clock");

@@ -1,4 +1,4 @@
-//! What goes wrong, for the caller of the library: each with a code that has a page under `docs/errors/`.
+//! The errors of the library. Each has a code, and each code has a page under `docs/errors/`.
 
 use std::path::PathBuf;
 
@@ -14,13 +14,13 @@ pub enum Error {
     Open {
         /// The folder.
         folder: PathBuf,
-        /// What is wrong with it.
+        /// Why the folder cannot be opened.
         why: String,
     },
-    /// The broker says no.
+    /// The broker refused or failed.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// A message was not taken.
+    /// A message was not accepted.
     #[error(transparent)]
     Produce(#[from] ProduceError),
     /// A pipeline of that name, or one with the same group and topic, runs already.
@@ -32,7 +32,7 @@ pub enum Error {
     /// A topic's new number of partitions cannot be accepted.
     #[error("the partitions of topic {0} cannot be accepted: {1}")]
     Accept(String, String),
-    /// A group cannot be forgotten: a pipeline here uses it.
+    /// A group cannot be forgotten: a pipeline of this process uses it.
     #[error(
         "group {group} of topic {topic} cannot be forgotten: pipeline {pipeline} uses it; drain the pipeline or take it out of the config first"
     )]
@@ -41,7 +41,7 @@ pub enum Error {
         group: String,
         /// The topic.
         topic: String,
-        /// Who uses it.
+        /// The pipeline that uses it.
         pipeline: String,
     },
     /// A group has never read the topic.
@@ -50,13 +50,13 @@ pub enum Error {
     /// The format of a topic's journals cannot be raised.
     #[error("the journals of topic {0} cannot be upgraded: {1}")]
     Upgrade(String, String),
-    /// An outbox is not described well.
+    /// The description of an outbox is wrong.
     #[error("the outbox cannot be relayed: {0}")]
     Outbox(String),
 }
 
 impl Error {
-    /// The code under which `docs/errors/` explains it.
+    /// The code under which `docs/errors/` explains the error.
     pub fn code(&self) -> ErrorCode {
         match self {
             Error::Open { .. } => ErrorCode::FolderNotOpened,

@@ -1,21 +1,21 @@
-//! Known flaws as a value, so that a test can put one back and see that the proofs find it.
+//! Known flaws as a value, so that a test can put one back and show that the proofs find it.
 //!
-//! Without the feature `flaws` there is nothing to put back: the value is empty, and what is made here has none.
+//! Without the feature `flaws` no flaw can be put back: the value is empty, and everything made here is without flaws.
 
 use keylane_core::journal::FORMAT;
 use keylane_core::{Engine, Ledger, Owner, Settled, Setup};
 
-/// Which flaws a pipeline has. A test puts one back; nothing else does.
+/// The flaws of a pipeline. Only tests set any.
 #[cfg(feature = "flaws")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flaws {
-    /// Of the ledger.
+    /// Flaws of the ledger.
     pub ledger: keylane_core::ledger::Flaws,
-    /// Of the lanes.
+    /// Flaws of the lanes.
     pub engine: keylane_core::lanes::Flaws,
     /// Rules of the partition protocol that are left out.
     pub rules: keylane_core::Rules,
-    /// The newest format of journals that it reads and writes: a pipeline of the next version has one more.
+    /// The newest format of journals that the pipeline reads and writes: one higher plays the next version.
     pub format: u8,
     /// An owner does not read its journal while an append of its own is under way, however long that takes.
     pub deaf_while_appending: bool,
@@ -40,7 +40,7 @@ impl Default for Flaws {
     }
 }
 
-/// Which flaws a pipeline has: none.
+/// The flaws of a pipeline: none.
 #[cfg(not(feature = "flaws"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Flaws;

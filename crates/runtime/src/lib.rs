@@ -23,8 +23,8 @@
 //! # }
 //! ```
 //!
-//! A handler is a closure that takes a [`Message`], or a type with the trait [`Handler`], which borrows. It answers
-//! with an [`Outcome`], or with a `Result` whose error is retried. `examples/` goes on from here, in numbered steps.
+//! A handler is a closure that takes a [`Message`], or a type with the trait [`Handler`], which borrows it. A handler
+//! answers with an [`Outcome`], or with a `Result` whose error is retried. `examples/` continues in numbered steps.
 
 mod client;
 mod clock;

@@ -1,4 +1,4 @@
-//! A message as its users see it: built to be produced, or read and handed to a handler.
+//! A message as programs see it: one that is built to be produced, or one that was read and is given to a handler.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -41,12 +41,12 @@ impl Message {
         Message { topic, delivery, attempt }
     }
 
-    /// The topic that the message was read from.
+    /// The topic from which the message was read.
     pub fn topic(&self) -> &str {
         &self.topic
     }
 
-    /// The id: its producer's, or the one that was made for it.
+    /// The id: the producer's, or the one that Keylane made.
     pub fn id(&self) -> &str {
         self.delivery.id()
     }
@@ -56,7 +56,7 @@ impl Message {
         self.delivery.key()
     }
 
-    /// The key as text, with what is not UTF-8 replaced; empty without a key.
+    /// The key as text, in which bytes that are not UTF-8 are replaced; empty without a key.
     pub fn key_text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.key().unwrap_or_default())
     }
@@ -66,7 +66,7 @@ impl Message {
         self.delivery.payload().unwrap_or_default()
     }
 
-    /// True if the payload is a null, which is not the same as an empty one.
+    /// True if the payload is a null, which is not the same as an empty payload.
     pub fn is_null(&self) -> bool {
         self.delivery.payload().is_none()
     }
@@ -86,34 +86,34 @@ impl Message {
         self.headers().find(|(known, _)| *known == name).map(|(_, value)| value)
     }
 
-    /// The version of the key, if its producer numbers them.
+    /// The version of the key, if its producer numbers versions.
     pub fn version(&self) -> Option<u64> {
         self.delivery.version()
     }
 
-    /// When it is due, if it was not to run at once.
+    /// When the message is due, if it was not to run at once.
     pub fn deliver_at(&self) -> Option<SystemTime> {
-        // What is beyond the system's clock, some 292 billion years from now, is not told from what has no time.
+        // A time beyond the system's clock, some 292 billion years from now, counts as none.
         let due = |ms| UNIX_EPOCH.checked_add(Duration::from_millis(ms));
         self.delivery.deliver_at_ms().and_then(due)
     }
 
-    /// Its priority among keys, 1 to 10; 5 unless it was given one.
+    /// The message's priority among keys, 1 to 10; 5 unless it was given one.
     pub fn priority(&self) -> u8 {
         self.delivery.priority().unwrap_or(PRIORITY)
     }
 
-    /// How long after its append time it is of use, if that has an end.
+    /// How long after its append time the message is of use, if that has an end.
     pub fn ttl(&self) -> Option<Duration> {
         self.delivery.ttl_ms().map(Duration::from_millis)
     }
 
-    /// Which attempt this is, from 1.
+    /// The number of this attempt, from 1.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }
 
-    /// Where it was read: partition, position and epoch.
+    /// Where the message was read: partition, position and epoch.
     pub fn delivery(&self) -> &Delivery {
         &self.delivery
     }
@@ -150,7 +150,7 @@ pub struct NewMessage {
     id: Option<String>,
     key: Option<Vec<u8>>,
     payload: Option<Bytes>,
-    /// Whether the payload was given as bytes, of which nobody knows what they mean.
+    /// Whether the payload was given as bytes of unknown type.
     is_bytes: bool,
     headers: Vec<(String, Vec<u8>)>,
     version: Option<u64>,
@@ -191,28 +191,28 @@ impl NewMessage {
         self
     }
 
-    /// Sets the version of the key that this message makes, for producers that number them.
+    /// Sets the version of the key that this message makes, for producers that number versions.
     pub fn version(mut self, version: u64) -> NewMessage {
         self.version = Some(version);
         self
     }
 
-    /// Sets when it is due (MSG-6). Not carried out by this version: a message that has it is refused when it is produced.
+    /// Sets when the message is due (MSG-6). This version of Keylane cannot delay messages, and refuses such a message.
     pub fn deliver_at(mut self, at: SystemTime) -> NewMessage {
         let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
         self.deliver_at_ms = Some(whole_ms(since));
         self
     }
 
-    /// Sets its priority among keys, 1 to 10 (MSG-7). Not carried out by this version: a message that has it is refused
-    /// when it is produced.
+    /// Sets the message's priority among keys, 1 to 10 (MSG-7). This version of Keylane knows no priorities: it refuses
+    /// a message with one.
     pub fn priority(mut self, priority: u8) -> NewMessage {
         self.priority = Some(priority);
         self
     }
 
-    /// Sets how long it is of use (MSG-7). Not carried out by this version: a message that has it is refused when it is
-    /// produced.
+    /// Sets how long the message is of use (MSG-7). This version of Keylane cannot expire messages: it refuses one with
+    /// a time to live.
     pub fn ttl(mut self, ttl: Duration) -> NewMessage {
         self.ttl_ms = Some(whole_ms(ttl));
         self
@@ -226,7 +226,7 @@ impl NewMessage {
         self.id.as_deref()
     }
 
-    /// Lends the message as a draft with `id` (its own, or one made for it).
+    /// Lends the message as a draft with `id`: its own, or one made for it.
     pub(crate) fn with_draft<T>(&self, id: &str, now_ms: u64, use_it: impl FnOnce(&Draft<'_>) -> T) -> T {
         let mut headers: Vec<(&str, &[u8])> =
             self.headers.iter().map(|(name, value)| (name.as_str(), value.as_slice())).collect();

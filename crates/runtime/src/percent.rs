@@ -1,6 +1,6 @@
-//! Bytes as visible ASCII: how keys, ids and headers leave the process as text.
+//! Writes bytes as visible ASCII: keys, ids and headers leave the process as such text.
 //!
-//! What lies outside 0x21 to 0x7E becomes `%XX`, and so does `%` itself: without that, the key `%41` could not be told
+//! A byte outside 0x21 to 0x7E becomes `%XX`, and so does `%` itself: without that, the key `%41` could not be told
 //! from the key `A`. Any percent-decoder gives the original bytes back.
 
 use std::borrow::Cow;
@@ -12,7 +12,7 @@ pub fn encode(bytes: &[u8]) -> Cow<'_, str> {
     encode_unless(bytes, is_plain)
 }
 
-/// `bytes` as (part of) the name of an HTTP header: what no token may contain is encoded too.
+/// `bytes` as (part of) the name of an HTTP header: bytes that no token may contain are encoded too.
 pub(crate) fn encode_token(bytes: &[u8]) -> Cow<'_, str> {
     encode_unless(bytes, is_token)
 }

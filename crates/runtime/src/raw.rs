@@ -1,5 +1,6 @@
-//! What a server, a benchmark or an adapter is built from, and most users never need: messages in batches without a copy,
-//! the clock and the tasks that everything of one [`Keylane`](crate::Keylane) shares, and what the broker's client tells.
+//! Exports what servers, benchmarks and adapters are built from, and most programs never need: batches of messages
+//! without a copy, the clock and the tasks that everything of one [`Keylane`](crate::Keylane) shares, and the figures
+//! of the broker's client.
 
 pub use keylane_broker::tls::provide_cryptography;
 pub use keylane_broker::{ClientBroker, ClientFigures, ProduceError};

@@ -1,10 +1,10 @@
-//! Log lines of one kind, bounded: so many a minute, and a count of those that were left out.
+//! Bounds the log lines of one kind: at most ten a minute, then a count of those that were left out.
 //!
-//! A handler that refuses everything must not fill a disk with log lines, and must not be silent either.
+//! A handler that rejects everything must not fill a disk with log lines, and must not go unnoticed either.
 
 /// Lines of one kind in a window.
 const LINES_MAX: u32 = 10;
-/// The window.
+/// The length of a window.
 const WINDOW_MS: u64 = 60_000;
 
 /// Decides which lines are written.
@@ -27,13 +27,13 @@ impl Seldom {
         may
     }
 
-    /// How many lines were left out, once their window is over; none if none were. They are counted anew from here on.
+    /// How many lines were left out, once their window is over; none if none were. Counting then begins anew.
     pub fn left_out(&mut self, now_ms: u64) -> Option<u64> {
         let is_over = now_ms >= self.began_ms + WINDOW_MS;
         if is_over { self.all_left_out() } else { None }
     }
 
-    /// The same, whether the window is over or not: nothing will follow.
+    /// How many lines were left out, whether the window is over or not, since no further line follows.
     pub fn all_left_out(&mut self) -> Option<u64> {
         Some(std::mem::take(&mut self.left_out)).filter(|left_out| *left_out > 0)
     }

@@ -1,4 +1,4 @@
-//! How a pipeline behaves: every default that a pipeline has, in one place.
+//! The settings of a pipeline, and every default, in one place.
 
 use std::time::Duration;
 
@@ -8,33 +8,33 @@ use keylane_core::Order;
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// What keeps its order (ORD-3).
+    /// Which messages keep their order (ORD-3).
     pub order: Order,
-    /// Loops that share the partitions; none: one per core (ORD-1).
+    /// The number of shards, which share the partitions; none: one for each core (ORD-1).
     pub shards: Option<usize>,
-    /// Handlers in flight at most (ORD-4).
+    /// The most handlers in flight (ORD-4).
     pub concurrency: usize,
-    /// Threads that handlers may block at once, beside the runtime's own (ORD-4).
+    /// The most threads that handlers may block at once, beside the runtime's own (ORD-4).
     pub blocking: usize,
-    /// Messages in one lane at most; when full its partition pauses (ORD-6).
+    /// The most messages in one lane; when a lane is full, its partition is not read (ORD-6).
     pub lane_capacity: usize,
-    /// An idle lane goes after this (ORD-5).
+    /// How long an idle lane is kept (ORD-5).
     pub lane_idle: Duration,
-    /// Messages read and not settled, at most (BPR-1).
+    /// The most messages that are read and not settled (BPR-1).
     pub buffer_messages: usize,
-    /// Their bytes, at most (BPR-1).
+    /// The most bytes of these messages (BPR-1).
     pub buffer_bytes: usize,
-    /// Intake stops at this share of the bound (BPR-2).
+    /// Reading stops at this share of the bound (BPR-2).
     pub pause_at: f64,
-    /// And goes on below this one.
+    /// Reading resumes below this share of the bound.
     pub resume_at: f64,
     /// A handler that takes longer has failed (ORD-7).
     pub timeout: Duration,
     /// Retries after the first attempt (RTY-2).
     pub retries: u32,
-    /// The first wait.
+    /// The wait before the first retry.
     pub retry_base: Duration,
-    /// The longest wait; what is stuck is tried again this often.
+    /// The longest wait; a stuck message is tried again this often.
     pub retry_max: Duration,
     /// A drain ends after this at the latest (ORD-10).
     pub drain: Duration,
@@ -46,11 +46,11 @@ pub struct Settings {
     pub flaws: crate::flaws::Flaws,
 }
 
-/// The longest time-out taken; longer ones are as good as none, and would overflow a clock.
+/// The longest time-out. A longer one would make no difference, and would overflow a clock.
 const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Settings {
-    /// What makes no sense, if anything does not.
+    /// Refuses settings with which nothing would run.
     pub(crate) fn check(&self) -> Result<(), String> {
         match self {
             Settings { concurrency: 0, .. } => Err("a concurrency of 0 would run nothing".to_owned()),
@@ -109,7 +109,7 @@ impl Default for Settings {
     }
 }
 
-/// Completions are batched where they are handed over (`shard/handover.rs`); the owner adds no wait of its own.
+/// Completions are batched where they are handed over (`shard/handover.rs`), so the owner adds no wait of its own.
 fn protocol_bounds() -> keylane_core::owner::Bounds {
     keylane_core::owner::Bounds { batch_ms: 0, ..Default::default() }
 }

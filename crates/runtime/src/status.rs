@@ -1,5 +1,4 @@
-//! What a pipeline, a lane or a topic looks like from outside. The admin API, the command line and the status page
-//! show these as they are.
+//! The status of pipelines, lanes and topics. The admin API, the command line and the status page show it as it is.
 
 use keylane_broker::{Ends, HeldBack, Topic, Warning, Weakness};
 use keylane_core::ErrorCode;
@@ -7,28 +6,28 @@ use serde::Serialize;
 
 use crate::error::warning_code;
 
-/// A pipeline now.
+/// The status of a pipeline.
 #[derive(Debug, Clone, Serialize)]
 pub struct PipelineStatus {
-    /// Its name.
+    /// The pipeline's name.
     pub name: String,
-    /// The topic it reads.
+    /// The topic that it reads.
     pub topic: String,
     /// The group whose position it keeps.
     pub group: String,
     /// `normal`; recovery is not built yet.
     pub mode: &'static str,
-    /// `starting`, `running`, `draining`, `partly stopped` (some partitions are), `stopped`.
+    /// `starting`, `running`, `draining`, `partly stopped` (some partitions are stopped), `stopped`.
     pub state: &'static str,
-    /// What is still to be settled.
+    /// The messages that are still to be settled.
     pub lag: Lag,
-    /// Lanes by what they do.
+    /// How many lanes are in which state.
     pub lanes: LaneCounts,
     /// Messages handled since the process started.
     pub handled: u64,
     /// Attempts that failed since the process started.
     pub failed: u64,
-    /// Dead letters on record, in the partitions that this process owns: as many as before a restart.
+    /// Dead letters on record in the partitions that this process owns; a restart does not change this number.
     pub dead: u64,
     /// Messages rejected since the process started.
     pub rejected: u64,
@@ -40,16 +39,16 @@ pub struct PipelineStatus {
     pub blocking: BlockingThreads,
     /// Messages read and not settled.
     pub buffered: u64,
-    /// Their bytes.
+    /// The bytes of these messages.
     pub buffered_bytes: u64,
     /// Each partition of the topic.
     pub partitions: Vec<PartitionStatus>,
-    /// Why it did not start, and what to do.
+    /// Why the pipeline did not start, and what to do.
     pub why: Option<String>,
 }
 
 impl PipelineStatus {
-    /// One that did not start: nothing of it runs, for the same reason.
+    /// A pipeline that did not start, with the same reason at each partition.
     pub(crate) fn stopped(
         name: &str,
         topic: &str,
@@ -94,19 +93,19 @@ impl PipelineStatus {
 /// Commits of a pipeline.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Commits {
-    /// Acknowledged.
+    /// Commits that the broker acknowledged.
     pub done: u64,
-    /// Failed, and tried again.
+    /// Commits that failed and are tried again.
     pub failed: u64,
 }
 
 /// Threads that handlers of a pipeline block (ORD-4).
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct BlockingThreads {
-    /// Threads that run a handler that blocks, or may.
+    /// Threads that run a handler that blocks, or may block.
     pub threads: u64,
-    /// Attempts that wait for such a thread, as far as is known: what was not read yet counts as one for its partition. Not
-    /// 0: all threads are blocked.
+    /// An estimate of the attempts that wait for such a thread: all unread messages of a partition count as one. If
+    /// this is not 0, all threads are blocked.
     pub waiting: u64,
     /// How many such threads there may be (setting `blocking`).
     pub max: u64,
@@ -115,113 +114,113 @@ pub struct BlockingThreads {
 /// What a pipeline has not settled. The same wherever it is shown: metrics, admin API, command line, page.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Lag {
-    /// Messages of its topic that are not on record as settled; what is being handled counts.
+    /// Messages of the topic that are not on record as settled; messages that are being handled count.
     pub messages: u64,
-    /// Age of the oldest message not settled, in seconds; none without lag.
+    /// The age of the oldest unsettled message, in seconds; none without lag.
     pub oldest_age_seconds: Option<f64>,
 }
 
-/// Lanes of a pipeline by what they do.
+/// How many lanes of a pipeline are in which state.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct LaneCounts {
-    /// All there are.
+    /// All lanes.
     pub total: u64,
-    /// With a handler running.
+    /// Lanes with a running handler.
     pub busy: u64,
-    /// Held behind a dead letter; none yet, hold is not built.
+    /// Lanes held behind a dead letter; always 0, since hold is not built yet.
     pub held: u64,
-    /// Waiting for a retry.
+    /// Lanes that wait for a retry.
     pub retrying: u64,
-    /// Retries spent, tried again at the longest interval.
+    /// Lanes whose message has spent its retries and is tried again at the longest interval.
     pub stuck: u64,
 }
 
-/// What the owner of a partition does.
+/// The states of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum PartitionState {
-    /// It is not owned here.
+    /// This process does not own the partition.
     #[default]
     Idle,
-    /// It is being taken over.
+    /// The partition is being taken over.
     Claiming,
-    /// It is read and handled.
+    /// The partition is read and handled.
     Running,
-    /// It is owned, but nothing more is read of it now, or nothing of it starts.
+    /// The partition is owned, but it is not read further now, or nothing of it starts.
     Paused,
-    /// It is being given up.
+    /// The partition is being given up.
     Draining,
-    /// It stopped, and somebody must look at it.
+    /// The partition stopped, and an operator must look at it.
     Stopped,
 }
 
-/// A partition of a pipeline now.
+/// The status of a partition.
 #[derive(Debug, Clone, Serialize)]
 pub struct PartitionStatus {
-    /// Its number.
+    /// The partition's number.
     pub partition: u32,
-    /// What its owner does.
+    /// The partition's state.
     pub state: PartitionState,
-    /// The epoch it is owned under; 0 if it is not.
+    /// The epoch under which it is owned; 0 if it is not.
     pub epoch: u64,
-    /// The lowest position not settled.
+    /// The lowest unsettled position.
     pub committed: u64,
-    /// Messages above it that are settled already.
+    /// Messages above that position that are settled already.
     pub settled_above: u64,
-    /// Dead letters on record; 0 while another process owns it.
+    /// Dead letters on record; 0 while another process owns the partition.
     pub dead: u64,
-    /// The next position to be given out.
+    /// The position that the next message gets.
     pub end: u64,
-    /// Why it is paused or stopped or starts over, and what to do.
+    /// Why the partition is paused, has stopped or starts over, and what to do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// When the oldest message not settled was appended, ms since 1970, if this process has read it.
+    /// When the oldest unsettled message was appended, ms since 1970, if this process has read it.
     #[serde(skip)]
     pub(crate) oldest_ms: Option<u64>,
 }
 
 impl PartitionStatus {
-    /// True if there is something that is not settled.
+    /// True if the partition has an unsettled message.
     pub(crate) fn lags(&self) -> bool {
         self.end > self.committed
     }
 }
 
-/// A lane now.
+/// The status of a lane.
 #[derive(Debug, Clone, Serialize)]
 pub struct LaneStatus {
-    /// Its pipeline.
+    /// The lane's pipeline.
     pub pipeline: String,
-    /// Its key as text, percent-encoded as in `Keylane-Key`; none for a message without a key.
+    /// The lane's key as text, percent-encoded as in `Keylane-Key`; none for a message without a key.
     pub key: Option<String>,
-    /// The partition its messages lie in.
+    /// The partition in which its messages lie.
     pub partition: u32,
-    /// Messages in it, the one being handled included.
+    /// Messages in the lane, including the one that is being handled.
     pub depth: usize,
     /// `running`, `ready`, `retrying`, `stuck`, `burying`, `idle`.
     pub state: &'static str,
-    /// Attempts of its head so far.
+    /// How many attempts its head has had so far.
     pub attempt: u32,
-    /// How old the message is that is handled now or comes next, in seconds since it was appended.
+    /// The age of the message that is handled now or comes next, in seconds since it was appended.
     pub waiting_seconds: f64,
     /// For how long the lane has been in this state: since its last attempt began or ended, in seconds.
     pub last_tried_seconds: f64,
-    /// What it waits for.
+    /// What the lane waits for.
     pub why: Option<String>,
 }
 
-/// Lanes as far as shards have shown them.
+/// The lanes that shards have shown.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Lanes {
-    /// The first of them, as was asked for.
+    /// The first lanes in the order that was asked for.
     pub lanes: Vec<LaneStatus>,
     /// Shards that did not answer in time: their lanes are missing.
     pub unanswered: Vec<Unanswered>,
 }
 
 impl Lanes {
-    /// Those of several shards or pipelines together, the first `limit` by `sort`.
+    /// The lanes of several shards or pipelines together, the first `limit` by `sort`.
     pub(crate) fn of(parts: impl IntoIterator<Item = Lanes>, sort: LaneSort, limit: usize) -> Lanes {
         let mut all = Lanes::default();
         for part in parts {
@@ -233,12 +232,12 @@ impl Lanes {
     }
 }
 
-/// A shard that did not say in time which lanes it has.
+/// A shard that did not answer in time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Unanswered {
-    /// Its pipeline.
+    /// The shard's pipeline.
     pub pipeline: String,
-    /// Its number, from 0; partition `p` belongs to shard `p` modulo the number of shards.
+    /// The shard's number, from 0; partition `p` belongs to shard `p` modulo the number of shards.
     pub shard: usize,
 }
 
@@ -251,22 +250,23 @@ pub enum LaneSort {
     Waiting,
 }
 
-/// A topic now.
+/// The status of a topic.
 #[derive(Debug, Clone, Serialize)]
 pub struct TopicStatus {
-    /// Its name.
+    /// The topic's name.
     pub name: String,
     /// Number of partitions.
     pub partitions: u32,
-    /// First position kept and next to be given out, for each; empty if the broker cannot say now.
+    /// For each partition, the first position kept and the position that the next message gets; empty if the broker
+    /// cannot say now.
     pub ends: Vec<TopicEnds>,
     /// Messages kept.
     pub messages: u64,
-    /// Settings of its broker that weaken a promise.
+    /// Settings of the broker that weaken a promise.
     pub warnings: Vec<TopicWarning>,
-    /// Groups that keep its oldest messages from being deleted, though their time has come or the topic is full.
+    /// Groups that keep the oldest messages from being deleted, though their time has come or the topic is full.
     pub held_back_by: Vec<HeldBackBy>,
-    /// Pipelines of this process that read it.
+    /// Pipelines of this process that read the topic.
     pub pipelines: Vec<String>,
 }
 
@@ -275,9 +275,9 @@ pub struct TopicStatus {
 pub struct HeldBackBy {
     /// The group.
     pub group: String,
-    /// Whether a pipeline is configured for it.
+    /// Whether a pipeline is configured for the group.
     pub configured: bool,
-    /// Until when, ms since 1970, if none is.
+    /// If none is configured: until when the group keeps them, ms since 1970.
     pub until: Option<u64>,
 }
 
@@ -317,9 +317,9 @@ pub struct TopicWarning {
     /// The topic.
     #[serde(skip)]
     pub topic: String,
-    /// What is set, and what may come of it.
+    /// The setting, and what may come of it.
     pub what: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
     #[serde(skip)]
     weakness: Weakness,
@@ -330,7 +330,7 @@ fn as_text<S: serde::Serializer>(code: &ErrorCode, serializer: S) -> Result<S::O
 }
 
 impl TopicWarning {
-    /// True if it says that there is one copy only, which is what a single broker has.
+    /// True for the warning that there is one copy only, as on every single broker.
     pub fn is_one_copy(&self) -> bool {
         self.weakness == Weakness::OneCopy
     }
@@ -348,8 +348,8 @@ impl From<Warning> for TopicWarning {
 pub struct TopicEnds {
     /// The partition.
     pub partition: u32,
-    /// First position kept.
+    /// The first position kept.
     pub start: u64,
-    /// Next position to be given out.
+    /// The position that the next message gets.
     pub end: u64,
 }

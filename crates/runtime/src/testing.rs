@@ -1,5 +1,5 @@
-//! What tests need and nothing else may use: known flaws that can be put back, and a gate that freezes or kills all of a
-//! simulated process between any two of its steps.
+//! Tools that only tests may use: known flaws that can be put back, and a gate that freezes or kills a simulated
+//! process as a whole between any two of its steps.
 
 #[cfg(feature = "flaws")]
 pub use crate::flaws::Flaws;

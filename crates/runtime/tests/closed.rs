@@ -1,4 +1,4 @@
-//! Pipelines that are opened and closed again and again leave nothing behind.
+//! Opens and closes pipelines again and again, and proves that they leave nothing behind.
 
 mod wait;
 
@@ -12,10 +12,10 @@ use wait::until;
 
 /// Pipelines of each kind.
 const PIPELINES: usize = 500;
-/// What the allocator may keep, far below what so many pipelines take.
+/// The bytes that the allocator may keep: far less than so many pipelines take.
 const KEPT_BYTES: u64 = 32 << 20;
 
-/// Opens, runs and closes one pipeline; answers with what is gone once nothing keeps it.
+/// Opens, runs and closes one pipeline. Returns a weak reference to its broker, which is gone once nothing keeps it.
 async fn open_and_close(drains: bool) -> Weak<dyn Broker> {
     let broker = MemoryBroker::new(1, || 0).node("n");
     let kept = Arc::downgrade(&broker);

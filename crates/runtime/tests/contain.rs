@@ -1,4 +1,4 @@
-//! Handlers that block their thread, take too long, or take all there is: the others go on.
+//! Handlers that block their thread, take too long, or use all that there is: other keys go on.
 
 mod wait;
 
@@ -14,7 +14,7 @@ use keylane_broker::MemoryBroker;
 use tokio::sync::Semaphore;
 use wait::until;
 
-/// A door that blocks the thread of whoever waits at it.
+/// A door: a thread that waits at it is blocked until the test opens it.
 #[derive(Default)]
 struct Door(Mutex<bool>, Condvar);
 
@@ -101,7 +101,7 @@ async fn a_handler_that_blocks_its_thread_stops_only_its_own_key() {
     assert_eq!(pipeline.status().await.expect("answers").lag.messages, 0);
 }
 
-/// A pipeline on `t` whose messages `block...` wait at a door, and count the others.
+/// A pipeline on `t` whose handler waits at a door for messages `block...`, and counts the others.
 async fn blocks_at(door: &Arc<Door>, keylane: &Keylane, settings: Settings) -> (Pipeline, Arc<AtomicUsize>) {
     let handled = Arc::new(AtomicUsize::new(0));
     let (count, shut) = (Arc::clone(&handled), Arc::clone(door));
@@ -131,8 +131,8 @@ async fn produce(keylane: &Keylane, what: &str, count: usize) {
     }
 }
 
-/// ORD-4: two workers and a hundred keys that block their thread: other keys, and everything else that runs on the
-/// runtime, go on. A task beside the pipeline stands for a listener.
+/// ORD-4: with two workers and a hundred keys that block their thread, other keys and everything else that runs on the
+/// runtime go on. A task beside the pipeline stands for a listener.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hundred_blocked_keys_take_no_worker_from_anybody() {
     let cluster = MemoryBroker::new(1, || 0);
@@ -176,8 +176,9 @@ async fn p99(keylane: &Keylane, handled: &AtomicUsize) -> Duration {
     took[took.len() * 99 / 100]
 }
 
-/// ORD-4: with two workers and a hundred blocked keys, others' p99 is within twice of what it is without. Measures time:
-/// the best of several counts, since the machine has other things to do, and of more of them while it is too slow.
+/// ORD-4: with two workers and a hundred blocked keys, the p99 of other keys is at most twice what it is without.
+/// Measures time: the best of several rounds counts, since the machine does other work too, with more rounds while it
+/// is too slow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "chaos: measures time"]
 async fn chaos_a_hundred_blocked_keys_do_not_double_the_p99_of_others() {
@@ -208,7 +209,7 @@ async fn chaos_a_hundred_blocked_keys_do_not_double_the_p99_of_others() {
     assert!(with <= 2 * without, "{with:?} is more than twice {without:?}");
 }
 
-/// ORD-4, P5: threads that handlers block are bounded by a setting. Past it messages wait, which is shown; the process
+/// ORD-4, P5: a setting bounds the threads that handlers block. Beyond it messages wait, which is shown; the process
 /// goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn threads_that_handlers_block_are_bounded_and_reaching_the_bound_is_shown() {
@@ -232,8 +233,8 @@ async fn threads_that_handlers_block_are_bounded_and_reaching_the_bound_is_shown
     pipeline.drain().await.expect("drained");
 }
 
-/// ORD-4: also where the runtime's blocking threads are all in use, so that nobody can take the place of a worker that a
-/// handler blocks: two of them do not take both workers.
+/// ORD-4: also while the runtime's blocking threads are all in use, so that none can replace a worker that a handler
+/// blocks, two such handlers do not take both workers.
 #[test]
 fn handlers_that_block_leave_a_worker_though_the_blocking_threads_are_in_use() {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
@@ -255,7 +256,7 @@ fn handlers_that_block_leave_a_worker_though_the_blocking_threads_are_in_use() {
         }
         drop(pipeline);
     });
-    // Not on the runtime, whose clock stands still if nobody has a worker.
+    // Not on the runtime: its clock stands still while it has no worker.
     let goes_on = (0..6_000).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
         free.load(Ordering::SeqCst) == 10
@@ -266,7 +267,7 @@ fn handlers_that_block_leave_a_worker_though_the_blocking_threads_are_in_use() {
     assert!(goes_on, "{} of 10 were handled", free.load(Ordering::SeqCst));
 }
 
-/// A pipeline of which all threads are blocked, and more messages than that wait for one: how many attempts began.
+/// A pipeline whose threads are all blocked while more messages wait for one. Returns the count of attempts that began.
 async fn short_of_threads(
     cluster: &MemoryBroker,
     door: &Arc<Door>,
@@ -306,11 +307,11 @@ async fn shard_knows(pipeline: &Pipeline, states: &[PartitionState]) {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // Lanes are asked of the shard, which takes what it is told in order.
+    // A shard answers a query for lanes only after the commands sent before it.
     while !pipeline.lanes(LaneSort::Depth, 1).await.unanswered.is_empty() {}
 }
 
-/// ORD-9, P2: a drain starts nothing, also of what would have begun if a thread had been free for it.
+/// ORD-9, P2: a drain starts nothing, not even a message that only waited for a free thread.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_starts_nothing_that_waited_for_a_thread() {
     let (cluster, door) = (MemoryBroker::new(1, || 0), Arc::new(Door::default()));
@@ -327,7 +328,7 @@ async fn a_drain_starts_nothing_that_waited_for_a_thread() {
     assert_eq!((begun.load(Ordering::SeqCst), lag), (before, 100 - before as u64));
 }
 
-/// P9, ORD-12: of a partition that was lost nothing starts, also of what would have begun if a thread had been free.
+/// P9, ORD-12: nothing of a lost partition starts, not even a message that only waited for a free thread.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_that_waited_for_a_thread_starts_once_its_partition_is_lost() {
     let (cluster, door) = (MemoryBroker::new(1, || 0), Arc::new(Door::default()));
@@ -339,14 +340,14 @@ async fn nothing_that_waited_for_a_thread_starts_once_its_partition_is_lost() {
     }
     shard_knows(&pipeline, &[PartitionState::Idle]).await;
     door.open();
-    // What was lost comes back, and then all of it is handled anew, behind what would have begun before.
+    // The lost partitions come back and are handled anew, but only after the waiting attempts would have begun.
     while pipeline.status().await.expect("answers").blocking.threads > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(begun.load(Ordering::SeqCst), before);
 }
 
-/// Whoever drops it waits at a door.
+/// A value whose drop waits at a door.
 struct Guard(Arc<Door>, Arc<AtomicUsize>);
 
 impl Drop for Guard {
@@ -356,14 +357,14 @@ impl Drop for Guard {
     }
 }
 
-/// A pipeline of one shard on `t`, of which first attempts at messages `block...` wait for ever, and then at the door when
-/// they are dropped. How many are being dropped, and which others were handled.
+/// A pipeline of one shard on `t`. Its first attempts at messages `block...` wait for ever, and then at the door when
+/// they are dropped. Returns how many are being dropped, and which other messages were handled.
 async fn drops_at(
     door: &Arc<Door>,
     keylane: &Keylane,
     timeout: Duration,
 ) -> (Pipeline, Arc<AtomicUsize>, Arc<Mutex<Vec<String>>>) {
-    // Not on the runtime, which neither tells the time nor ends if all of its threads are blocked.
+    // Not on the runtime, which neither tells the time nor ends while all its threads are blocked.
     let opens = Arc::clone(door);
     std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(120));
@@ -395,8 +396,9 @@ async fn drops_at(
     (pipeline, dropping, handled)
 }
 
-/// ORD-4, ORD-7: what a handler that took too long leaves behind may block its thread when it is dropped: its key waits for
-/// that, and no other does. With more of them than workers, and more than the three after which threads of their own do it.
+/// ORD-4, ORD-7: dropping the future of a handler that took too long may block the thread: its key waits for that, and
+/// no other key does. There are more such futures than workers, and more than the three after which threads of their
+/// own drop them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_that_blocks_when_it_is_dropped_stops_only_its_own_key() {
     let cluster = MemoryBroker::new(1, || 0);
@@ -424,7 +426,7 @@ async fn a_handler_that_blocks_when_it_is_dropped_stops_only_its_own_key() {
     assert_eq!((status.failed, status.lag.messages, status.blocking.threads), (6, 0, 0));
 }
 
-/// ORD-4, P3: nor do handlers of a partition that was lost stop the others of its shard.
+/// ORD-4, P3: nor do handlers of a partition that was lost stop the other partitions of its shard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handlers_of_a_lost_partition_that_block_when_they_are_dropped_stop_nobody() {
     let cluster = MemoryBroker::new(1, || 0);
@@ -479,7 +481,7 @@ async fn a_handler_that_takes_too_long_is_dropped_and_tried_again() {
     assert_eq!((status.handled, status.failed, status.lag.messages), (1, 2, 0));
 }
 
-/// ORD-4, MSG-2: no more handlers in flight than allowed, all of them used, and keyless ones take half at most.
+/// ORD-4, MSG-2: no more handlers in flight than allowed, all used, and messages without a key take half at most.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrency_is_used_up_and_never_exceeded() {
     let cluster = MemoryBroker::new(1, || 0);
@@ -491,7 +493,7 @@ async fn concurrency_is_used_up_and_never_exceeded() {
         (Arc::clone(&running), Arc::clone(&most), Arc::clone(&released), Arc::clone(&keyless));
     let pipeline = keylane
         .pipeline("t")
-        // The share of keyless messages is each shard's: with two, half of eight is the half of both.
+        // Each shard bounds its messages without a key by itself: with two shards, both together take half of eight.
         .settings(two_shards(8))
         .handle(move |message: Message| {
             let (now, max, gate, without) =
@@ -527,10 +529,10 @@ async fn concurrency_is_used_up_and_never_exceeded() {
     assert_eq!(pipeline.status().await.expect("answers").handled, 80);
 }
 
-/// ORD-4: with fewer permits than shards, a shard that is always busy leaves some to the others.
+/// ORD-4: with fewer permits than shards, a shard that is always busy leaves some to the other shards.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_permit_goes_round_among_busy_shards() {
-    /// A shard may keep the permit for a pass, which is 4,096 polls: each has work for several.
+    /// A shard may keep the permit for a pass, which is 4,096 polls, so each shard has work for several.
     const MESSAGES: usize = 40_000;
     let cluster = MemoryBroker::new(1, || 0);
     let keylane = Keylane::with_broker(cluster.node("n"), Clock::system(), Tasks::default(), true);
@@ -582,8 +584,8 @@ async fn a_flooded_partition_leaves_the_others_their_turn() {
         .expect("keys spread");
     let before: Arc<AtomicUsize> = Arc::default();
     let at: Arc<Mutex<Option<usize>>> = Arc::default();
-    // The thread that produces may lose its core between waking one partition's reader and the next one's: only what
-    // is handled after both were woken counts.
+    // The thread that produces may lose its core between waking one partition's reader and the next one's, so only
+    // messages that are handled after both were woken count.
     let both_woken: Arc<AtomicBool> = Arc::default();
     let (count, found, counts) = (Arc::clone(&before), Arc::clone(&at), Arc::clone(&both_woken));
     let pipeline = keylane
@@ -601,7 +603,7 @@ async fn a_flooded_partition_leaves_the_others_their_turn() {
         .await
         .expect("starts");
     owned(&pipeline).await;
-    // One call, so that all of it is there at once.
+    // In one call, so that all messages are there at once.
     let payload = vec![b'x'; 1_000];
     let mut call = keylane.producer().call("t").await.expect("a topic");
     for n in 0..20_001 {

@@ -1,4 +1,4 @@
-//! The numbered examples run.
+//! Runs the numbered examples.
 
 #[path = "../../../examples/03_failures.rs"]
 mod failures;

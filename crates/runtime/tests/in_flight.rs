@@ -1,4 +1,4 @@
-//! P5, PRD-2: what is in flight stays within its bounds, whatever callers do.
+//! P5, PRD-2: messages in flight stay within their bounds, whatever callers do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,10 +15,10 @@ use keylane_broker::{
 use keylane_core::Frames;
 use tokio::sync::Semaphore;
 
-/// The bound of bytes in flight, as PRD-2 has it.
+/// The bound of bytes in flight, as in PRD-2.
 const BYTES_MAX: usize = 64 << 20;
 
-/// Takes messages and does not answer until it is told to, whether anybody waits for the answer or not.
+/// A broker that takes messages and answers only when the test says so, even if no caller waits any more.
 struct Silent {
     inner: Arc<dyn Broker>,
     answers: Arc<Semaphore>,
@@ -92,8 +92,8 @@ impl Broker for Silent {
     }
 }
 
-/// P5, PRD-2: callers who give up leave their messages with the broker, and those go on counting until it has let go
-/// of them; who comes then is told that there is no room.
+/// P5, PRD-2: callers that give up leave their messages with the broker, and these go on counting until the broker has
+/// let go of them; a caller that comes then is told that there is no room.
 #[tokio::test]
 async fn callers_who_give_up_do_not_make_room_for_what_the_broker_still_holds() {
     let (answers, holds) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -106,7 +106,7 @@ async fn callers_who_give_up_do_not_make_room_for_what_the_broker_still_holds() 
     for _ in 0..200 {
         let before = holds.load(Ordering::SeqCst);
         let mut call = Box::pin(producer.produce(Message::to("orders").key("k").payload(payload.clone())));
-        // Until the broker has it, or it is refused.
+        // Until the broker has the message, or it is refused.
         loop {
             match poll!(&mut call) {
                 Poll::Ready(result) => {

@@ -1,5 +1,5 @@
-//! PRD-5: what the relay does when the broker, a row or the table is not as it should be. On SQLite, which needs no
-//! server; `tests/promises/outbox.rs` has the other databases, and the binary.
+//! PRD-5: the relay's behaviour when the broker, a row or the table has a fault. Runs on SQLite, which needs no server;
+//! `tests/promises/outbox.rs` has the other databases, and the binary.
 #![cfg(feature = "sql")]
 
 mod wait;
@@ -40,7 +40,7 @@ impl Shop {
         sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.expect("it fits");
     }
 
-    /// Rows with key and payload as text.
+    /// Writes rows with key and payload as text.
     async fn write(&self, rows: &[(&str, &str)]) {
         for (key, payload) in rows {
             let values = format!("('t', '{key}', '{payload}')");
@@ -111,7 +111,8 @@ async fn log(keylane: &Keylane) -> Vec<String> {
     kept.iter().map(|message| String::from_utf8_lossy(message.payload().unwrap_or_default()).into()).collect()
 }
 
-/// PRD-5: what is only on this machine may be gone, or come too late, when a relay on another takes over.
+/// PRD-5: a spilled row would exist on this machine only, and could be gone, or come too late, once a relay on another
+/// machine takes over.
 #[tokio::test]
 async fn rows_are_not_spilled() {
     let (far, keylane) = far().await;
@@ -134,7 +135,7 @@ async fn rows_are_not_spilled() {
     assert_eq!(log(&keylane).await, ["1", "2"]);
 }
 
-/// PRD-5, PRD-3: what an application produced before, and waits in the spill, stays before the row.
+/// PRD-5, PRD-3: messages that an application produced earlier, and that wait in the spill, stay before the row.
 #[tokio::test]
 async fn a_row_does_not_overtake_what_waits_in_the_spill() {
     let (far, keylane) = far().await;
@@ -154,7 +155,7 @@ async fn a_row_does_not_overtake_what_waits_in_the_spill() {
     assert_eq!(log(&keylane).await, ["before", "row"]);
 }
 
-/// PRD-5, PRD-3: behind a message that was refused for good, rows of its key wait as such, and others go on.
+/// PRD-5, PRD-3: behind a message that was refused for good, rows of its key wait and say why, and others go on.
 #[tokio::test]
 async fn a_row_behind_a_refused_message_of_its_key_blocks_its_key_alone() {
     let (far, keylane) = far().await;
@@ -179,8 +180,8 @@ async fn a_row_behind_a_refused_message_of_its_key_blocks_its_key_alone() {
     assert_eq!(log(&keylane).await, ["other"]);
 }
 
-/// PRD-5, P1, P2: a relay that dies behind the mark of a refused row, or while the row is tried again, leaves nothing
-/// half done: the next one tries the row alone, and what is behind it waits until it is through.
+/// PRD-5, P1, P2: a relay that dies behind the mark of a refused row, or while that row is tried again, leaves nothing
+/// half done: the next relay tries the row alone, and later rows of its key wait until it is through.
 #[tokio::test]
 async fn a_relay_that_dies_around_a_failed_mark_sends_nothing_past_it() {
     let (far, keylane) = far().await;
@@ -191,7 +192,7 @@ async fn a_relay_that_dies_around_a_failed_mark_sends_nothing_past_it() {
         let spec = TopicSpec { message_bytes_max, ..one_partition() };
         there.create_topic("t", &spec).await.expect("a topic");
     };
-    // Only the broker knows of the limit, so that a row is refused when it was sent, not before.
+    // Only the broker knows of the limit, so the row is refused after it was sent, not before.
     limited(300).await;
     shop.write(&[("k", &"x".repeat(600))]).await;
     let attempts = async || -> i64 {
@@ -211,11 +212,11 @@ async fn a_relay_that_dies_around_a_failed_mark_sends_nothing_past_it() {
     assert_eq!(shop.errors().await.len(), 1, "it is marked");
     shop.write(&[("k", "behind"), ("l", "other")]).await;
     dies_behind(2, never).await;
-    // Marked and tried again without a pause: each dies at another point of that.
+    // The row is marked and tried again without a pause, and each relay dies at another point of that.
     for tries in 3..30 {
         dies_behind(tries, Duration::from_millis(1)).await;
     }
-    // As one left it that died when it had let the row be read again, and had not sent it.
+    // The state that a relay leaves if it dies after it let the row be read again, and before it sent it.
     shop.execute("UPDATE keylane_outbox SET failed = 0").await;
     dies_behind(attempts().await + 1, never).await;
     assert_eq!((log(&keylane).await, shop.rows().await), (vec!["other".to_owned()], 2));
@@ -225,7 +226,7 @@ async fn a_relay_that_dies_around_a_failed_mark_sends_nothing_past_it() {
     assert_eq!(log(&keylane).await, [&"x".repeat(600), "behind"]);
 }
 
-/// PRD-5: a row is there until its message is acknowledged, not only until it is sent.
+/// PRD-5: a row stays until its message is acknowledged, not only until it is sent.
 #[tokio::test]
 async fn a_row_stays_until_its_message_is_acknowledged() {
     let clock = Clock::system();
@@ -248,13 +249,13 @@ async fn a_row_stays_until_its_message_is_acknowledged() {
     far.set_latency(Duration::ZERO, Duration::ZERO);
     let (relay, _) = shop.relay(&keylane);
     relay.run_until(shop.gone("they are sent")).await.expect("it ran");
-    // What was on its way has landed as well: an answer that does not come says nothing.
+    // Messages that were on their way have landed as well: an answer that does not come proves nothing.
     let kept = keylane.peek("t", 0, 0, 100).await.expect("a log");
     let ids: BTreeSet<&str> = kept.iter().map(|message| message.id()).collect();
     assert_eq!((kept.len(), ids.len()), (4, 2));
 }
 
-/// PRD-5: SQLite takes anything in any column. What cannot be read is refused as a row, and blocks its key alone.
+/// PRD-5: SQLite takes anything in any column. A row that cannot be read is refused, and blocks its key alone.
 #[tokio::test]
 async fn a_row_that_cannot_be_read_blocks_its_key_alone() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -306,7 +307,7 @@ async fn a_row_that_cannot_be_read_blocks_its_key_alone() {
     assert_eq!(sent.iter().filter(|payload| *payload == "behind").count(), 6, "{sent:?}");
 }
 
-/// PRD-5: a table that does not let go of its rows is not sent over and over.
+/// PRD-5: if a table does not let go of its rows, they are not sent over and over.
 async fn nothing_is_sent_while_rows_are_not_removed(trigger: &str, said: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let keylane =
@@ -321,7 +322,7 @@ async fn nothing_is_sent_while_rows_are_not_removed(trigger: &str, said: &str) {
     let body = async {
         says(&status, "1 rows that were sent are not removed yet").await;
         shop.write(&[("k", "2")]).await;
-        // Said while it tries, and only then: another session.
+        // The error shows only while the relay tries, so this is another session.
         let again = || status.borrow().last_error.as_ref().is_some_and(|error| error.ends_with(said));
         until("another session tries", again).await;
         assert_eq!((log(&keylane).await, status.borrow().relayed), (vec!["1".to_owned()], 0));
@@ -339,14 +340,14 @@ async fn nothing_is_sent_while_rows_cannot_be_removed() {
     nothing_is_sent_while_rows_are_not_removed("ABORT, 'not this one'", "not this one").await;
 }
 
-/// PRD-5: without one, as with a policy of Postgres.
+/// PRD-5: without an error, as with a policy of Postgres.
 #[tokio::test]
 async fn nothing_is_sent_while_rows_stay_though_removed() {
     nothing_is_sent_while_rows_are_not_removed("IGNORE", "that keeps them").await;
 }
 
-/// PRD-5: another row that has the number of one that was sent is not removed for it: in the session that sent it, and
-/// in another.
+/// PRD-5: another row with the number of a row that was sent is not removed in its place, neither in the session that
+/// sent it nor in a later one.
 #[tokio::test]
 async fn a_row_of_a_table_made_anew_is_not_removed_for_another() {
     for said in ["not this one", "nothing is sent before they are"] {
@@ -376,7 +377,7 @@ async fn a_row_of_a_table_made_anew_is_not_removed_for_another() {
     }
 }
 
-/// PRD-5: whoever may not remove rows is told before anything is sent.
+/// PRD-5: a relay that may not remove rows says so before it sends anything.
 #[tokio::test]
 async fn nothing_is_sent_from_a_table_that_cannot_be_changed() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -390,7 +391,7 @@ async fn nothing_is_sent_from_a_table_that_cannot_be_changed() {
     assert_eq!(shop.rows().await, 1);
 }
 
-/// PRD-5, MSG-4: a topic that its first row makes is as the config says.
+/// PRD-5, MSG-4: a topic that is created by its first row is as the config says.
 #[tokio::test]
 async fn a_first_row_makes_its_topic_as_configured() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -62,7 +62,7 @@ async fn keys_are_handled_in_order_and_once() {
     assert_eq!(status.handled, 10_000);
     drop((keylane, pipeline));
 
-    // What is on record is not run again (COM-3).
+    // Messages on record as done are not run again (COM-3).
     let keylane = open(&cluster);
     let seen: Arc<Mutex<Vec<String>>> = Arc::default();
     let log = Arc::clone(&seen);
@@ -84,7 +84,7 @@ async fn keys_are_handled_in_order_and_once() {
     assert_eq!((status.handled, status.failed, status.lag.messages), (1, 0, 0), "{status:?}");
 }
 
-/// RTY-1, RTY-2: a failure is retried in its place; a rejected message is passed once that is on record.
+/// RTY-1, RTY-2: a failed message is retried in its place; a rejected one is passed once that is on record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failure_waits_in_its_lane_and_a_rejection_passes() {
     let cluster = MemoryBroker::new(1, || 0);
@@ -149,7 +149,8 @@ async fn an_embedded_pipeline_goes_on_after_a_restart() {
     }
 }
 
-/// PRD-1: wait for the acknowledgement, take a ticket, forget it, or be called; each is durable, in the order sent.
+/// PRD-1: a caller may wait for the acknowledgement, take a ticket, forget it, or be called; each message is durable,
+/// in the order sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_way_of_producing_keeps_the_order_of_its_caller() {
     let cluster = MemoryBroker::new(1, || 0);
@@ -216,10 +217,10 @@ async fn callers_that_wait_one_by_one_share_a_sync() {
     assert!(commits <= 3, "{commits} commits for {CALLERS} callers");
 }
 
-/// Has the broker write and sync what waits, until `done`; how often it took.
+/// Lets the broker write and sync what waits, until `done`. Returns how often it did.
 async fn commits_until(broker: &Embedded, done: impl Fn() -> bool) -> usize {
     for commits in 0..10_000 {
-        // Whoever was answered goes on before the next.
+        // Callers that were answered go on before the next sync.
         for _ in 0..1_000 {
             if done() {
                 return commits;
@@ -231,7 +232,7 @@ async fn commits_until(broker: &Embedded, done: impl Fn() -> bool) -> usize {
     panic!("never answered");
 }
 
-/// A broker whose answers come when nobody has anything else to do: time is simulated.
+/// A broker that answers only when no other task can run: time is simulated.
 async fn slow_to_answer() -> Keylane {
     let cluster = MemoryBroker::new(1, || 0);
     let keylane = open(&cluster);
@@ -304,8 +305,7 @@ async fn a_batch_in_flight_is_one_call() {
     assert!(batch.await.expect("ends").expect("sent").iter().all(Result::is_ok));
 }
 
-/// BRK-10, P10: a group that is joined again is not joined to another topic of the same name: its positions would mean
-/// other messages.
+/// BRK-10, P10: a group that joins again does not join another topic of the same name, with other positions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_made_anew_while_the_group_was_not_joined_stops_the_pipeline() {
     let cluster = MemoryBroker::new(1, || 0);
@@ -339,7 +339,7 @@ async fn a_topic_made_anew_while_the_group_was_not_joined_stops_the_pipeline() {
     pipeline.drain().await.expect("drained");
 }
 
-/// MSG-3, P7: a header that a broker may keep for itself is refused, on every broker and before it is acknowledged.
+/// MSG-3, P7: a header name that is reserved for brokers is refused, on every broker and before acknowledgement.
 #[tokio::test]
 async fn a_header_of_ours_is_refused() {
     let keylane = open(&MemoryBroker::new(1, || 0));
@@ -351,7 +351,7 @@ async fn a_header_of_ours_is_refused() {
     keylane.produce(Message::to("orders").payload("1").header("keylanes", "x")).await.expect("another name");
 }
 
-/// BRK-10, P1: a topic that grows while a pipeline starts on it is read as it is then.
+/// BRK-10, P1: a topic that grows while a pipeline starts on it is read as a whole.
 #[tokio::test(start_paused = true)]
 async fn a_topic_that_grows_while_a_pipeline_starts_is_read_whole() {
     let cluster = MemoryBroker::new(1, || 0);
@@ -368,7 +368,7 @@ async fn a_topic_that_grows_while_a_pipeline_starts_is_read_whole() {
         grows.grow_topic("t", partitions + 1);
     });
     let count = Arc::new(AtomicUsize::new(0));
-    // Also when it starts once more, since its journals say how many partitions there were.
+    // Also when it starts once more, since its journals then say how many partitions there were.
     for round in 1..=2 {
         let counter = Arc::clone(&count);
         let pipeline = keylane

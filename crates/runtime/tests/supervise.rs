@@ -1,4 +1,4 @@
-//! Tasks that end as nobody asked: each is noticed, counted, and something goes on in its place.
+//! Tasks that end unasked: each such end is noticed and counted, and another task goes on in its place.
 #![cfg(feature = "testing")]
 
 mod wait;
@@ -43,7 +43,7 @@ impl World {
         World { keylane, tasks, pipeline, seen, produced: 0 }
     }
 
-    /// More messages, of keys in all partitions; all of them are handled.
+    /// Produces more messages, of keys in all partitions, and waits until all are handled.
     async fn goes_on(&mut self) {
         let from = self.produced;
         self.produced += 40;
@@ -60,12 +60,12 @@ impl World {
         self.tasks.ended().find(|(of, _)| *of == kind).expect("every kind is counted").1
     }
 
-    /// One of that kind ends, and all goes on.
+    /// Ends one task of that kind, and proves that all goes on.
     async fn survives(mut self, kind: TaskKind) {
         self.goes_on().await;
         self.tasks.strike(kind);
         if kind == TaskKind::Reader {
-            // It moves when there is something to read.
+            // The reader moves only when there is something to read.
             self.keylane.produce(Message::to("t").key("k").payload("x")).await.expect("produced");
         }
         until("it ended", || self.ended(kind) == 1).await;
@@ -79,7 +79,7 @@ impl World {
         }
         let others: u64 = self.tasks.ended().filter(|(of, _)| *of != kind).map(|(_, ended)| ended).sum();
         assert_eq!((self.ended(kind), others), (1, 0), "nothing else ended");
-        // What a key's messages said last is in their order, however often some ran.
+        // The last runs of a key's messages are in order, however often some of them ran.
         let seen = self.seen.lock().expect("free").clone();
         for key in 0..20 {
             let of_key = seen.iter().filter_map(|n| n.parse::<usize>().ok()).filter(|n| n % 20 == key);
@@ -108,13 +108,13 @@ async fn an_owner_that_ends_begins_anew() {
     World::new().await.survives(TaskKind::Owner).await;
 }
 
-/// P10: a reader that ended makes its partition start over, and no other.
+/// P10: a reader that ended makes its own partition start over, and no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_ends_makes_its_partition_start_over() {
     World::new().await.survives(TaskKind::Reader).await;
 }
 
-/// P10: who follows the group joins anew.
+/// P10: a pipeline whose task that follows the group ended joins the group anew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_follows_the_group_joins_anew() {
     World::new().await.survives(TaskKind::Group).await;
@@ -126,7 +126,7 @@ async fn a_watchdog_that_ends_watches_again() {
     World::new().await.survives(TaskKind::Watchdog).await;
 }
 
-/// PRD-3: the spill's tasks begin anew: what is kept while the broker is away reaches it.
+/// PRD-3: the spill's tasks begin anew: messages that are kept while the broker is away still reach it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_of_the_spill_begin_anew() {
     let cluster = MemoryBroker::new(1, || 0);
@@ -139,7 +139,7 @@ async fn tasks_of_the_spill_begin_anew() {
     let ended = |kind| tasks.ended().find(|(of, _)| *of == kind).expect("every kind is counted").1;
     for kind in [TaskKind::SpillWatch, TaskKind::SpillWriter, TaskKind::SpillDrain] {
         for times in 1..=2 {
-            // The second time it is the one that took the first one's place.
+            // The second round strikes the task that took the first one's place.
             tasks.strike(kind);
             until("it ended", || ended(kind) == times).await;
         }

@@ -1,4 +1,4 @@
-//! What the handler rejects lies in the folder, in the hold of its partition.
+//! Rejected messages lie in the folder, in the hold of their partition.
 
 use keylane_tests::{Reply, Server, Setup, Sink, files_below, find_bytes, storm};
 

@@ -1,4 +1,4 @@
-//! The promises on the embedded broker, from outside: those that hold on every broker, and what is this broker's alone.
+//! The promises on the embedded broker, from outside: those that every broker keeps, and those of this broker alone.
 
 mod dead;
 mod lock;

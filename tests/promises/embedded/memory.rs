@@ -1,4 +1,4 @@
-//! What the process takes in memory while handlers hang, and when too much is sent to it.
+//! The memory that the process takes while handlers hang, and when too much is sent to it.
 
 use keylane_tests::{Item, PipelineView, Reply, Server, Setup, Sink, check, client, fill};
 
@@ -10,7 +10,7 @@ fn flood(messages: u64, padding: usize) -> Vec<Item> {
         .collect()
 }
 
-/// P5, BPR-1, BPR-2, ORD-4: handlers hang, a producer goes on; far more is in the log than may be in memory.
+/// P5, BPR-1, BPR-2, ORD-4: handlers hang while a producer goes on; far more is in the log than may be in memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_stays_bounded_while_handlers_hang_and_a_producer_floods() {
     const MESSAGES: u64 = 24_000;
@@ -18,12 +18,13 @@ async fn memory_stays_bounded_while_handlers_hang_and_a_producer_floods() {
     const BYTES_MAX: u64 = 16 * MIB;
     /// The newest messages of a topic that the embedded broker keeps for its readers.
     const TAIL_BYTES: u64 = 8 * MIB;
-    /// What is on its way in and out: requests of 3 MiB, a hundred calls of the handler, and what the allocator keeps.
-    /// Measured it comes to 50 to 85 MiB, and does not grow with the flood.
+    /// Memory for what is on its way in and out: requests of 3 MiB, a hundred calls of the handler, and what the
+    /// allocator keeps. Measured, this comes to 50 to 85 MiB, and does not grow with the flood.
     const SLACK: u64 = 120 * MIB;
-    /// What the flood may take; half of it is 188 MiB, so that keeping it all would be seen.
+    /// The bound for the first half of the flood, which is 188 MiB, so that keeping it all would be seen.
     const GROWTH_MAX: u64 = BYTES_MAX + TAIL_BYTES + SLACK;
-    /// What its other half may add: what the allocator keeps varies by about the bound itself; keeping it all is 188 MiB.
+    /// The bound for the second half: the allocator's part varies by about the bound itself; keeping it all would be
+    /// 188 MiB.
     const FURTHER_GROWTH_MAX: u64 = 2 * BYTES_MAX;
     let sink = Sink::start().await;
     sink.behave(|_| Reply::Held(200));
@@ -84,7 +85,7 @@ async fn a_request_of_a_hundred_megabytes_is_refused_and_takes_no_memory() {
     if let Ok(answer) = sent {
         assert_eq!(answer.status().as_u16(), 413);
     }
-    // The peak: what was taken and given back counts.
+    // The peak, so that memory that was taken and given back counts too.
     let grown = server.memory_peak_bytes().saturating_sub(before);
     assert!(grown < 40 * MIB, "memory grew by {} MiB", grown / MIB);
     let (status, _) = server.get("/healthz").await.expect("it lives on");

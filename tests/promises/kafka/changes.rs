@@ -1,5 +1,5 @@
-//! Topics changed under their readers: records deleted, partitions added, a topic made anew. Each is noticed, stops what
-//! is concerned with a clear error, now and after a restart, and never goes by in silence.
+//! Topics that change under their readers: records deleted, partitions added, a topic made anew. Each change is
+//! noticed, stops the part that it concerns with a clear error, now and after a restart, and never goes unnoticed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,13 +15,13 @@ fn of_partition(acked: &[Acked], partition: u32) -> Vec<Acked> {
     acked.iter().filter(|acked| acked.partition == partition).cloned().collect()
 }
 
-/// BRK-10, P10: messages deleted before they were read are not skipped in silence. Their partition stops and says where
-/// it was, the others go on; a restart changes nothing.
+/// BRK-10, P10: messages that were deleted before they were read are not skipped in silence. Their partition stops and
+/// says where it was, the others go on; a restart changes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_deleted_before_they_were_read_stop_their_partition_alone() {
     let (cluster, sink) = (cluster(), Sink::start().await);
     sink.behave(|_| Reply::Held(200));
-    // Little is read ahead, so that most of it still lies on the broker when it is deleted.
+    // Little is read ahead, so that most messages still lie on the broker when they are deleted.
     let setup = Setup::pipeline(&["buffer: { messages: 50, bytes: 1MiB }"]).topic("deleted");
     let mut server = Server::new(&setup.on_kafka(&cluster, SOON), &sink);
     server.start().await;
@@ -45,12 +45,12 @@ async fn records_deleted_before_they_were_read_stop_their_partition_alone() {
         first.iter().all(|acked| settled(acked.position()) == (acked.position() < committed)),
         "up to {committed}"
     );
-    // What comes later waits behind it, and the others go on.
+    // Later messages of that partition wait, and the other partitions go on.
     let more = fill(&server, &many(15, 5, 0)).await;
     acked = more.into_iter().filter(|acked| acked.partition != 0).chain(others).collect();
     server.settles(&sink, &acked).await;
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
-    // Not ready, since a partition is stopped.
+    // The server does not become ready, since a partition is stopped.
     server.spawn();
     stopped(&server, &[0], &["KL-1106", &format!("{committed}"), &format!("{below}")]).await;
     let more = fill(&server, &many(20, 1, 0)).await;
@@ -60,8 +60,9 @@ async fn records_deleted_before_they_were_read_stop_their_partition_alone() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// BRK-10, P10, P2: partitions that are added move keys. Nothing more starts, what runs is finished and on record, and
-/// the pipeline says so, now and after a restart. Once somebody accepts them it goes on, and each key keeps its order.
+/// BRK-10, P10, P2: partitions that are added move keys. Nothing more starts, running attempts finish and go on record,
+/// and the status says so, now and after a restart. Once an operator accepts the partitions the pipeline goes on, and
+/// each key keeps its order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_added_while_keys_are_in_flight_stop_the_pipeline_until_they_are_accepted() {
     let (cluster, sink) = (cluster(), Sink::start().await);
@@ -82,14 +83,14 @@ async fn partitions_added_while_keys_are_in_flight_stop_the_pipeline_until_they_
     stopped(&server, &[0, 1, 2, 3, 4, 5, 6, 7], &["KL-1304", "topics accept"]).await;
     assert_eq!((sink.settled(), sink.len()), (40, 40), "what ran was finished, and nothing more was begun");
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
-    // With the old number in its config it does not start; with the new one the journal still knows.
+    // With the old number in its config the server does not start; with the new one the journal knows the old one.
     server.spawn();
     assert_eq!(server.ended().await, Some(1), "{}", server.output());
     assert!(server.output().contains("8 partitions"), "{}", server.output());
     server.configure(&setup.clone().partitions(8), &sink);
     server.spawn();
     stopped(&server, &[0, 1, 2, 3, 4, 5, 6, 7], &["KL-1304", "topics accept"]).await;
-    // Messages are taken meanwhile, by the new number.
+    // Messages are accepted meanwhile, by the new number.
     acked.extend(fill(&server, &many(5, 5, 0)).await);
     assert!(acked.iter().any(|acked| acked.partition >= 4), "keys have moved");
     assert_eq!((sink.settled(), sink.len()), (40, 40), "nothing was begun");
@@ -104,7 +105,7 @@ async fn partitions_added_while_keys_are_in_flight_stop_the_pipeline_until_they_
     let said = accept(&server, "widened").await;
     assert!(said.contains("nothing to accept"), "{said}");
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
-    // What was accepted stays so.
+    // The acceptance outlives a restart.
     server.start().await;
     acked.extend(fill(&server, &many(15, 5, 0)).await);
     server.settles(&sink, &acked).await;
@@ -112,7 +113,7 @@ async fn partitions_added_while_keys_are_in_flight_stop_the_pipeline_until_they_
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// BRK-10, P2: the same while two processes run, and the one that was asked to accept is killed while it does. The other
+/// BRK-10, P2: the same with two processes, of which the one that is asked to accept is killed while it does. The other
 /// is asked again, and both have moved keys by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_are_accepted_by_whoever_lives() {
@@ -132,7 +133,7 @@ async fn partitions_are_accepted_by_whoever_lives() {
     let url = first.url("/admin/topics/broadened/accept");
     let accepting = tokio::spawn(client().post(url).send());
     acked.extend(fill(&second, &many(105, 5, 0)).await);
-    // As soon as it is on record that there are more: then it waits for owners, decides, and makes journals.
+    // Once the new number is on record: from then on the process waits for owners, decides, and makes journals.
     until("something about it to be on record", async || {
         let records = cluster.kcat(&["-C", "-e", "-q", "-t", "_keylane.journal.broadened.broadened"], "");
         // By whom, with its length before it: that of a server without tokens.
@@ -157,7 +158,7 @@ async fn accept(server: &Server, topic: &str) -> String {
     said
 }
 
-/// A message of a key begins when all earlier ones were settled, wherever they lie.
+/// Proves that a message of a key begins only when all earlier ones were settled, wherever they lie.
 pub(crate) fn in_order_across_partitions(sink: &Sink) {
     let mut keys: BTreeMap<String, Vec<Call>> = BTreeMap::new();
     for call in sink.calls() {
@@ -181,7 +182,7 @@ pub(crate) fn in_order_across_partitions(sink: &Sink) {
     assert!(moved > 0, "keys have moved");
 }
 
-/// BRK-10, P10: a topic that was deleted and made again is another one, whatever its positions say.
+/// BRK-10, P10: a topic that was deleted and made again is another topic, whatever its positions say.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recreated_topic_stops_the_pipeline() {
     let (cluster, sink) = (cluster(), Sink::start().await);
@@ -198,7 +199,7 @@ async fn a_recreated_topic_stops_the_pipeline() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// BRK-10, P10: the same while nobody was running.
+/// BRK-10, P10: the same while no Keylane was running.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_recreated_while_keylane_was_away_is_noticed_at_its_start() {
     let (cluster, sink) = (cluster(), Sink::start().await);
@@ -219,7 +220,7 @@ async fn a_topic_recreated_while_keylane_was_away_is_noticed_at_its_start() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// P3, P10: a record of somebody else's that cannot be a message stops its partition alone, and says where it lies.
+/// P3, P10: another system's record that cannot be a message stops its partition alone; the error says where it lies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_cannot_be_a_message_stops_its_partition_alone() {
     let (cluster, sink) = (cluster(), Sink::start().await);
@@ -237,8 +238,8 @@ async fn a_record_that_cannot_be_a_message_stops_its_partition_alone() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// BRK-2, P10: a second process under the same name has the group's partitions from then on; the first says that it was
-/// shut out, and by what.
+/// BRK-2, P10: a second process under the same name takes over the group's partitions; the first says that it was shut
+/// out, and by what.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_shut_out_by_a_process_of_the_same_name_says_so() {
     let (cluster, sink) = (cluster(), Sink::start().await);

@@ -1,4 +1,4 @@
-//! What a group has committed, asked of Kafka itself.
+//! Asks Kafka itself what a group has committed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 const ASK: Duration = Duration::from_secs(30);
-/// Between two looks.
+/// The time between two looks.
 const COMMITS_EVERY: Duration = Duration::from_millis(20);
 
-/// The commits of a group that is named like its topic, as [`keylane_tests::Setup`] has it.
+/// The commits of a group that is named like its topic, as with [`keylane_tests::Setup`].
 pub struct Commits {
     consumer: BaseConsumer,
     topic: String,
@@ -31,7 +31,7 @@ impl Commits {
         Commits { consumer, topic: topic.to_owned(), partitions }
     }
 
-    /// Partition and position of each that has one; none while nobody can say.
+    /// Partition and position of each commit; none while Kafka does not answer.
     pub fn now(&self) -> Option<Vec<(u32, u64)>> {
         let mut asked = TopicPartitionList::new();
         for partition in 0..self.partitions {
@@ -45,7 +45,7 @@ impl Commits {
         Some(committed.collect())
     }
 
-    /// Waits until all that was acknowledged lies below the commits.
+    /// Waits until all acknowledged messages lie below the commits.
     pub async fn follow(&self, acked: &[Acked]) {
         let mut ends = BTreeMap::new();
         for acked in acked {
@@ -67,7 +67,7 @@ impl Commits {
             let mut seen = Vec::new();
             loop {
                 let last = ended.load(Ordering::Relaxed);
-                // The count is read behind the answer: what is recorded later has happened later.
+                // The count is read after the answer: whatever is recorded with a higher count has happened later.
                 seen.extend(self.now().map(|partitions| Committed { partitions, at: count() }));
                 if last {
                     return seen;
@@ -79,14 +79,14 @@ impl Commits {
     }
 }
 
-/// Looks under way.
+/// The looks that are under way.
 pub struct Watch {
     ends: Arc<AtomicBool>,
     watching: JoinHandle<Vec<Committed>>,
 }
 
 impl Watch {
-    /// Looks once more, and returns all that was seen.
+    /// Looks once more, and returns everything that was seen.
     pub fn stop(self) -> Vec<Committed> {
         self.ends.store(true, Ordering::Relaxed);
         let seen = self.watching.join().expect("looking does not panic");

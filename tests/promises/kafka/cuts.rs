@@ -1,5 +1,5 @@
-//! Journals cut under their readers, by whoever owned the partition meanwhile and by an operator; and one whose maker
-//! died before its first record.
+//! Journals that are cut under their readers, by the partition's next owner and by an operator; and journals whose
+//! maker died before the first record.
 
 use keylane_tests::{Acked, Item, Reply, Server, Setup, Sink, check, fill, items};
 
@@ -11,8 +11,8 @@ fn some(from: u64, count: u64) -> Vec<Item> {
     (0..KEYS).flat_map(|key| items(&format!("k{key}"), from, count)).collect()
 }
 
-/// A member that sleeps with a call of each key in flight, and another that has its one partition by then and has done
-/// all that there was.
+/// A member that sleeps with a call of each key in flight, and another that has the only partition by then and has
+/// handled everything else.
 async fn asleep(topic: &str, sink: &Sink) -> (Server, Server, Vec<Acked>) {
     sink.refuse_older_epochs();
     let setup = Setup::pipeline(&["retry: { retries: 3, base: 10ms, max: 50ms }"]).topic(topic);
@@ -37,14 +37,14 @@ async fn asleep(topic: &str, sink: &Sink) -> (Server, Server, Vec<Acked>) {
     (sleeper, other, acked)
 }
 
-/// P9, P10, BRK-6, BRK-7: its successor has put a snapshot on record and cut the journal over what the sleeper had not
-/// read. It starts over from what is left, and repeats nothing.
+/// P9, P10, BRK-6, BRK-7: the successor has put a snapshot on record and cut the journal beyond what the sleeper had
+/// read. The sleeper starts over from what is left, and repeats nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sleeper_under_which_the_journal_was_cut_starts_over() {
     let sink = Sink::start().await;
     let (mut sleeper, mut other, mut acked) = asleep("trimmed", &sink).await;
     assert_eq!(other.stop().await, Some(0), "{}", other.output());
-    // The successor's epoch is its fence's position, behind all that the sleeper had read.
+    // The successor's epoch is its fence's position, behind everything that the sleeper had read.
     let fence = sink.calls().iter().map(|call| call.epoch).max().expect("there were calls");
     let start = cluster().starts("_keylane.journal.trimmed.trimmed")[0];
     assert!(start > fence, "the journal starts at {start}, and was to be cut above {fence}");
@@ -61,8 +61,8 @@ async fn a_sleeper_under_which_the_journal_was_cut_starts_over() {
     assert_eq!(sleeper.stop().await, Some(0), "{}", sleeper.output());
 }
 
-/// P10, BRK-6, BRK-10: records that no snapshot stands for are gone from under it. It stops and says so, does nothing
-/// on the word of what it knew, and a restart changes nothing.
+/// P10, BRK-6, BRK-10: records that no snapshot stands for were deleted. The sleeper stops and says so, does nothing on
+/// the basis of what it knew, and a restart changes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sleeper_whose_journal_was_deleted_stops_its_partition() {
     let sink = Sink::start().await;
@@ -84,7 +84,7 @@ async fn a_sleeper_whose_journal_was_deleted_stops_its_partition() {
     assert_eq!(sleeper.stop().await, Some(0), "{}", sleeper.output());
 }
 
-/// P1, P4, BRK-6: whoever made the journals died before the first record; the next start goes on as if there were none.
+/// P1, P4, BRK-6: the journals' maker died before the first record; the next start goes on as if there were none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn journals_that_were_made_and_never_written_are_gone_on_with() {
     let (cluster, sink) = (cluster(), Sink::start().await);

@@ -1,4 +1,4 @@
-//! Offsets without a message: transactions that were aborted, their markers, and what compaction took away.
+//! Offsets without a message: aborted transactions, their markers, and records that compaction removed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -37,7 +37,7 @@ async fn commits_reach_the_end(cluster: &Cluster, server: &Server, topic: &str, 
     until("Kafka's commits to reach the end", async || (commits.now()? == ends).then_some(())).await;
 }
 
-/// COM-1, BRK-2: what was aborted is never seen, and its gaps do not stop commits.
+/// COM-1, BRK-2: aborted messages are never seen, and their gaps do not stop commits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn aborted_transactions_are_never_seen_and_their_gaps_are_committed_over() {
     let (cluster, sink) = (cluster(), Sink::start().await);
@@ -50,7 +50,7 @@ async fn aborted_transactions_are_never_seen_and_their_gaps_are_committed_over()
         .expect("a producer");
     producer.init_transactions(ASK).expect("it is alone");
     for round in 0..10 {
-        // Whole transactions that are void, at the end too, where no later message shows that one is over.
+        // Whole transactions that are void, also at the end, where no later message shows that a transaction is over.
         transaction(&producer, "ledgered", round * 100..round * 100 + 50, true);
         transaction(&producer, "ledgered", round * 100 + 50..(round + 1) * 100, false);
     }
@@ -61,7 +61,7 @@ async fn aborted_transactions_are_never_seen_and_their_gaps_are_committed_over()
     let expected: BTreeSet<u64> = (0..1000).filter(|n| n % 100 < 50).collect();
     assert_eq!(seen, expected, "what was committed, and nothing else");
     check(&[], &calls).assert_once();
-    // A transaction that is still open holds back what lies behind it, and nothing else is guessed about it.
+    // A transaction that is still open holds back everything behind it, and Keylane guesses nothing about it.
     producer.begin_transaction().expect("none is open");
     producer
         .send(BaseRecord::to("ledgered").key("k0").payload("{\"n\":1000}"))
@@ -77,7 +77,7 @@ async fn aborted_transactions_are_never_seen_and_their_gaps_are_committed_over()
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// COM-1, MSG-3: a topic that somebody else compacts is read over its gaps, and committed over them.
+/// COM-1, MSG-3: a topic that another system compacts is read and committed across its gaps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_gaps_of_a_compacted_topic_are_committed_over() {
     let (cluster, sink) = (cluster(), Sink::start().await);
@@ -102,7 +102,7 @@ async fn the_gaps_of_a_compacted_topic_are_committed_over() {
         tokio::time::sleep(Duration::from_millis(150)).await;
     }
     until("the cleaner to take away what was overwritten", async || (there() < 1_000).then_some(())).await;
-    // The topic is somebody else's: nothing of it is in the config.
+    // The topic belongs to another system, so the config does not declare it.
     let setup = Setup { partitions: 0, ..Setup::default() }.topic("compacted");
     let mut server = Server::new(&setup.on_kafka(&cluster, SOON), &sink);
     server.start().await;
@@ -115,7 +115,7 @@ async fn the_gaps_of_a_compacted_topic_are_committed_over() {
     let calls = sink.calls();
     check(&[], &calls).assert_once();
     assert!(calls.len() < 2_000, "it has gaps: {}", calls.len());
-    // Each by its own position, as another client finds it: not counted through the gaps. More may be gone by now.
+    // Each message has its own position, as another client finds it, not one counted through gaps. More may be gone.
     let called: BTreeSet<String> = calls
         .iter()
         .map(|call| {
@@ -129,7 +129,7 @@ async fn the_gaps_of_a_compacted_topic_are_committed_over() {
         assert!(called.contains(line), "{line} was not called as that");
     }
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
-    // Compaction was not switched off by whoever reads.
+    // Keylane did not switch compaction off.
     let configs = cluster.tool(&["TopicCommand", "--describe", "--topic", "compacted"]);
     assert!(configs.contains("cleanup.policy=compact"), "{configs}");
 }

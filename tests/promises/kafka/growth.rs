@@ -15,7 +15,7 @@ fn copy_to_three(cluster: &Cluster, topics: &[(&str, u32)]) {
         .iter()
         .flat_map(|(topic, partitions)| (0..*partitions).map(move |partition| (topic, partition)))
         .map(|(topic, partition)| {
-            // The one that has it stays its leader.
+            // The broker that has the partition stays its leader.
             format!(r#"{{"topic":"{topic}","partition":{partition},"replicas":[1,2,3]}}"#)
         })
         .collect();
@@ -50,7 +50,7 @@ async fn a_topic_grows_from_one_broker_to_three_by_config_alone() {
     server.start().await;
     let load = Load::start(&server, &sink, 50);
     sink.wait_settled(1_000).await;
-    // Journals have as many partitions as their topic; the one of holds is there once a message has died.
+    // Journals have as many partitions as their topic; the topic of holds exists once a message has died.
     copy_to_three(&cluster, &[("t", 4), ("_keylane.journal.t.t", 4)]);
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
     let grown = Setup { replicas: (3, 2), ..Setup::default() }.on_kafka(&cluster, settings);
@@ -58,7 +58,7 @@ async fn a_topic_grows_from_one_broker_to_three_by_config_alone() {
     server.start().await;
     let more = sink.settled() + 1_000;
     sink.wait("work on the cluster", |sink| sink.settled() >= more).await;
-    // What Keylane keeps for itself is as safe as what it keeps for others.
+    // Keylane's own topics are as safe as those of its users.
     for topic in ["t", "_keylane.journal.t.t"] {
         until("two copies to be asked for", async || {
             let told = cluster.tool(&["TopicCommand", "--describe", "--topic", topic]);
@@ -66,7 +66,7 @@ async fn a_topic_grows_from_one_broker_to_three_by_config_alone() {
         })
         .await;
     }
-    // The one that had everything.
+    // The broker that had everything.
     cluster.kill(1);
     let more = sink.settled() + 1_000;
     sink.wait("work without the first broker", |sink| sink.settled() >= more).await;
@@ -76,8 +76,8 @@ async fn a_topic_grows_from_one_broker_to_three_by_config_alone() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// BRK-10, P2: all groups whose pipelines run here accept added partitions in one go, each for itself, also while a
-/// broker is down; and what moved its keys is in order for each.
+/// BRK-10, P2: all groups whose pipelines run here accept added partitions in one call, each for itself, also while a
+/// broker is down; and keys that moved are in order for each group.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_group_accepts_added_partitions_while_a_broker_is_down() {
     let (cluster, sink, other) = (Cluster::start(3), Sink::start().await, Sink::start().await);
@@ -100,7 +100,7 @@ async fn every_group_accepts_added_partitions_while_a_broker_is_down() {
     }
     acked.extend(fill(&server, &many(35, 5, 0)).await);
     cluster.kill(2);
-    // While leaders change it may be refused; then nothing has happened that a second try does not go on from.
+    // While leaders change the call may be refused; a second try then goes on from where the first one stopped.
     let (url, mut said) = (server.url(""), String::new());
     until("the partitions to be accepted", async || {
         let (code, more) = run_binary(&["topics", "accept", "t", "--url", &url]).await;

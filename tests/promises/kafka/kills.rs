@@ -16,12 +16,12 @@ fn assert_commits(seen: &[Committed], storm: &Storm) {
     assert!(wrong.is_empty(), "{} wrong commits: {:?}", wrong.len(), &wrong[..wrong.len().min(5)]);
 }
 
-/// P1, P2, P4, BRK-2, COM-2, COM-3: kill -9 of Keylane, under load. What runs again was not yet on record; what Keylane
-/// and Kafka itself show as committed is never run again, and never above an unsettled message.
+/// P1, P2, P4, BRK-2, COM-2, COM-3: kill -9 of Keylane, under load. Only messages that were not on record run again; a
+/// message below a commit that Keylane or Kafka shows never runs again, and no commit lies above an unsettled message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_acknowledged_is_lost_when_keylane_is_killed() {
     let (cluster, sink) = (cluster(), Sink::start().await);
-    // Some take longer than it takes to put on record what lies behind them.
+    // Some calls take longer than it takes to put on record what lies behind them.
     sink.behave(|call| {
         let ms = if call.offset % 61 == 0 { 1_500 } else { call.offset % 4 };
         Reply::After(Duration::from_millis(ms), 200)
@@ -40,8 +40,8 @@ async fn nothing_acknowledged_is_lost_when_keylane_is_killed() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// P4, ORD-10, BRK-7: told to stop, it leaves nothing for its successor to repeat, and Kafka's own commit stands at the
-/// end.
+/// P4, ORD-10, BRK-7: a server that is told to stop leaves nothing for its successor to repeat, and Kafka's own commit
+/// stands at the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clean_restart_under_load_repeats_nothing() {
     let (cluster, sink) = (cluster(), Sink::start().await);

@@ -1,4 +1,4 @@
-//! A broker that accepts what it is asked, and does not answer, while others do.
+//! A broker that accepts requests and does not answer, while the other brokers do.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use keylane_tests::{Acked, Cluster, Item, PipelineView, Proxy, Server, Setup, Si
 use crate::{JOURNAL, SOON, many, owns};
 
 const PARTITIONS: usize = 6;
-/// The leader of each partition, of the topic as of its journal.
+/// The leader of each partition, of the topic and of its journal.
 const LEADERS: [u32; PARTITIONS] = [1, 2, 3, 1, 2, 3];
 
-/// A topic, or a journal, whose partitions are led as above.
+/// Makes a topic, or a journal, with these leaders.
 fn create(cluster: &Cluster, topic: &str, settings: &[&str]) {
     let leaders = LEADERS.map(|leader| leader.to_string()).join(",");
     let mut arguments = vec!["TopicCommand", "--create", "--topic", topic, "--replica-assignment", &leaders];
@@ -22,12 +22,12 @@ fn create(cluster: &Cluster, topic: &str, settings: &[&str]) {
 fn coordinator(cluster: &Cluster, group: &str) -> u32 {
     let class = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand";
     let told = cluster.tool(&[class, "--describe", "--state", "--group", group]);
-    // Its address, and its number in brackets.
+    // The tool prints the broker's address, and its number in parentheses.
     let number = told.rsplit('(').next().and_then(|rest| rest.split(')').next()?.parse().ok());
     number.unwrap_or_else(|| panic!("no coordinator: {told}"))
 }
 
-/// Those of `items` whose keys lie in these partitions, as earlier ones showed.
+/// The items whose keys lie in these partitions, as earlier messages showed.
 fn within(items: Vec<Item>, acked: &[Acked], partitions: &BTreeSet<u32>) -> Vec<Item> {
     let lies = |item: &Item| {
         acked.iter().any(|acked| acked.key == item.key && partitions.contains(&acked.partition))
@@ -35,8 +35,8 @@ fn within(items: Vec<Item>, acked: &[Acked], partitions: &BTreeSet<u32>) -> Vec<
     items.into_iter().filter(lies).collect()
 }
 
-/// P3, BRK-5, BRK-8, ORD-9: while a broker does not answer, who looks at a pipeline is answered, and partitions of
-/// other brokers are taken over from a member that died.
+/// P3, BRK-5, BRK-8, ORD-9: while a broker does not answer, status queries are answered, and partitions of other
+/// brokers are taken over from a member that died.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_does_not_answer_holds_up_no_look_and_no_other_partition() {
     let options = ["--brokers", "3", "--proxied", "--set", "group.min.session.timeout.ms=1000"];
@@ -69,7 +69,7 @@ async fn a_broker_that_does_not_answer_holds_up_no_look_and_no_other_partition()
         others.iter().all(runs).then_some(())
     })
     .await;
-    // A take-over asks those who lead its partition, and the group's coordinator; nobody else's silence ends it.
+    // A take-over asks the leaders of its partition and the group's coordinator; no other broker's silence ends it.
     let said = first.output();
     for partition in &others {
         let over = format!("a partition starts over partition={partition} ");

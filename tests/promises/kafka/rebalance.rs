@@ -10,11 +10,11 @@ use crate::{UNRECORDED_MAX, cluster, owns};
 
 const CONCURRENCY: u64 = 200;
 const PARTITIONS: u32 = 24;
-/// Of all partitions together: fewer are no storm.
+/// The epochs of all partitions together, at least: fewer are no storm.
 const EPOCHS: usize = PARTITIONS as usize * 5 / 4;
-/// Take-overs from an owner that lives and was silent for too long, at most.
+/// Take-overs, at most, from an owner that lives and was silent for too long.
 const STARVED_MAX: usize = 3;
-/// Between two events of the storm: what a storm is, not a wait.
+/// The time between two events of the storm; it belongs to the storm, and waits for nothing.
 const EVENT_EVERY: Duration = Duration::from_millis(500);
 
 /// Epochs under which something was called.
@@ -22,8 +22,8 @@ fn epochs(calls: &[Call]) -> usize {
     calls.iter().map(|call| (call.partition, call.epoch)).collect::<BTreeSet<_>>().len()
 }
 
-/// Take-overs, by partition and epoch, that handled something once more though the process that had handled it last was
-/// not killed: it puts on record what it did before it releases a partition.
+/// Take-overs, by partition and epoch, that repeated messages of a process that was not killed. There should be none:
+/// such a process puts its work on record before it releases a partition.
 fn repeats_of_the_living(calls: &[Call], killed: &BTreeSet<String>) -> BTreeMap<(u32, u64), u64> {
     let mut settled: BTreeMap<(u32, u64), BTreeMap<u64, &str>> = BTreeMap::new();
     for call in calls.iter().filter(|call| call.is_settled()) {
@@ -40,12 +40,12 @@ fn repeats_of_the_living(calls: &[Call], killed: &BTreeSet<String>) -> BTreeMap<
     repeats
 }
 
-/// One member stays, and takes what is produced; three others come and go, one event every half second. Then there is
-/// calm, until so many messages were produced and all of them are handled.
+/// One member stays, and takes what is produced; three others come and go, one event every half second. Then the
+/// members are left alone until this many messages were produced and all of them are handled.
 async fn storm(topic: &str, events: u64, messages: u64) -> Report {
     let (cluster, sink) = (cluster(), Sink::start().await);
-    // Many are in flight all the time, and longer than it takes to assign their partition to another: who takes over
-    // has to wait for them.
+    // Many calls are in flight all the time, and take longer than it takes to assign their partition to another member,
+    // so that a new owner has to wait for them.
     sink.behave(|call| match call.offset % 25 {
         0 => Reply::After(Duration::from_millis(1_500), 200),
         _ => Reply::Status(200),
@@ -57,13 +57,13 @@ async fn storm(topic: &str, events: u64, messages: u64) -> Report {
     let mut stays = Server::new(&setup, &sink);
     stays.start().await;
     let watch = Commits::of(&cluster, topic, PARTITIONS).watch(&sink);
-    // Far ahead: partitions whose owner was just killed wait for a while, and the others must not for them.
+    // Far ahead: partitions whose owner was just killed wait for a while, and the others must not wait for them.
     let load = Load::paced(&stays, &sink, 2_000, Pace { batch: 500, ahead: 50_000, per_second: None });
     let mut others: Vec<Server> = (0..3).map(|_| Server::new(&setup, &sink)).collect();
     let (mut killed, mut told) = (0, 0);
     let (mut lives, mut dead) = (vec![String::new(); 3], BTreeSet::new());
     for event in 0..4 * events {
-        // A busy machine has fewer take-overs in the same time: there it goes on.
+        // A busy machine has fewer take-overs in the same time; then the storm goes on.
         if event >= events && epochs(&sink.calls()) > EPOCHS {
             break;
         }
@@ -71,7 +71,7 @@ async fn storm(topic: &str, events: u64, messages: u64) -> Report {
         let at = (event * event % 17) as usize % 3;
         let other = &mut others[at];
         if !other.is_running() {
-            // Each life pushes to a place of its own, so that it is known whose call was whose.
+            // Each life has a path of its own, so that calls can be told apart by life.
             lives[at] = format!("/{event}");
             other.configure(&Setup { path: lives[at].clone(), ..setup.clone() }, &sink);
             other.spawn();
@@ -98,31 +98,31 @@ async fn storm(topic: &str, events: u64, messages: u64) -> Report {
     let epochs = epochs(&calls);
     println!("{killed} killed, {told} told to stop, {during} handled meanwhile, {epochs} epochs: {report}");
     let living = repeats_of_the_living(&calls, &dead);
-    // A busy machine may let one be taken for dead, or lose its session, which ends all that it owns.
+    // On a busy machine a member may be taken for dead, or lose its session, which ends all that it owns.
     let starved = others.iter().chain([&stays]).any(|server| server.output().contains("SESSTMOUT"));
     assert!(starved || living.len() <= STARVED_MAX, "the living let others repeat: {living:?}\n{report}");
     assert!(killed.min(told) >= events / 8, "no storm: {killed} killed, {told} told to stop");
-    // Most take-overs end before the new owner has called anything: these are the ones that got so far.
+    // Most take-overs end before the new owner has called anything; these are the ones that got that far.
     assert!(epochs > EPOCHS, "no storm: {epochs} epochs");
     report.assert_repeats(UNRECORDED_MAX + CONCURRENCY);
     assert_eq!(stays.stop().await, Some(0), "{}", stays.output());
     report
 }
 
-/// P1, P2, P4, BRK-7, COM-2, ORD-9: a storm of rebalances loses nothing, reorders nothing, skips nothing, and repeats no
-/// more than what was not yet on record.
+/// P1, P2, P4, BRK-7, COM-2, ORD-9: a storm of rebalances loses nothing, reorders nothing, skips nothing, and repeats
+/// only messages that were not yet on record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_storm_of_rebalances_keeps_every_promise() {
     let report = storm("stormy", 60, 200_000).await;
     assert!(report.settled >= 200_000, "{report}");
 }
 
-/// P2, P4, BRK-7, ORD-9: a member that joins or leaves gets and gives partitions by plan: nothing runs twice, and no key
-/// in two places.
+/// P2, P4, BRK-7, ORD-9: a member that joins or leaves gets and gives partitions by plan: nothing runs twice, and no
+/// key runs in two places.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_planned_hand_over_repeats_nothing() {
     let (cluster, sink) = (cluster(), Sink::start().await);
-    // Some take longer than it takes to assign their partition to another.
+    // Some calls take longer than it takes to assign their partition to another member.
     sink.behave(|call| {
         let ms = if call.offset % 40 == 0 { 2_000 } else { call.offset % 40 };
         Reply::After(Duration::from_millis(ms), 200)

@@ -1,4 +1,4 @@
-//! What many pipelines of many partitions cost on one broker: threads, connections, memory, requests, CPU.
+//! The cost of many pipelines of many partitions on one broker: threads, connections, memory, requests, CPU.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 const PIPELINES: usize = 20;
 const PARTITIONS: u32 = 60;
-/// How long each state is looked at.
+/// How long each state is measured.
 const STATE_LASTS: Duration = Duration::from_secs(30);
-/// Messages of one request, and how often a topic gets one while it is busy.
+/// Messages of one request; a busy topic gets one again and again.
 const BATCH: usize = 100;
 
-/// What a process has and has used. Its connections are those to the broker: calls of handlers are not counted.
+/// What a process has and has used. Only connections to the broker count, not those of handlers' calls.
 #[derive(Debug, Clone, Copy)]
 struct Costs {
     threads: u64,
@@ -69,7 +69,7 @@ impl Costs {
     }
 }
 
-/// Looks at a server for a while; prints a line of the table.
+/// Measures a server for a while; prints a line of the table.
 async fn look(server: &Server, broker: u16, what: &str, busy: Option<&[String]>) -> (Costs, f64) {
     let (before, began) = (Costs::of(server, broker).await, Instant::now());
     let client = keylane_tests::client();
@@ -135,7 +135,7 @@ async fn chaos_twenty_pipelines_of_sixty_partitions_are_affordable() {
     let (idle, idle_requests) = look(&server, port, "idle", None).await;
     let (busy, _) = look(&server, port, "busy", Some(&topics)).await;
     println!("threads by name: {:?}", server.threads_by_name());
-    // Far above what is usual: they fail if something is made for each partition.
+    // Far above the usual values: the test fails if something is made for each partition.
     let pipelines = PIPELINES as u64;
     for costs in [idle, busy] {
         assert!(costs.threads < 100 + 10 * pipelines, "{costs:?}");

@@ -1,4 +1,4 @@
-//! Members that sleep past their session, and wake up believing what they believed.
+//! Members that sleep past their session, and wake up believing what they believed before.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::{SOON, UNRECORDED_MAX, cluster, owns};
 
 const CONCURRENCY: u64 = 100;
 
-/// Two members of a group, with two of four partitions each. What the outside has seen of a newer epoch, it does not
-/// take from an older one any more.
+/// Two members of a group, with two of four partitions each. The outside refuses calls of an older epoch once it has
+/// seen a newer one.
 async fn two_members(topic: &str, sink: &Sink) -> (Server, Server) {
     sink.refuse_older_epochs();
     let lines = format!("concurrency: {CONCURRENCY}");
@@ -28,16 +28,16 @@ async fn two_members(topic: &str, sink: &Sink) -> (Server, Server) {
     (first, second)
 }
 
-/// No commit that Kafka showed went back, was above unsettled work, or was forgotten by whoever came later. What was
-/// refused has not happened.
+/// Proves that no commit that Kafka showed went back, was above unsettled work, or was forgotten by a later owner.
+/// Calls that were refused do not count as having happened.
 fn assert_commits(seen: &[keylane_tests::Committed], acked: &[Acked], calls: &[Call]) {
     let taken: Vec<Call> = calls.iter().filter(|call| call.status != Some(409)).cloned().collect();
     let wrong = check_committed(seen, acked, &taken);
     assert!(wrong.is_empty(), "{} wrong commits: {:?}", wrong.len(), &wrong[..wrong.len().min(5)]);
 }
 
-/// P9, BRK-7, ORD-9, ORD-12: it slept in the middle of its work, which others have done by now. What it still does
-/// changes nothing: not the commits, not the journal, and the outside tells it by its epoch.
+/// P9, BRK-7, ORD-9, ORD-12: a member slept in the middle of its work, which others have done by now. Whatever it still
+/// does changes nothing: not the commits, not the journal, and the outside tells it by its epoch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_that_slept_past_its_session_changes_nothing() {
     let sink = Sink::start().await;
@@ -50,7 +50,7 @@ async fn a_member_that_slept_past_its_session_changes_nothing() {
         first.signal("STOP").await;
         owns(&second, 4).await;
         first.signal("CONT").await;
-        // It comes back as a member like any other, by a planned hand-over.
+        // The sleeper comes back as a member like any other, by a planned hand-over.
         owns(&first, 2).await;
         let more = sink.settled() + 500;
         sink.wait("work after it woke up", |sink| sink.settled() >= more).await;
@@ -65,8 +65,8 @@ async fn a_member_that_slept_past_its_session_changes_nothing() {
     assert_eq!(second.stop().await, Some(0), "{}", second.output());
 }
 
-/// P9, ORD-12: all that its handlers still had to say when it fell asleep comes too late. Everything is handled once,
-/// by those whose calls were taken.
+/// P9, ORD-12: all answers that its handlers still had to give when it fell asleep come too late. Everything is handled
+/// once, by the members whose calls were accepted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_sleeper_had_in_flight_is_refused_and_handled_once_by_its_successor() {
     const KEYS: u64 = 40;
@@ -79,7 +79,7 @@ async fn what_a_sleeper_had_in_flight_is_refused_and_handled_once_by_its_success
     let mut acked = fill(&second, &some(0, 5)).await;
     second.settles(&sink, &acked).await;
     Commits::of(&cluster(), "dozed", 4).follow(&acked).await;
-    // From here on nothing of the first is recorded: each of its keys is in its handler.
+    // From here on nothing of the first member goes on record: each of its keys is in its handler.
     sink.behave(|_| Reply::Held(200));
     let before = sink.len();
     acked.extend(fill(&second, &some(5, 5)).await);
@@ -100,7 +100,7 @@ async fn what_a_sleeper_had_in_flight_is_refused_and_handled_once_by_its_success
                 call.offset == held.offset && call.partition == held.partition && call.epoch > held.epoch
             })
         };
-        // Of one that has not called anything yet, the sleeper's answers would be taken.
+        // If the new owner of a partition has not called anything yet, the sleeper's answers would still be accepted.
         partitions.len() == 2 && moved.clone().all(again)
     })
     .await;

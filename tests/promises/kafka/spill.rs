@@ -1,12 +1,12 @@
-//! A cluster that goes away while messages are produced: they are kept by Keylane, and brought to it later.
+//! A cluster that goes away while messages are produced: Keylane keeps them, and sends them to the cluster later.
 
 use keylane_tests::{Acked, Cluster, Server, Setup, Sink, check, fill, items, until};
 use serde_json::Value;
 
-/// As short as a broker takes it that was not told otherwise.
+/// The shortest session that a broker with default settings accepts.
 const SOON: &str = "session.timeout.ms: 6000, heartbeat.interval.ms: 500";
 
-/// Soon enough for a test; a leader that has to be elected takes longer, and that is fine.
+/// Soon enough for a test. Electing a leader takes longer, which does no harm.
 const SPILL: &str = "spill: { after: 1s, drain: 1s }";
 const KEYS: u64 = 10;
 
@@ -26,8 +26,8 @@ async fn spill(server: &Server) -> Option<Value> {
 }
 
 /// PRD-3, PRD-4, P1, P2, BRK-8: the cluster is killed, messages are produced and acknowledged all the same, Keylane is
-/// killed and started again while the cluster is still away, and produces more; once it is back, everything is handled,
-/// each key in order.
+/// killed and started again while the cluster is still away, and produces more; once the cluster is back, everything is
+/// handled, each key in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_produced_while_the_cluster_is_away_is_kept_and_handled_in_order() {
     let (cluster, sink) = (Cluster::start(1), Sink::start().await);

@@ -1,4 +1,4 @@
-//! Other clients beside Keylane: what it writes they read, and the other way round.
+//! Other clients beside Keylane: they read what Keylane writes, and the other way round.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,21 @@ use serde_json::Value;
 
 use crate::{SOON, cluster};
 
-/// What an independent client reads of a topic, a JSON object for each record.
+/// The records that an independent client reads of a topic, as JSON objects.
 fn read_by_kcat(topic: &str) -> Vec<Value> {
     let printed = cluster().kcat(&["-C", "-e", "-q", "-J", "-t", topic], "");
     printed.lines().map(|line| serde_json::from_str(line).expect("kcat prints JSON")).collect()
 }
 
-/// Names and values stand in turn.
+/// The headers of a record; kcat prints names and values in turn.
 fn headers(record: &Value) -> BTreeMap<String, String> {
     let text = |value: &Value| value.as_str().expect("text").to_owned();
     let all = record["headers"].as_array().expect("a list");
     all.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect()
 }
 
-/// MSG-1, MSG-3: id and version stand in headers that any client can read, beside the caller's own; key and payload stand where every client has them, byte for byte.
+/// MSG-1, MSG-3: id and version stand in headers that any client can read, beside the caller's own; key and payload
+/// stand where every client has them, byte for byte.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_keylane_wrote_is_read_by_another_client() {
     let (cluster, sink) = (cluster(), Sink::start().await);
@@ -55,7 +56,7 @@ async fn what_keylane_wrote_is_read_by_another_client() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// MSG-1, MSG-3: a record of somebody else's is handled like any other; its id is its place, and a null is told from an
+/// MSG-1, MSG-3: another system's record is handled like any other; its id is its place, and a null is told from an
 /// empty payload.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_client_wrote_is_handled() {
@@ -87,7 +88,7 @@ async fn what_another_client_wrote_is_handled() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// MSG-3: a key lies in the partition where the Java client puts it, and librdkafka with the same partitioner.
+/// MSG-3: a key lies in the partition where the Java client puts it, as librdkafka does with the same partitioner.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_lie_where_the_java_client_puts_them() {
     let (cluster, sink) = (cluster(), Sink::start().await);
@@ -114,7 +115,7 @@ async fn keys_lie_where_the_java_client_puts_them() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
 }
 
-/// BRK-8, ING-8: a server listens before its topics are made; what is sent meanwhile waits for them, and is taken.
+/// BRK-8, ING-8: a server listens before its topics are made; messages sent meanwhile wait, and are accepted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_sent_as_soon_as_the_server_listens_is_taken() {
     let (cluster, sink) = (cluster(), Sink::start().await);

@@ -6,7 +6,7 @@ use keylane_tests::{Load, Reply, Server, Sink, check, check_committed, fill, ite
 
 use crate::ON;
 
-/// Where a start takes milliseconds.
+/// On a broker where a start takes milliseconds.
 const KILLS: u64 = 100;
 
 /// P1, P2, P4, BRK-1, COM-1.
@@ -23,7 +23,7 @@ async fn nothing_acknowledged_is_lost_over_many_kills_under_load() {
     println!("{} kills: {report}", ON.times(KILLS));
 }
 
-/// P1: what was acknowledged before a kill and never read is still there, byte for byte in order.
+/// P1: a message that was acknowledged before a kill and never read is still there, byte for byte, in order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_nobody_has_read_yet_survives_a_kill() {
     let sink = Sink::start().await;
@@ -44,7 +44,7 @@ async fn what_nobody_has_read_yet_survives_a_kill() {
     assert_eq!(report.settled, acked.len());
 }
 
-/// P1: a kill in the middle of many requests; what was answered 202 is there, whatever became of the others.
+/// P1: after a kill amid many requests, every message that was answered with 202 is there, whatever became of the rest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acknowledgement_is_true_even_if_the_kill_follows_at_once() {
     let sink = Sink::start().await;

@@ -33,7 +33,7 @@ async fn each_key_is_handled_once_each_in_order_one_at_a_time() {
     check(&acked, &sink.calls()).assert_once();
 }
 
-/// P2, ORD-1: a shard owns whole partitions; more shards than partitions are as many as there are.
+/// P2, ORD-1: a shard owns whole partitions; if more shards than partitions are asked for, fewer are made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_shards_than_partitions_keep_the_order() {
     let sink = Sink::start().await;
@@ -60,7 +60,7 @@ async fn a_failed_message_is_tried_again_before_anything_later_of_its_key() {
     }
 }
 
-/// P2, RTY-2: retries are spent, and still nothing of the key passes the message.
+/// P2, RTY-2: a message's retries are spent, and still nothing of its key passes it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_whose_retries_are_spent_stays_the_head_of_its_key() {
     let sink = Sink::start().await;
@@ -96,7 +96,7 @@ async fn a_call_that_takes_too_long_is_made_again_in_its_place() {
     assert_eq!(calls.iter().filter(|call| call.n == Some(3)).count(), 20, "two attempts for each key");
 }
 
-/// P2, ORD-3: by partition, all keys of one are one.
+/// P2, ORD-3: with `order: partition`, all keys of a partition count as one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn by_partition_one_message_of_a_partition_is_handled_at_a_time() {
     let sink = Sink::start().await;

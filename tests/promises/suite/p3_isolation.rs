@@ -1,7 +1,7 @@
-//! P3: a slow, failing or poisonous key never delays another key, whatever its shard or partition. Within the capacity
-//! of lanes; what overflows pauses its partition until there is hold.
+//! P3: a slow, failing or poisonous key never delays another key, whatever its shard or partition. This holds within
+//! the capacity of lanes; a lane that overflows pauses its partition, since there is no hold yet.
 //!
-//! No clocks: the others must be done while the slow key's call has not returned.
+//! The tests use no clocks: all other keys must be done while the slow key's call has not returned.
 
 use keylane_tests::{Acked, Call, Item, PipelineView, Reply, Server, Setup, Sink, check, fill, items};
 
@@ -29,7 +29,7 @@ async fn others_run_beside(setup: Setup, sink: &Sink, trouble: &[Item]) -> (Serv
     (server, acked)
 }
 
-/// P3, ORD-2, ORD-4: one partition and one shard, so that nothing but the lanes keeps keys apart.
+/// P3, ORD-2, ORD-4: one partition and one shard, so that only the lanes keep keys apart.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_key_delays_no_other_key_of_its_shard_and_partition() {
     let sink = Sink::start().await;
@@ -116,13 +116,13 @@ async fn a_paused_partition_delays_no_other_partition() {
     check(&acked, &sink.calls()).assert_once();
 }
 
-/// P3: one partition with a backlog that hardly moves, others that have none.
+/// P3: one partition with a backlog that hardly moves, and others without a backlog.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hot_partition_delays_no_other_partition() {
     let sink = Sink::start().await;
     let mut server = Server::new(&ON.pipeline(&["shards: 1"]), &sink);
     server.start().await;
-    // One message of each key shows where the keys live.
+    // One message of each key shows in which partition the key lies.
     let first = fill(&server, &others()[..OTHERS as usize]).await;
     let hot = first[0].partition;
     sink.wait_settled(OTHERS).await;
@@ -181,8 +181,8 @@ async fn a_backlog_of_messages_without_a_key_delays_no_key() {
     check(&acked, &sink.calls()).assert_once();
 }
 
-/// P3, BPR-2: a failing key fills the buffer with large messages, and less room is left in it than the largest message
-/// may take; other partitions of its shard are read.
+/// P3, BPR-2: a failing key fills the buffer with large messages, until less room is left than the largest message may
+/// take; other partitions of its shard are still read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failing_key_that_fills_the_buffer_delays_no_other_partition_of_its_shard() {
     let sink = Sink::start().await;

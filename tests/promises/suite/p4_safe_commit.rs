@@ -1,4 +1,4 @@
-//! P4: a commit never lies above an unsettled message, and what is on record as finished is not run again.
+//! P4: a commit never lies above an unsettled message, and messages on record as finished are not run again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ async fn a_clean_restart_under_load_repeats_nothing() {
     check(&acked, &sink.calls()).assert_once();
 }
 
-/// P4, COM-1: an unsettled message keeps the commit down, and what is finished above it is remembered.
+/// P4, COM-1: an unsettled message keeps the commit down, and messages finished above it are remembered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_finished_above_an_unsettled_message_is_remembered() {
     let sink = Sink::start().await;
@@ -69,7 +69,7 @@ async fn what_is_finished_above_an_unsettled_message_is_remembered() {
     check(&acked, &sink.calls()).assert_once();
 }
 
-/// P4, COM-2: after a kill only what was not on record yet runs again, though the commit never moved.
+/// P4, COM-2: after a kill only messages that were not yet on record run again, though the commit never moved.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_kill_at_most_what_was_not_yet_on_record_runs_again() {
     const MESSAGES: u64 = 8_000;
@@ -95,7 +95,7 @@ async fn after_a_kill_at_most_what_was_not_yet_on_record_runs_again() {
     assert!(report.duplicated <= REPEATS_MAX, "{report}");
 }
 
-/// P4, COM-1: watched from outside all the time, no commit is ever above a message that is not settled.
+/// P4, COM-1: watched from outside all the time, no commit is ever above an unsettled message.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_commit_is_ever_seen_above_an_unsettled_message() {
     let sink = Arc::new(Sink::start().await);
@@ -133,7 +133,7 @@ async fn no_commit_is_ever_seen_above_an_unsettled_message() {
     assert!(wrong.is_empty(), "{} wrong commits: {:?}", wrong.len(), &wrong[..wrong.len().min(5)]);
 }
 
-/// ORD-10, P4: a drain lets what runs finish and puts it on record; it starts nothing more.
+/// ORD-10, P4: a drain lets running attempts finish and puts them on record; it starts nothing more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_waits_for_what_runs_and_starts_nothing_more() {
     let sink = Sink::start().await;
@@ -162,8 +162,8 @@ async fn a_drain_waits_for_what_runs_and_starts_nothing_more() {
     check(&acked, &sink.calls()).assert_once();
 }
 
-/// ORD-10, P1: what does not end within the deadline is given up, and runs again after the next start; what ended is on
-/// record.
+/// ORD-10, P1: an attempt that does not end within the deadline is given up, and runs again after the next start;
+/// attempts that ended are on record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_that_outlasts_the_drain_is_given_up_and_runs_again() {
     let sink = Sink::start().await;
@@ -180,14 +180,14 @@ async fn a_handler_that_outlasts_the_drain_is_given_up_and_runs_again() {
     assert_eq!(server.stop().await, Some(0), "{}", server.output());
     assert!(server.output().contains("handlers did not end in time"), "{}", server.output());
     assert_eq!(sink.settled(), 500, "the slow one was not waited for");
-    // The call that nobody waits for any more is never answered.
+    // The call that was given up is never answered.
     sink.behave(|_| Reply::Status(200));
     server.start().await;
     server.settles(&sink, &acked).await;
     check(&acked, &sink.calls()).assert_once();
 }
 
-/// ORD-10, P1: a second signal ends it at once; what was running runs again.
+/// ORD-10, P1: a second signal ends the server at once; running attempts run again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_signal_ends_a_drain_at_once_and_nothing_is_lost() {
     let sink = Sink::start().await;

@@ -1,4 +1,4 @@
-//! P5: memory is bounded in messages and bytes; past the bound intake slows down, and nothing is dropped.
+//! P5: memory is bounded in messages and bytes; past the bound reading slows down, and nothing is dropped.
 
 use keylane_tests::{Item, PipelineView, Reply, Server, Sink, check, fill, until};
 
@@ -27,7 +27,7 @@ async fn a_thousand_handlers_wait_at_once_and_need_no_thread_each() {
     check(&acked, &sink.calls()).assert_once();
 }
 
-/// P5, BPR-1: the bound in messages holds as well, and lanes that wait for a retry count.
+/// P5, BPR-1: the bound in messages holds as well, and messages in lanes that wait for a retry count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_stay_bounded_while_every_attempt_fails() {
     let sink = Sink::start().await;
@@ -41,7 +41,7 @@ async fn messages_stay_bounded_while_every_attempt_fails() {
         let view = PipelineView::of(&server).await.expect("it answers");
         assert!(view.buffered <= 300, "{} messages in memory", view.buffered);
         most = most.max(view.buffered);
-        // Every key in memory has been tried several times by now, so what could be read was.
+        // Every key in memory has been tried several times by now, so everything that could be read was read.
         (most >= 150 && sink.len() >= 3_000).then_some(())
     })
     .await;

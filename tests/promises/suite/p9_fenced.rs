@@ -1,4 +1,4 @@
-//! P9: calls to the outside carry the epoch, which only grows, so that the outside can refuse what comes from before.
+//! P9: calls to the outside carry the epoch, which only grows, so the outside can refuse calls of an earlier owner.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ async fn a_process_that_slept_goes_on_without_loss_or_disorder() {
     let mut acked = fill(&server, &first).await;
     sink.wait("a call of each key to be under way", |sink| sink.len() == 50).await;
     server.signal("STOP").await;
-    // The answers come while it sleeps.
+    // The answers come while the process sleeps.
     sink.release();
     // Long enough to be noticed as a pause of the whole process (ORD-12).
     tokio::time::sleep(std::time::Duration::from_millis(2_500)).await;

@@ -14,7 +14,7 @@ impl Random {
         Random { state: seed }
     }
 
-    /// Numbers of its own for one part of a simulation: what is drawn there changes nothing elsewhere.
+    /// A generator of its own for one part of a simulation: numbers drawn from it change nothing elsewhere.
     pub fn split(&mut self) -> Random {
         Random::new(self.number())
     }
@@ -38,7 +38,7 @@ impl Random {
         self.between(0, 99) < percent
     }
 
-    /// Between two times in milliseconds, short ones as often as long ones: each doubling is equally likely.
+    /// A time between two times in milliseconds, short ones as often as long ones: each doubling is equally likely.
     pub fn time(&mut self, least_ms: u64, most_ms: u64) -> Duration {
         assert!(least_ms > 0 && least_ms <= most_ms, "a span of time");
         let doublings = (most_ms / least_ms).ilog2() as u64;

@@ -1,4 +1,4 @@
-//! What happened, in order, as one number: two runs of one seed must give the same.
+//! Everything that happened in a run, in order, as one number: two runs of one seed must give the same.
 
 use std::collections::VecDeque;
 use std::fmt::Arguments;
@@ -16,7 +16,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// A trace that prints each line as it comes, to look at one run; or keeps only the newest.
+    /// A trace that prints each line as it comes, to look at one run; or one that keeps only the newest lines.
     pub fn new(all: bool) -> Trace {
         Trace { all, ..Trace::default() }
     }
@@ -25,7 +25,7 @@ impl Trace {
     pub fn add(&mut self, at_ms: u64, what: Arguments<'_>) {
         let line = format!("{:>10.3} {what}", at_ms as f64 / 1000.0);
         for byte in line.bytes() {
-            // FNV-1a: order matters, and no seed of its own.
+            // FNV-1a: the order matters, and the hash has no random seed.
             self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
         self.count += 1;
@@ -39,7 +39,7 @@ impl Trace {
         self.last.push_back(line);
     }
 
-    /// What all lines come to.
+    /// The hash of all lines.
     pub fn hash(&self) -> u64 {
         self.hash ^ self.count
     }

@@ -1,5 +1,5 @@
-//! Nodes of this version beside nodes that write the next format of journals: who may raise it, when, and what becomes
-//! of a node that is behind (BRK-6).
+//! Nodes of this version beside nodes that write the next format of journals: when the format can be raised, and what
+//! becomes of a node that is behind (BRK-6).
 //!
 //! A node that is ahead is this version with another number: it claims and writes format + 1, with fields in its
 //! records that this version does not know.
@@ -23,10 +23,10 @@ const GROUP: &str = "orders";
 const PARTITIONS: u32 = 2;
 const KEYS: u64 = 6;
 const SEEDS: u64 = 200;
-/// Simulated time after which whatever was to happen has happened.
+/// Simulated time after which everything that was to happen has happened.
 const ROUNDS_MAX: u32 = 2_000;
 
-/// What handlers have done: who finished which message, and the first that began too early.
+/// What handlers have done: which node finished which message, and the first message that began too early.
 #[derive(Debug, Default)]
 struct Seen {
     done: BTreeMap<(String, u64), Vec<String>>,
@@ -166,7 +166,7 @@ impl World {
         panic!("seed {}: never: {what}", self.seed);
     }
 
-    /// All partitions run at a node, and nothing is left to do.
+    /// Waits until all partitions run at a node, and nothing is left to do.
     async fn runs_at(&self, name: &str) {
         let running = async || {
             let status = self.node(name).pipeline.status().await.expect("it answers");
@@ -226,7 +226,7 @@ async fn mixed_fleet(conditional: bool) {
     world.until("both handle what is theirs", async || world.all_done()).await;
     assert_eq!(world.written.lock().expect("no holder panics").records.get(&(FORMAT + 1)), None);
 
-    // Once none does, it is raised, and only once.
+    // Once no such node owns anything, the format is raised, and only once.
     world.assign_all(&ahead);
     world.runs_at(&ahead).await;
     let upgraded = world.node(&ahead).keylane.upgrade(TOPIC, "a test").await.expect("it is raised");
@@ -258,7 +258,7 @@ async fn mixed_fleet(conditional: bool) {
     assert!(world.written.lock().expect("no holder panics").claims_ahead > 0, "fields were skipped");
 }
 
-/// BRK-6, P1, P9: two versions beside each other, from before the upgrade to behind it.
+/// BRK-6, P1, P9: two versions beside each other, from before the upgrade to after it.
 #[test]
 fn a_node_that_is_behind_works_until_the_format_is_raised_and_then_stops() {
     simulate(mixed_fleet(true));
@@ -283,7 +283,7 @@ async fn storm(seed: u64) -> bool {
             }
             1..4 => {
                 let keylane = world.nodes[at].keylane.clone();
-                // It may be refused, or come to nothing because its node is killed.
+                // The call may be refused, or come to nothing because its node is killed.
                 tokio::spawn(Arc::clone(&world.nodes[at].gate).around(async move {
                     let _ = keylane.upgrade(TOPIC, "a test").await;
                 }));
@@ -315,8 +315,8 @@ async fn storm(seed: u64) -> bool {
     behind_stopped
 }
 
-/// BRK-6, P1, P2: whatever happens while some nodes are behind and somebody asks for the upgrade again and again, each
-/// key keeps its order, nothing is lost, and no node stops for anything else.
+/// BRK-6, P1, P2: whatever happens while some nodes are behind and the upgrade is asked for again and again, each key
+/// keeps its order, nothing is lost, and no node stops for any other reason.
 #[test]
 fn keys_keep_their_order_while_a_fleet_is_upgraded() {
     let mut stopped = 0;

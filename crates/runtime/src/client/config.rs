@@ -1,4 +1,4 @@
-//! How Keylane is opened: on which broker, with which spill, and what becomes of topics that are not there.
+//! The options with which a program opens Keylane: the broker, the spill, and whether topics are created by first use.
 
 use std::path::PathBuf;
 
@@ -13,15 +13,15 @@ use crate::produce::spill::SpillOptions;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Config {
-    /// Folder of the embedded broker, and of the spill of any other.
+    /// The folder of the embedded broker; with any other broker, the folder of the spill.
     pub data: PathBuf,
-    /// Where topics live.
+    /// The broker, where topics live.
     pub broker: BrokerChoice,
-    /// How the absence of a broker on another machine is bridged.
+    /// How messages are kept while a broker on another machine is away.
     pub spill: SpillOptions,
     /// Whether a topic is created by its first use. Without it, an unknown topic is an error.
     pub create_topics: bool,
-    /// As what such a topic is created.
+    /// The partitions and limits of a topic that is created like that.
     pub new_topic: TopicSpec,
 }
 
@@ -31,7 +31,7 @@ impl Config {
         Config::on(BrokerChoice::Embedded, data)
     }
 
-    /// That broker, with `data` as the folder of what this process keeps itself; topics are created by first use.
+    /// Keylane on `broker`, with `data` as this process's own folder; topics are created by first use.
     pub fn on(broker: BrokerChoice, data: impl Into<PathBuf>) -> Config {
         Config {
             data: data.into(),
@@ -42,13 +42,13 @@ impl Config {
         }
     }
 
-    /// A Kafka cluster; topics are created by first use. What is produced while it is away is kept in `data`.
+    /// A Kafka cluster; topics are created by first use. While it is away, produced messages are kept in `data`.
     #[cfg(feature = "kafka")]
     pub fn kafka(options: KafkaOptions, data: impl Into<PathBuf>) -> Config {
         Config::on(BrokerChoice::Kafka(Box::new(options)), data)
     }
 
-    /// How the absence of a broker on another machine is bridged.
+    /// How messages are kept while a broker on another machine is away.
     pub fn spill(mut self, spill: SpillOptions) -> Config {
         self.spill = spill;
         self
@@ -60,7 +60,7 @@ impl Config {
         self
     }
 
-    /// As what topics are created by their first use.
+    /// The partitions and limits of topics that are created by their first use.
     pub fn new_topic(mut self, new_topic: TopicSpec) -> Config {
         self.new_topic = new_topic;
         self

@@ -1,4 +1,4 @@
-//! One opened broker and the pipelines that run on it.
+//! The handle of a program that opened Keylane: one broker, its producer, and the pipelines that run on it.
 
 mod config;
 mod open;
@@ -27,7 +27,7 @@ use open::Opened;
 pub use open::{KafkaJournals, KafkaOptions};
 pub(crate) use read::peek;
 
-/// Topics that are asked for at once where they end: some clusters have thousands, and a slow one must not hold up all.
+/// How many topics are asked for their ends at once: some clusters have thousands, and a slow one must not delay all.
 const TOPICS_AT_ONCE: usize = 16;
 
 /// An opened broker, its producer, and the pipelines on it. Cheap to clone.
@@ -46,17 +46,17 @@ pub(crate) struct Inner {
     /// Pipelines that could not start and are shown all the same, by name.
     pub(crate) apart: Mutex<BTreeMap<String, PipelineStatus>>,
     claims: Arc<Mutex<Claims>>,
-    /// When completions of all its pipelines go on record.
+    /// Spreads over time when completions of all pipelines go on record.
     pub(crate) pace: Arc<Pace>,
 }
 
 impl Keylane {
-    /// Opens the embedded broker in a folder, which is made if it is not there. One process at a time.
+    /// Opens the embedded broker in a folder, and creates the folder if needed. One process at a time can have it open.
     pub async fn open_embedded(folder: impl Into<PathBuf>) -> Result<Keylane, Error> {
         Keylane::open(Config::embedded(folder)).await
     }
 
-    /// Opens what `config` says.
+    /// Opens Keylane with the broker and the spill that `config` names.
     pub async fn open(config: Config) -> Result<Keylane, Error> {
         let (clock, tasks) = (Clock::system(), Tasks::default());
         let Opened { broker, spill: log } = config.broker.open(&config.data).await?;
@@ -70,7 +70,7 @@ impl Keylane {
         Ok(Keylane::build(broker, spill, clock, tasks, new_topic))
     }
 
-    /// On a broker on another machine that is open already, with a log on this one for what it does not take.
+    /// Uses a broker on another machine that is open already; `log` here keeps the messages that it does not take.
     pub async fn with_spill(
         broker: Arc<dyn Broker>,
         log: Arc<dyn Broker>,
@@ -83,7 +83,7 @@ impl Keylane {
         Ok(Keylane::build(broker, Some(spill), clock, tasks, create_topics.then(TopicSpec::default)))
     }
 
-    /// On a broker that is open already; for tests and for brokers of one's own.
+    /// Uses a broker that is open already; for tests, and for brokers that a program brings along.
     pub fn with_broker(broker: Arc<dyn Broker>, clock: Clock, tasks: Tasks, create_topics: bool) -> Keylane {
         Keylane::build(broker, None, clock, tasks, create_topics.then(TopicSpec::default))
     }
@@ -114,13 +114,13 @@ impl Keylane {
         Keylane { inner: Arc::new(inner) }
     }
 
-    /// How often something that runs in the background ended as nobody asked, by what it was. More than 0 is a bug, from
-    /// which it was recovered: the log says more.
+    /// How often a background task ended unasked, by its kind. A count above 0 is a bug from which Keylane has
+    /// recovered; the log says more.
     pub fn tasks_ended(&self) -> Vec<(&'static str, u64)> {
         self.inner.tasks.ended().map(|(kind, ended)| (kind.name(), ended)).collect()
     }
 
-    /// `embedded`, `kafka` …
+    /// The broker's kind: `embedded`, `kafka` …
     pub fn broker_kind(&self) -> &'static str {
         self.inner.broker.kind()
     }
@@ -135,23 +135,23 @@ impl Keylane {
         &self.inner.producer
     }
 
-    /// Makes sure a topic is there, with these limits. One with another partition count is an error (BRK-10); copies
-    /// that one has are not changed.
+    /// Creates a topic with these limits, unless it exists. An existing topic with another partition count is an error
+    /// (BRK-10); the number of its replicas is not changed.
     pub async fn ensure_topic(&self, name: &str, spec: &TopicSpec) -> Result<(), Error> {
         self.inner.broker.create_topic(name, spec).await?;
         Ok(())
     }
 
-    /// Says how a topic is, so that messages for it are taken, and kept here, before the broker was ever reached. More
-    /// partitions than the broker says later stop what was kept from being sent.
+    /// Says what a topic looks like before the broker was ever reached, so that its messages are accepted and kept on
+    /// this machine. If the broker later reports more partitions than declared, the kept messages are not sent.
     pub fn declare_topic(&self, name: &str, spec: &TopicSpec) {
-        // What is here by more was produced when there were more.
+        // Messages here that were spread over more partitions were produced when the topic had more.
         let here = self.inner.producer.spill().and_then(|spill| spill.number_of(name)).unwrap_or(0);
         let target = Target::new(name, spec.partitions.max(here), spec.message_bytes_max, spec.ids);
         self.inner.producer.targets().know(target, self.inner.clock.now_ms());
     }
 
-    /// What waits on this machine for the broker (PRD-4).
+    /// The messages that wait on this machine for the broker (PRD-4).
     pub fn spill(&self) -> SpillStatus {
         self.inner.producer.spill().map_or_else(SpillStatus::off, |spill| spill.status())
     }
@@ -168,40 +168,41 @@ impl Keylane {
         }
     }
 
-    /// Brings all that waits to the broker now, what it refused for good included.
+    /// Sends everything in the spill to the broker now, including messages that the broker had refused for good.
     pub fn drain_spill(&self) {
         if let Some(spill) = self.inner.producer.spill() {
             spill.drain_now();
         }
     }
 
-    /// How a topic is, if it is there.
+    /// The partitions and limits of a topic, if it exists.
     pub async fn topic_spec(&self, name: &str) -> Result<Option<TopicSpec>, Error> {
         Ok(self.inner.broker.topic(name).await?.map(|topic| topic.spec))
     }
 
-    /// Waits until everything that was sent is durable or refused, for 10 s at most: what was sent without waiting for
-    /// its acknowledgement would else go with the process. False if something was still on its way.
+    /// Waits until every message that was sent is durable or refused, for 10 s at most. Messages that were sent without
+    /// waiting for the acknowledgement would otherwise be lost with the process. False if a message was still under
+    /// way.
     pub async fn close(&self) -> bool {
         self.inner.producer.flush().await
     }
 
-    /// Why messages cannot be taken or kept now, if so.
+    /// Why messages cannot be accepted or kept now, if that is so.
     pub async fn health(&self) -> Result<(), Error> {
         Ok(self.inner.broker.health().await?)
     }
 
-    /// What the broker read again to find damage early, since it was opened.
+    /// How much of its data the broker has read again since it was opened, to find damage early.
     pub fn scrubbed(&self) -> keylane_broker::Scrubbed {
         self.inner.broker.scrubbed()
     }
 
-    /// What of the broker does not work, though the rest does.
+    /// The parts of the broker that do not work while the rest does.
     pub async fn troubles(&self) -> Vec<Error> {
         self.inner.broker.troubles().await.into_iter().map(Error::from).collect()
     }
 
-    /// What the broker's client library tells about itself, if it has one. Asks nobody.
+    /// The figures of the broker's client library, if it has any. Calls no broker.
     pub fn client_figures(&self) -> Option<ClientFigures> {
         self.inner.broker.client_figures()
     }
@@ -224,7 +225,7 @@ impl Keylane {
                 let held_back = self.inner.broker.held_back(&topic.name).await.unwrap_or_default();
                 match ends {
                     Ok(ends) => topics.push(TopicStatus::of(topic, ends, &warnings).held_back(held_back)),
-                    // Somebody's topic without a leader must not hide the others.
+                    // A topic without a leader must not hide the others.
                     Err(BrokerError::Unavailable(_)) => {
                         topics.push(TopicStatus::of(topic, Vec::new(), &warnings));
                     }
@@ -245,7 +246,7 @@ impl Keylane {
         pipelines.into_iter().filter(|seen| seen.topic == topic).map(|seen| seen.name).collect()
     }
 
-    /// One topic, if it is there.
+    /// One topic, if it exists.
     pub async fn topic(&self, name: &str) -> Result<Option<TopicStatus>, Error> {
         let Some(topic) = self.inner.broker.topic(name).await? else {
             return Ok(None);
@@ -258,14 +259,15 @@ impl Keylane {
         Ok(Some(status))
     }
 
-    /// Says for which groups pipelines are configured, each with its topic: the embedded broker keeps what others have not
-    /// settled for one more day. Without this call, and for pipelines that are started here, it keeps everything.
+    /// Tells the embedded broker for which groups pipelines are configured, each with its topic. For other groups the
+    /// broker keeps unsettled messages for one more day. Without this call, and for pipelines started here, it keeps
+    /// all of them.
     pub async fn configured(&self, groups: &[(String, String)]) -> Result<(), Error> {
         Ok(self.inner.broker.configured(groups).await?)
     }
 
-    /// Forgets a group's position and journals of a topic. What only it has not settled may be deleted from now on, and
-    /// a pipeline that uses the group later begins anew.
+    /// Forgets a group's position and journals of a topic. Messages that only this group has not settled may be deleted
+    /// from now on, and a pipeline that uses the group later begins anew.
     pub async fn forget_group(&self, topic: &str, group: &str) -> Result<(), Error> {
         let pair = (group.to_owned(), topic.to_owned());
         let uses = |pipeline: &Pipeline| {
@@ -282,8 +284,8 @@ impl Keylane {
         }
     }
 
-    /// Copies all topics and journals to a folder of this machine that is empty or not there, while everything runs.
-    /// [`crate::data::restore`] makes a data folder of it.
+    /// Copies all topics and journals, while everything runs, to a folder of this machine that is empty or does not
+    /// exist. [`crate::data::restore`] makes a data folder of the copy.
     pub async fn backup(&self, folder: &std::path::Path) -> Result<keylane_broker::Backup, Error> {
         Ok(self.inner.broker.backup(folder).await?)
     }
@@ -299,7 +301,7 @@ impl Keylane {
         read::peek(&*self.inner.broker, topic, partition, from, limit).await
     }
 
-    /// Begins a pipeline: `name` is its topic and its group unless told otherwise.
+    /// Begins a pipeline: `name` is its topic and its group unless the builder is told otherwise.
     pub fn pipeline(&self, name: &str) -> PipelineBuilder {
         PipelineBuilder::new(self.clone(), name)
     }
@@ -308,18 +310,18 @@ impl Keylane {
         self.inner.pipelines.lock().expect("no holder panics").values().cloned().collect()
     }
 
-    /// How each pipeline is, by name, from memory and at once; [`Pipeline::seen`] says how old what is.
+    /// The status of each pipeline, by name, from memory and at once; [`Pipeline::seen`] says how old each figure is.
     pub fn pipelines_seen(&self) -> Vec<PipelineStatus> {
         self.with_those_apart(self.running().iter().map(Pipeline::seen).collect())
     }
 
-    /// Asks the broker for what [`Keylane::pipelines_seen`] shows.
+    /// Asks the broker for the figures that [`Keylane::pipelines_seen`] shows.
     pub async fn look(&self) {
-        // A pipeline that cannot be looked at says so by its partitions.
+        // The status of a pipeline that the broker does not answer for says so at its partitions.
         let _seen_so_far = join_all(self.running().iter().map(Pipeline::look)).await;
     }
 
-    /// Shows a pipeline that could not start among the others, as stopped, until one of that name starts.
+    /// Shows a pipeline that could not start among the others, as stopped, until a pipeline of that name starts.
     pub fn show_stopped(&self, name: &str, topic: &str, group: &str, partitions: u32, why: &str) {
         let stopped = PipelineStatus::stopped(name, topic, group, partitions, why);
         self.inner.apart.lock().expect("no holder panics").insert(name.to_owned(), stopped);
@@ -334,15 +336,16 @@ impl Keylane {
         all
     }
 
-    /// How each pipeline is, by name.
+    /// The status of each pipeline, by name.
     pub async fn pipelines(&self) -> Result<Vec<PipelineStatus>, Error> {
         let running = self.running();
-        // Together: while a broker is away, each waits a moment for it.
+        // All at once: while a broker is away, each call waits a moment for it.
         let all = join_all(running.iter().map(Pipeline::status)).await;
         Ok(self.with_those_apart(all.into_iter().collect::<Result<Vec<_>, _>>()?))
     }
 
-    /// Lanes of one pipeline, or of all, the first `limit` by `sort`. Shards that do not answer within some seconds are named.
+    /// Lanes of one pipeline, or of all, the first `limit` by `sort`. Shards that do not answer in some seconds are
+    /// named.
     pub async fn lanes(&self, pipeline: Option<&str>, sort: LaneSort, limit: usize) -> Result<Lanes, Error> {
         let running: Vec<Pipeline> = {
             let pipelines = self.inner.pipelines.lock().expect("no holder panics");
@@ -362,7 +365,8 @@ impl Keylane {
 }
 
 impl Inner {
-    /// A name is used once, and a group reads a topic once in a process: two would wait for each other for ever.
+    /// Reserves a pipeline's name, and its group for its topic: two pipelines of one process with the same group and
+    /// topic would wait for each other for ever.
     pub(crate) fn claim(&self, at: &Subscription) -> Result<Claimed, Error> {
         let (name, pair) = (at.pipeline.to_string(), (at.group.clone(), at.topic.to_string()));
         let mut claims = self.claims.lock().expect("no holder panics");
@@ -380,17 +384,17 @@ impl Inner {
     }
 }
 
-/// Names in use, and groups with the topics they read.
+/// Names in use, and groups with the topics that they read.
 #[derive(Default)]
 struct Claims {
     names: BTreeSet<String>,
     groups: BTreeSet<(String, String)>,
 }
 
-/// A pipeline's name and group, until dropped; then it is no longer listed either.
+/// A reserved name and group. When dropped, they are free again and the pipeline is no longer listed.
 pub(crate) struct Claimed {
     claims: Arc<Mutex<Claims>>,
-    /// Not kept: the pipelines in it keep this, and what nobody drains would stay for ever.
+    /// Weak, since the pipelines in the list hold this: a pipeline that is never drained would otherwise stay for ever.
     pipelines: Weak<Mutex<BTreeMap<String, Pipeline>>>,
     name: String,
     pair: (String, String),

@@ -1,4 +1,4 @@
-//! The one place that knows brokers by name.
+//! Opens the broker that a config names. The only file that names broker adapters.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ pub use keylane_broker::{KafkaJournals, KafkaOptions};
 
 use crate::Error;
 
-/// The folder of what waits for a broker on another machine, in the data folder.
+/// The folder, inside the data folder, of messages that wait for a broker on another machine.
 #[cfg(feature = "kafka")]
 const SPILL: &str = "spill";
 
@@ -27,12 +27,12 @@ pub enum BrokerChoice {
 /// A broker that was opened.
 pub(crate) struct Opened {
     pub(crate) broker: Arc<dyn Broker>,
-    /// A log in the data folder for what a broker on another machine does not take.
+    /// A log in the data folder for messages that a broker on another machine does not take.
     pub(crate) spill: Option<Arc<dyn Broker>>,
 }
 
 impl BrokerChoice {
-    /// Opens the broker; `data` is the folder of what this process keeps itself.
+    /// Opens the broker. `data` is this process's own folder.
     pub(crate) async fn open(&self, data: &Path) -> Result<Opened, Error> {
         match self {
             BrokerChoice::Embedded => {
@@ -44,7 +44,7 @@ impl BrokerChoice {
                 let options = KafkaOptions { node: super::node_name(), ..KafkaOptions::clone(options) };
                 let broker = Arc::new(keylane_broker::Kafka::open(options)?);
                 let mut small = embedded::Options::default();
-                // Little is kept, and for a short time: what is drained is to be freed soon.
+                // The spill keeps little, for a short time, and what was drained must soon free its disk space.
                 (small.segment_bytes, small.journal_segment_bytes, small.tail_bytes) =
                     (16 << 20, 1 << 20, 1 << 20);
                 Ok(Opened { broker, spill: Some(embedded(&data.join(SPILL), small).await?) })
@@ -54,7 +54,7 @@ impl BrokerChoice {
 }
 
 async fn embedded(folder: &Path, options: embedded::Options) -> Result<Arc<dyn Broker>, Error> {
-    // Reading a large log takes seconds: whoever else has this thread answers meanwhile.
+    // Reading a large log takes seconds; on a thread of its own it blocks no other task.
     let opened = Embedded::open_elsewhere(folder.to_owned(), options).await;
     let why = |error: embedded::OpenError| Error::Open { folder: folder.to_owned(), why: error.to_string() };
     Ok(Arc::new(opened.map_err(why)?))

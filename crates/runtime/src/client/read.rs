@@ -1,4 +1,4 @@
-//! Looking into a topic without a group.
+//! Reads messages of a topic without a group, for people who look into it.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -11,7 +11,7 @@ use crate::Error;
 /// Bytes asked for at a time: enough for a page of ordinary messages.
 const PAGE_BYTES: usize = 256 * 1024;
 
-/// Up to `limit` messages from `from` on. A `from` below what is kept begins at the start.
+/// Up to `limit` messages from position `from` on. If `from` was deleted already, begins at the first message kept.
 pub(crate) async fn peek(
     broker: &dyn Broker,
     topic: &str,

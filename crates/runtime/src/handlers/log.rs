@@ -1,4 +1,4 @@
-//! The `log` handler: prints each message, a line each, for trying things out.
+//! The `log` handler: prints each message on a line of its own, for trying Keylane out.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use keylane_core::Outcome;
 use crate::harmless::harmless;
 use crate::{Attempt, Handler};
 
-/// Payload characters shown; the rest of a long one says nothing more at a glance.
+/// How many bytes of a payload are shown: enough for a glance.
 const SHOWN_MAX: usize = 200;
 
 /// Prints each message to standard output.

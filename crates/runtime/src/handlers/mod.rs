@@ -1,4 +1,4 @@
-//! What runs on a message: the [`Handler`] trait, closures as handlers, and the handlers that come with Keylane.
+//! Handlers, the code that runs on a message: the [`Handler`] trait, closures as handlers, and Keylane's own handlers.
 
 mod http;
 mod log;
@@ -19,8 +19,8 @@ pub use http::{
 };
 pub use log::LogHandler;
 
-/// Handles messages. It borrows each, so that an attempt copies nothing; a closure that takes an owned [`Message`]
-/// is a handler too.
+/// Handles messages. A handler borrows each message, so that an attempt copies nothing; a closure that takes an owned
+/// [`Message`] is a handler too.
 ///
 /// ```
 /// use keylane::{Attempt, Handler, Outcome};
@@ -35,13 +35,13 @@ pub use log::LogHandler;
 /// }
 /// ```
 pub trait Handler: Send + Sync + 'static {
-    /// Handles one message. Called again for the same message if it fails, and after a crash; never for two messages
-    /// of one key at the same time.
+    /// Handles one message. Called again for the same message if it fails, and after a crash; never for two messages of
+    /// one key at the same time.
     fn handle<'a>(&'a self, attempt: Attempt<'a>) -> impl Future<Output = Outcome> + Send + 'a;
 
-    /// Whether a call may keep its thread from all else: by a blocking read, or by computing for long. A pipeline whose
-    /// handler does that often gives each call a thread of its own, and warns. A handler that says no is never blamed: if a
-    /// call of it takes long all the same, the machine is short of time.
+    /// Whether a call may occupy its thread: by a blocking read, or by computing for long. If a handler does that
+    /// often, its pipeline gives each call a thread of its own, and warns. If the handler says no, it is never blamed:
+    /// a call of it that takes long all the same only shows that the machine is short of time.
     fn may_block(&self) -> bool {
         true
     }
@@ -57,7 +57,7 @@ impl<H: Handler> Handler for Arc<H> {
     }
 }
 
-/// One call of a handler: a delivery, and which attempt it is. Reads like the delivery itself.
+/// One call of a handler: a delivery, and the number of the attempt. Reads like the delivery itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Attempt<'a> {
     pub(crate) delivery: &'a Delivery,
@@ -66,17 +66,17 @@ pub struct Attempt<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    /// Which attempt this is, from 1. A restart of Keylane starts anew.
+    /// The number of this attempt, from 1. A restart of Keylane begins at 1 again.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// The topic the message was read from.
+    /// The topic from which the message was read.
     pub fn topic(&self) -> &'a str {
         self.topic
     }
 
-    /// The message, to be kept beyond this attempt. Shares the buffer it was read into.
+    /// The message, to be kept beyond this attempt. Shares the buffer into which it was read.
     pub fn to_message(&self) -> Message {
         Message::read(Arc::clone(self.topic), self.delivery.clone(), self.number)
     }
@@ -90,9 +90,9 @@ impl Deref for Attempt<'_> {
     }
 }
 
-/// What a closure may answer with: an [`Outcome`], `()`, or a `Result` whose error is a retryable failure.
+/// The answers that a closure may give: an [`Outcome`], `()`, or a `Result` whose error is a retryable failure.
 pub trait IntoOutcome {
-    /// As an outcome.
+    /// Converts the answer.
     fn into_outcome(self) -> Outcome;
 }
 
@@ -117,11 +117,11 @@ impl<E: Display> IntoOutcome for Result<(), E> {
     }
 }
 
-/// What `.handle(…)` of a pipeline takes: a [`Handler`], or a closure from [`Message`] to a future.
+/// The argument of a pipeline's `.handle(…)`: a [`Handler`], or a closure from [`Message`] to a future.
 pub trait IntoHandler<Marker> {
-    /// The handler it becomes.
+    /// The handler that it becomes.
     type Handler: Handler;
-    /// Becomes it.
+    /// Converts it.
     fn into_handler(self) -> Self::Handler;
 }
 

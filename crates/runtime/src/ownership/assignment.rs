@@ -1,18 +1,18 @@
-//! What an owner hears about its assignment from whoever follows the group.
+//! Tells one partition's owner how its assignment stands; the sender is the task that follows the group.
 //!
-//! Only the worst counts, and telling never waits: an owner that is busy, or still waits for the one before it, hears
-//! it when it looks.
+//! Only the worst news counts, and a sender never waits: an owner that is busy, or that waits for its predecessor to
+//! end, hears the news when it looks.
 
 use tokio::sync::watch;
 
-/// How the assignment of a partition stands.
+/// How the assignment of a partition stands, from good to worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Assignment {
-    /// It may be owned.
+    /// This process may own the partition.
     Yours,
-    /// To be drained.
+    /// The partition is to be drained.
     Revoked,
-    /// To be dropped.
+    /// The partition is to be dropped at once.
     Lost,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct AssignmentReceiver {
     heard: Assignment,
 }
 
-/// The two ends: one for whoever follows the group, one for the owner.
+/// The two ends: one for the task that follows the group, one for the owner.
 pub(crate) fn assignment() -> (AssignmentSender, AssignmentReceiver) {
     let (sender, told) = watch::channel(Assignment::Yours);
     let heard = Assignment::Yours;
@@ -33,7 +33,7 @@ pub(crate) fn assignment() -> (AssignmentSender, AssignmentReceiver) {
 }
 
 impl AssignmentSender {
-    /// Tells what is worse than what was told before; the rest is known.
+    /// Tells the owner, unless it was told the same or worse before.
     pub(crate) fn tell(&self, told: Assignment) {
         self.0.send_if_modified(|before| {
             let worse = told > *before;
@@ -44,8 +44,8 @@ impl AssignmentSender {
 }
 
 impl AssignmentReceiver {
-    /// What comes next: revoked or lost. Cancel safe. If the sender is gone it is revoked; that is said once, so that a
-    /// loop that waits for other things too does not turn without end.
+    /// The next change for the worse: revoked or lost. Cancel safe. If the sender is gone, that counts as revoked; it
+    /// is returned once, so that a loop that waits for other things too does not spin.
     pub(crate) async fn next(&mut self) -> Assignment {
         let heard = self.heard;
         let told = self.told.wait_for(|told| *told > heard).await.map(|told| *told);
@@ -58,12 +58,12 @@ impl AssignmentReceiver {
         told
     }
 
-    /// True once it was heard that the partition is to be given up: it must not be claimed again.
+    /// True once `next` has returned revoked or lost: the partition must not be claimed again.
     pub(crate) fn given_up(&self) -> bool {
         self.heard > Assignment::Yours
     }
 
-    /// True if the partition may be owned, as far as was told.
+    /// True if the partition may be owned, as far as the sender has said.
     pub(crate) fn is_yours(&self) -> bool {
         *self.told.borrow() == Assignment::Yours && self.heard == Assignment::Yours
     }

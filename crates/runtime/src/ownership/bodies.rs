@@ -1,9 +1,10 @@
-//! Storing what is dead: body and report go to `hold.p` and are acknowledged before a journal record names them (BRK-6).
+//! Stores dead letters: body and report go to `hold.p` and are acknowledged before a journal record names them (BRK-6).
 //!
-//! A task of its own does it, so that an owner listens meanwhile, however long a hold takes. In come messages that were
-//! rejected, out come the entries that name them, as they are stored: of a lane, none but the first is ever here, since
-//! the lane waits until that counts. What is not stored yet is not settled (DLQ-4), counts toward the pipeline's buffer,
-//! and goes with the epoch: whoever owns next handles it again.
+//! Rejected messages come in from the shard; the journal entries that name their stored bodies go out, to the owner. A
+//! task of its own does the storing, so that the owner hears everything else however long a hold takes. Of a lane only
+//! the first message can be here, since the lane waits until its dead letter counts. Invariant: a message whose body is
+//! not stored yet is not settled (DLQ-4). It counts toward the pipeline's buffer, and is forgotten with the epoch; the
+//! next owner then handles it again.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,9 +22,9 @@ use crate::pipeline::Subscription;
 use crate::shard::Rejection;
 use crate::tasks::TaskKind;
 
-/// Messages of a partition that are stored at the same time: together they share a log's syncs.
+/// Messages of a partition that are stored at the same time, so that they share a log's syncs.
 const STORING_MAX: usize = 256;
-/// Their bytes, beside which each is copied once: one more is taken only below this.
+/// The bytes of messages being stored, of which each is copied once: another message is taken only below this.
 const STORING_BYTES_MAX: usize = 8 << 20;
 /// The priority of a dead letter (DLQ-3).
 const PRIORITY: u8 = 5;
@@ -32,22 +33,22 @@ const PRIORITY: u8 = 5;
 pub(crate) struct Burials {
     subscription: Arc<Subscription>,
     hold: Hold,
-    /// Begun with the first message that is rejected: most partitions never need it.
+    /// The task that stores. Started with the first rejected message: most partitions never need it.
     task: Option<Burying>,
-    /// What the task has no room for yet: bounded by the pipeline's buffer, toward which it counts.
+    /// Messages for which the task has no room yet: bounded by the pipeline's buffer, toward which they count.
     waiting: VecDeque<Burial>,
-    /// What the task has.
+    /// The number of messages that the task has.
     taken: usize,
 }
 
-/// A message that was rejected, and leave of its owner to store its body and its report.
+/// A message that was rejected, and its owner's leave to store its body and its report.
 struct Burial {
     rejection: Rejection,
     body: Storing,
     report: Storing,
 }
 
-/// The task that stores.
+/// The task that stores, with its channels.
 struct Burying {
     rejections: mpsc::Sender<Burial>,
     stored: mpsc::Receiver<Result<Death, BrokerError>>,
@@ -56,7 +57,7 @@ struct Burying {
 
 impl Drop for Burying {
     fn drop(&mut self) {
-        // It may wait for a hold that never answers.
+        // The task may wait for a hold that never answers.
         self.task.abort();
     }
 }
@@ -66,7 +67,7 @@ impl Burials {
         Burials { subscription, hold, task: None, waiting: VecDeque::new(), taken: 0 }
     }
 
-    /// These are to be stored, for the journal with this id. Those of an epoch that is over are the next owner's.
+    /// Starts storing these messages, for the journal with this id. Those of an ended epoch are left to the next owner.
     pub(crate) fn add(&mut self, owner: &mut Owner, journal: u128, rejections: Vec<Rejection>) {
         let (subscription, hold) = (&self.subscription, &self.hold);
         self.waiting.extend(rejections.into_iter().filter_map(|rejection| {
@@ -80,13 +81,13 @@ impl Burials {
             let (subscription, hold) = (Arc::clone(subscription), hold.clone());
             let tasks = subscription.tasks.clone();
             let burying = bury(subscription, hold, journal, rejections, stored);
-            // Its end is seen by its owner, whose receiver ends with it: the partition starts over.
+            // If the task panics, the owner's receiver ends, and the owner starts the partition over.
             let task = tasks.clone().spawn(async move { tasks.supervise(TaskKind::Burial, burying).await });
             Burying { rejections: to, stored: from, task }
         });
     }
 
-    /// How many are not stored yet.
+    /// The number of messages that are not stored yet.
     pub(crate) fn len(&self) -> usize {
         self.waiting.len() + self.taken
     }
@@ -95,13 +96,13 @@ impl Burials {
         self.len() == 0
     }
 
-    /// Gives up what is not stored.
+    /// Gives up the messages that are not stored yet.
     pub(crate) fn forget(&mut self) {
         (self.task, self.taken) = (None, 0);
         self.waiting.clear();
     }
 
-    /// The entry of one that is stored, or why none will be; `None` if the task has ended. Cancel safe.
+    /// The entry of the next stored dead letter, or why there will be none; `None` if the task has ended. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<Result<Death, BrokerError>> {
         let task = self.task.as_mut()?;
         loop {
@@ -120,7 +121,7 @@ impl Burials {
     }
 }
 
-/// Stores what comes, some at a time, and hands the entries back as they are stored.
+/// Stores rejected messages, some at a time, and sends back each entry when its dead letter is stored.
 async fn bury(
     subscription: Arc<Subscription>,
     hold: Hold,
@@ -151,7 +152,7 @@ async fn bury(
     }
 }
 
-/// What is known about a message that was rejected.
+/// The report of a dead letter: what is known about its failure.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     dead_letter_id: String,
@@ -167,7 +168,7 @@ struct Report<'a> {
     source_timestamp: u64,
 }
 
-/// Stores a rejected message and what is known about it; answers with the entry that names them.
+/// Stores a rejected message and its report. Returns the entry that names both.
 async fn store(
     hold: &Hold,
     subscription: &Subscription,

@@ -1,8 +1,9 @@
-//! Commands from an owner to its shard.
+//! The commands of an owner that wait for room in its shard's channel.
 //!
-//! A shard takes commands once a pass. While its channel is full the owner must not wait for it, since it would hear
-//! nothing meanwhile: commands wait here. Kept: at most one of each kind waits, since what counts is gathered in one
-//! command, and the newest of suspending and verifying stands for all of them; but each epoch is dropped by itself.
+//! A shard takes commands once a pass. While its channel is full, an owner that waited for it would hear nothing else,
+//! so its commands wait here. Invariants: at most one command of each kind waits, since positions that count are
+//! gathered in one command, and the newest of `Suspend` and `Verified` replaces the older ones; but the `Drop` of each
+//! epoch is kept, since the shard may still have the older epoch.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use crate::shard::{ShardCommand, Wakes};
 use crate::tasks::Tasks;
 
-/// What waits for room in a shard's channel.
+/// The commands that wait for room in a shard's channel.
 pub(super) struct Outbox {
     shard: mpsc::Sender<ShardCommand>,
     wakes: Arc<Wakes>,
@@ -33,7 +34,7 @@ impl Outbox {
         match self.shard.try_send(command) {
             Ok(()) => self.wakes.wake(),
             Err(TrySendError::Full(command)) => self.waiting.push_back(command),
-            // A shard that is gone has dropped everything by itself.
+            // A shard that is gone has dropped its partitions by itself.
             Err(TrySendError::Closed(_)) => {}
         }
     }
@@ -57,7 +58,7 @@ impl Outbox {
                 self.waiting.push_back(command);
             }
             ShardCommand::Drop { .. } => {
-                // What was to be dropped before may be what the shard has.
+                // An earlier `Drop` stays: its epoch may be the one that the shard has.
                 self.waiting.retain(|waiting| matches!(waiting, ShardCommand::Drop { .. }));
                 self.waiting.push_back(command);
             }
@@ -65,7 +66,7 @@ impl Outbox {
         }
     }
 
-    /// True if nothing waits.
+    /// True if no command waits.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -83,7 +84,7 @@ impl Outbox {
         }
     }
 
-    /// Brings what the shard could not take yet to it, by a task of its own: its owner does not listen any more.
+    /// Sends the waiting commands to the shard in a task of its own, since the owner that calls this ends.
     pub(super) fn leave(self, tasks: &Tasks) {
         if !self.is_empty() {
             tasks.spawn(self.send_all());
@@ -101,7 +102,7 @@ impl Outbox {
 mod tests {
     use super::*;
 
-    /// ORD-9: an owner that has much to say to a shard that stands still keeps little of it, and nothing is lost.
+    /// ORD-9: an owner that has much to tell a shard that stands still keeps few commands, and nothing is lost.
     #[tokio::test]
     async fn what_waits_for_a_shard_that_stands_still_is_gathered() {
         let (shard, mut commands) = mpsc::channel(1);
@@ -138,8 +139,8 @@ mod tests {
         assert!(outbox.is_empty() && matches!(commands.recv().await, Some(ShardCommand::Drop { .. })));
     }
 
-    /// ORD-9, P9: an owner that lost a partition twice while its shard stood still has both epochs dropped: the shard has the
-    /// first.
+    /// ORD-9, P9: if an owner lost a partition twice while its shard stood still, both epochs are dropped: the shard
+    /// may still have the first.
     #[tokio::test]
     async fn a_partition_that_is_lost_again_is_dropped_as_it_was_before_too() {
         let (shard, mut commands) = mpsc::channel(1);

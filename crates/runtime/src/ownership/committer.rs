@@ -1,8 +1,8 @@
-//! The broker's own commit, once a second, for all partitions of a pipeline in one call (COM-2).
+//! Makes the broker's own commits, once a second, for all partitions of a pipeline in one call (COM-2).
 //!
-//! Comes in: where the commit of each partition is to follow to, from their owners. Goes out: one call of the newest of
-//! all. What fails is tried again with the next, unless there is something newer, or its owner has given it up: a commit
-//! that is made late could go back behind the next owner's.
+//! Each owner says to which position its partition's commit is to follow; one call carries the newest of all
+//! partitions. A commit that fails goes with the next call, unless there is a newer one or the owner has given the
+//! partition up: a commit that is made late could move the next owner's commit back.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,10 +13,11 @@ use tokio::sync::{Notify, oneshot};
 use crate::pipeline::Subscription;
 use crate::tasks::TaskKind;
 
-/// Between two calls (COM-2): the journal is the truth, and the broker's commit is for who looks at the group.
+/// The time between two calls (COM-2). The journal is the truth; the broker's commit only informs people and tools that
+/// look at the group.
 const COMMIT_MS: u64 = 1_000;
 
-/// What is to be committed. One of a pipeline.
+/// The commits of one pipeline that are to be made.
 #[derive(Default)]
 pub(crate) struct Committer {
     due: Mutex<Due>,
@@ -26,9 +27,9 @@ pub(crate) struct Committer {
 #[derive(Default)]
 struct Due {
     waiting: BTreeMap<u32, Follow>,
-    /// What the call under way commits, unless it was given up.
+    /// The commits of the call under way. A partition that was given up meanwhile is removed.
     under_way: BTreeMap<u32, Follow>,
-    /// Somebody waits for it.
+    /// An owner waits for a commit, so the next call is made at once.
     hurry: bool,
     /// When the next call may be made.
     next_ms: u64,
@@ -36,12 +37,12 @@ struct Due {
 
 struct Follow {
     commit: Commit,
-    /// Who waits until it is made, or has failed.
+    /// The owners' senders, which are dropped once the commit is made or has failed.
     told: Vec<oneshot::Sender<()>>,
 }
 
 impl Committer {
-    /// A partition's commit is to follow to this.
+    /// The commit of `partition` is to follow to `commit`.
     pub(crate) fn follow(&self, partition: u32, commit: Commit) {
         let mut due = self.due();
         match due.waiting.get_mut(&partition) {
@@ -54,14 +55,15 @@ impl Committer {
         self.more.notify_one();
     }
 
-    /// A partition is given up: nothing more is committed for it.
+    /// The partition was given up: nothing more is committed for it.
     pub(crate) fn forget(&self, partition: u32) {
         let mut due = self.due();
         due.waiting.remove(&partition);
         due.under_way.remove(&partition);
     }
 
-    /// Commits a partition as soon as can be, and says when; `None` if there is nothing to commit.
+    /// Commits a partition as soon as possible. The receiver resolves when that is made or has failed; `None` if there
+    /// is nothing to commit.
     pub(crate) fn hurry(&self, partition: u32) -> Option<oneshot::Receiver<()>> {
         let (told, followed) = oneshot::channel();
         let mut due = self.due();
@@ -80,7 +82,7 @@ impl Committer {
         self.due.lock().expect("no holder panics")
     }
 
-    /// What the next call commits, once it is time.
+    /// Waits until a call may be made, and returns what it commits.
     async fn next(&self, at: &Subscription) -> Vec<(u32, Commit)> {
         loop {
             let next_ms = {
@@ -102,7 +104,7 @@ impl Committer {
         }
     }
 
-    /// Nobody knows how the call under way went.
+    /// The call under way ended in a panic, so its fate is unknown: its commits are made again.
     fn begin_anew(&self) {
         let mut due = self.due();
         for (partition, follow) in std::mem::take(&mut due.under_way) {
@@ -110,7 +112,7 @@ impl Committer {
         }
     }
 
-    /// How the call went.
+    /// Takes the results of the call under way.
     fn done(&self, at: &Subscription, partitions: &[u32], results: Vec<Result<(), BrokerError>>) {
         let mut due = self.due();
         due.next_ms = at.clock.now_ms() + COMMIT_MS;
@@ -127,12 +129,12 @@ impl Committer {
             }
         }
         drop(due);
-        // Whoever waits hears it by losing its sender.
+        // Dropping the senders is what tells the waiting owners.
         drop(under_way);
     }
 }
 
-/// Commits for a pipeline, until it is dropped.
+/// Makes the commits of a pipeline, until the caller drops this future.
 pub(crate) async fn keep_committing(at: Arc<Subscription>) {
     while at.tasks.supervise(TaskKind::Committer, commit_all(&at)).await.is_err() {
         let until = at.clock.instant(at.clock.now_ms() + COMMIT_MS);

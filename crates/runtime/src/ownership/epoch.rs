@@ -1,7 +1,9 @@
-//! One try at owning: from the claim to the end of the epoch. Does what core decides, without waiting for any of it.
+//! One try of an owner to own its partition, from the claim to the end of the epoch. Carries out the actions that
+//! `keylane_core::Owner` decides, and waits for none of them.
 //!
-//! What takes time is put [`UnderWay`]; `event.rs` waits for all of it at once, and says what came first. Nothing is lost
-//! on the way: an answer that did not come is `Unknown`, and what was handed over stays with the owner until it counts.
+//! A call that takes time is put into [`UnderWay`]; `event.rs` waits for all such calls at once and says which was
+//! answered first. Invariant: nothing is lost meanwhile. An append without an answer counts as `Unknown` and is sent
+//! again, and positions that were handed over stay with the owner until they count.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -23,7 +25,7 @@ use super::task::{AGAIN_MS, Ended, Own, ended};
 use crate::shard::{Link, ShardCommand, Start};
 use crate::status::PartitionState;
 
-/// One try at owning.
+/// One try to own a partition.
 pub(super) struct Epoch<'a> {
     pub(super) own: &'a mut Own,
     pub(super) owner: Owner,
@@ -38,7 +40,7 @@ pub(super) struct Epoch<'a> {
     pub(super) hold: Hold,
     pub(super) burials: Burials,
     pub(super) outbox: Outbox,
-    /// When the shard was last seen alive, and when that was looked at.
+    /// When the shard last showed that it is alive, and when the owner last looked.
     pub(super) alive: Alive,
 }
 
@@ -78,7 +80,7 @@ impl<'a> Epoch<'a> {
         }
     }
 
-    /// Owns until it ends.
+    /// Claims and owns the partition until that ends, and returns why.
     pub(super) async fn run(&mut self) -> Ended {
         let mut action = self.tick();
         loop {
@@ -104,7 +106,7 @@ impl<'a> Epoch<'a> {
         }
     }
 
-    /// Does what was decided. Waits for nothing.
+    /// Carries out one action, without waiting.
     fn act(&mut self, action: Action) -> ControlFlow<Ended, Next> {
         let gives_up_ms = self.owner.gives_up_ms();
         match action {
@@ -128,7 +130,7 @@ impl<'a> Epoch<'a> {
                 self.counted(epoch, dead.iter().map(|dead| dead.position).collect(), low);
             }
             Action::Cut { below } => self.cut(below),
-            // Nothing is held or commanded yet, so that nothing of a lane changes by these.
+            // Nothing drives held messages or commands on single messages yet, so these change nothing of a lane.
             Action::Changed { .. } | Action::Due { .. } => {}
             Action::CutHold { below } => self.cut_hold(below),
             Action::Move { position, from, storing } => self.move_body(position, from, storing),
@@ -141,7 +143,7 @@ impl<'a> Epoch<'a> {
             Action::Drain => {
                 self.own.view.set(PartitionState::Draining, None);
                 if self.under_way.starting.take().is_some() {
-                    // The shard was told nothing yet, so that nothing runs.
+                    // The shard was not told to start yet, so nothing runs.
                     return ControlFlow::Continue(Next::Act(self.step(Input::Quiet)));
                 }
                 self.tell(|partition, epoch| ShardCommand::Drain { partition, epoch });
@@ -177,7 +179,8 @@ impl<'a> Epoch<'a> {
     }
 
     fn append(&mut self, record: &Record, expect: Option<u64>) {
-        // What is released waits a moment for the broker's commit: afterwards it could go back behind the next owner's.
+        // Before `released` is appended, the broker's commit gets a moment to follow: made after it, the commit could
+        // move the next owner's commit back.
         let last = match record {
             Record::Facts(facts) if facts.released => self.commit_last(),
             _ => None,
@@ -191,7 +194,7 @@ impl<'a> Epoch<'a> {
         }));
     }
 
-    /// One cut at a time; the newest is enough.
+    /// Starts a cut of the journal. A cut under way is replaced: the newest is enough.
     fn cut(&mut self, below: u64) {
         let journal = Arc::clone(&self.journal);
         self.under_way.cutting = Some(Box::pin(async move {
@@ -201,8 +204,8 @@ impl<'a> Epoch<'a> {
         }));
     }
 
-    /// The fence counts: opens the reader, from the lowest position that is not settled. An operator's reset is replaced
-    /// by our own commit before anything starts (COM-3).
+    /// The fence counts: opens the reader at the lowest unsettled position. If an operator has reset the broker's
+    /// commit, our commit replaces theirs before anything starts (COM-3).
     fn open_reader(&mut self, epoch: u64) {
         let (at, partition) = (Arc::clone(&self.own.subscription), self.own.partition);
         self.own.limits.learn(self.state());
@@ -218,7 +221,7 @@ impl<'a> Epoch<'a> {
         }));
     }
 
-    /// The shard may read and handle.
+    /// Tells the shard to read the partition and to handle its messages.
     pub(super) fn start(&mut self, epoch: u64, reader: Box<dyn Reader>) -> Action {
         let settled = self.state().settled.clone();
         let (partition, low) = (self.own.partition, settled.low());
@@ -228,7 +231,7 @@ impl<'a> Epoch<'a> {
         self.own.view.started(epoch, self.state(), Arc::clone(&self.link), Arc::clone(&self.own.limits));
         let topic = &*self.own.subscription.topic;
         tracing::info!(topic, partition, epoch, from = low, "a partition is owned");
-        // A predecessor that died may not have mirrored all that counts.
+        // A predecessor that died may not have mirrored everything that counts.
         if self.mirror.mirrored != Some(low) {
             self.commit(epoch, low);
         }
@@ -249,9 +252,9 @@ impl<'a> Epoch<'a> {
         self.owner.state().expect("an owner has read its journal")
     }
 
-    /// Another process has the partition, or had it meanwhile: what is left of it here is forgotten, and it is claimed
-    /// again only once it is known to be assigned here. An append under way is not forgotten: the owner sends nothing
-    /// before it knows how that went.
+    /// Another process has the partition, or had it meanwhile. What is left of it here is forgotten, and it is claimed
+    /// again only once the group has confirmed the assignment. An append under way stays: the owner sends nothing else
+    /// before it knows the fate of that record.
     fn step_back(&mut self, why: StepBack) {
         tracing::info!(partition = self.own.partition, ?why, "another process has the partition");
         self.own.view.set(PartitionState::Claiming, None);
@@ -263,7 +266,7 @@ impl<'a> Epoch<'a> {
         self.confirm(Sure::Confirmed);
     }
 
-    /// Asks whether the partition is still assigned here, until somebody can say; only then goes on with `sure`.
+    /// Asks the group until it says whether the partition is still assigned to this process; then goes on with `sure`.
     pub(super) fn confirm(&mut self, sure: Sure) {
         let (asks, partition) = (self.own.asks.clone(), self.own.partition);
         let asked = async move {
@@ -277,18 +280,18 @@ impl<'a> Epoch<'a> {
         self.under_way.confirming = Some(Box::pin(asked));
     }
 
-    /// The shard forgets the partition.
+    /// Makes the shard forget the partition.
     fn drop_shard(&mut self) {
         self.tell(|partition, epoch| ShardCommand::Drop { partition, epoch });
         self.burials.forget();
         self.under_way.forget_stored();
-        // It could go back behind the next owner's.
+        // A commit made from now on could move the next owner's commit back.
         self.own.subscription.committer.forget(self.own.partition);
         self.listening.unsuspend();
         self.epoch = None;
     }
 
-    /// Nothing is waited for any more. What the shard could not take yet is brought to it by a task of its own.
+    /// Ends this try. Commands that the shard's channel has no room for are sent by a task of their own.
     pub(super) fn leave(mut self) {
         self.drop_shard();
         self.outbox.leave(&self.own.subscription.tasks);
@@ -300,7 +303,7 @@ impl<'a> Epoch<'a> {
         }
     }
 
-    /// A shard that stands still gives its partitions up (ORD-12).
+    /// If the shard stands still, its owner gives the partition up (ORD-12).
     pub(super) fn look_at_shard(&mut self) -> Result<(), Ended> {
         let now_ms = self.now_ms();
         if self.epoch.is_some() && self.alive.stalled(self.link.ticked_ms(), now_ms) {
@@ -310,11 +313,11 @@ impl<'a> Epoch<'a> {
     }
 }
 
-/// What follows an action.
+/// The step that follows an action.
 pub(super) enum Next {
-    /// Another one.
+    /// Another action.
     Act(Action),
-    /// Nothing, until something happens or this time comes.
+    /// Wait for the next event, at most until this time.
     Wait(u64),
 }
 

@@ -1,7 +1,8 @@
 //! The one place where an owner waits, for everything at once (ORD-9).
 //!
-//! Nothing that an owner waits for keeps it from hearing the rest: news of its assignment first of all, then its journal,
-//! in which a foreign claim or fence may stand. A call to the broker that never answers costs only what it was made for.
+//! Invariant: no call that an owner has under way keeps it from hearing the rest. News of its assignment comes first,
+//! then its journal, in which a foreign claim or fence may stand. A call to the broker that is never answered delays
+//! only its own purpose.
 
 use std::future::pending;
 
@@ -20,7 +21,7 @@ use super::task::{AGAIN_MS, Ended, ended};
 /// A call under way, if there is one.
 pub(super) type Call<T> = Option<BoxFuture<'static, T>>;
 
-/// A reader that was opened, and the epoch for which.
+/// A reader that was opened, and the epoch for which it was opened.
 type Opened = (u64, Box<dyn Reader>);
 
 /// All calls that an owner may have under way, one of each kind.
@@ -28,32 +29,32 @@ type Opened = (u64, Box<dyn Reader>);
 pub(super) struct UnderWay {
     pub(super) appending: Call<Result<Appended, Ended>>,
     pub(super) reading: Option<Reading>,
-    /// The broker's commit is read.
+    /// Reads the broker's commit.
     pub(super) asking: Call<Result<Option<Commit>, BrokerError>>,
     pub(super) cutting: Call<()>,
     pub(super) cutting_hold: Call<()>,
-    /// Pieces of a snapshot are stored, or read.
+    /// Store or read the pieces of a snapshot.
     pub(super) storing_pieces: Call<Result<StoredChunks, BrokerError>>,
     pub(super) reading_pieces: Call<Result<Pieces, BrokerError>>,
-    /// A body is copied to the end of `hold.p`.
+    /// Copies a body to the end of `hold.p`.
     pub(super) moving: Call<Result<Moved, BrokerError>>,
-    /// The reader of the source is opened, for this epoch.
+    /// Opens the reader of the source, for this epoch.
     pub(super) starting: Call<Result<Opened, BrokerError>>,
     pub(super) confirming: Call<(Sure, bool)>,
-    /// Whether the broker proves the predecessor dead.
+    /// Asks whether the broker proves the predecessor dead.
     pub(super) proving: Call<Option<u128>>,
-    /// When that is asked next.
+    /// When `proving` is asked next.
     pub(super) prove_ms: u64,
 }
 
 impl UnderWay {
-    /// What was to be stored for an epoch is forgotten with it.
+    /// Forgets what was being stored for an epoch that ended.
     pub(super) fn forget_stored(&mut self) {
         (self.storing_pieces, self.moving, self.cutting_hold) = (None, None, None);
     }
 }
 
-/// The pieces of the snapshot that stands at a position of the journal, if all are there.
+/// The pieces of the snapshot at `position` of the journal, if all of them are there.
 pub(super) struct Pieces {
     pub(super) position: u64,
     pub(super) pieces: Option<Vec<Bytes>>,
@@ -66,16 +67,16 @@ pub(super) struct Moved {
     pub(super) to: Result<Stored, Storing>,
 }
 
-/// What was to be said once the assignment is confirmed.
+/// The message to the owner once the group has confirmed the assignment.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Sure {
-    /// It may be claimed again.
+    /// The partition may be claimed again.
     Confirmed,
-    /// The process was paused for long.
+    /// The process was paused for a long time.
     Paused,
 }
 
-/// What happened.
+/// The events that an owner may hear.
 pub(super) enum Event {
     Assignment(Assignment),
     Appended(Result<Appended, Ended>),
@@ -88,13 +89,13 @@ pub(super) enum Event {
     Buried(Option<Result<Death, BrokerError>>),
     Hold(HoldEvent),
     Mail,
-    /// Nothing to be told: something went its way.
+    /// A call ended whose answer the owner need not know.
     Done,
     Time,
 }
 
 impl Epoch<'_> {
-    /// Waits until something happens, or until a time. The only place of an owner that waits.
+    /// Waits for an event, or until a time. An owner waits nowhere else.
     pub(super) async fn event(&mut self, until_ms: u64) -> Event {
         self.ask_whether_dead();
         let clock = self.own.subscription.clock;
@@ -106,7 +107,7 @@ impl Epoch<'_> {
             return Event::Buried(self.burials.next().await);
         }
         let deaf = self.under_way.appending.is_some() && self.own.subscription.flaws.deaf_while_appending();
-        // Without the pieces of a snapshot there is no state that what stands behind it could be applied to.
+        // Records behind a snapshot cannot be applied before the snapshot's pieces were read.
         let wants_pieces = self.under_way.reading_pieces.is_some();
         let calls = &mut self.under_way;
         tokio::select! {
@@ -131,7 +132,7 @@ impl Epoch<'_> {
         }
     }
 
-    /// Tells the owner what happened.
+    /// Tells `keylane_core::Owner` of the event.
     pub(super) fn happened(&mut self, event: Event) -> Result<Action, Ended> {
         match event {
             Event::Assignment(assignment) => Ok(self.reassigned(assignment)),
@@ -141,8 +142,7 @@ impl Epoch<'_> {
             Event::Commit(commit) => {
                 let commit = commit.map_err(ended)?;
                 self.mirror.mirrored = commit.as_ref().map(|commit| commit.position);
-                // Every broker there is keeps metadata; where one does not, nothing can be told from a commit without
-                // it.
+                // Every supported broker keeps metadata. Otherwise a commit without ours would prove nothing.
                 let read = commit.as_ref().map(|commit| (commit.position, &commit.metadata[..]));
                 Ok(self.step(Input::Committed(Committed::read(read, true))))
             }
@@ -150,13 +150,14 @@ impl Epoch<'_> {
                 let (epoch, reader) = started.map_err(ended)?;
                 Ok(self.start(epoch, reader))
             }
-            // It was revoked, which is known: what runs is finished and put on record all the same (ORD-9).
+            // The partition was revoked, which the owner knows: running attempts still finish and go on record (ORD-9).
             Event::Confirmed(_, false) if self.own.assignment.given_up() => Ok(self.tick()),
             Event::Confirmed(_, false) => Ok(self.step(Input::Lost)),
             Event::Confirmed(Sure::Confirmed, true) => Ok(self.step(Input::Confirmed)),
             Event::Confirmed(Sure::Paused, true) => Ok(self.step(Input::Paused)),
             Event::Proven(proven) => {
-                // Also if it is: other things may have to come first, and asking again at once would be without end.
+                // Also if the predecessor is dead: other steps may come first, and asking again at once would never
+                // end.
                 self.under_way.prove_ms = self.now_ms() + AGAIN_MS;
                 Ok(match proven {
                     Some(predecessor) => self.step(Input::PredecessorDead(predecessor)),
@@ -172,8 +173,8 @@ impl Epoch<'_> {
         }
     }
 
-    /// When there is something to do besides what core waits for. Never a time that is past, unless `before_waiting` or
-    /// `event` does what was due then: the owner would turn without end.
+    /// When the owner must wake for something that core does not wait for. A time in the past is returned only if
+    /// `before_waiting` or `event` does what was due then; otherwise the owner would spin.
     fn wakes_ms(&self) -> u64 {
         let proves_ms = match self.owner.predecessor() {
             Some(_) if self.under_way.proving.is_none() => self.under_way.prove_ms,
@@ -183,7 +184,7 @@ impl Epoch<'_> {
         proves_ms.min(look_ms).min(self.listen_ms()).min(self.letters.wakes_ms())
     }
 
-    /// A broker that can prove who died ends the wait for a predecessor.
+    /// Asks the broker whether it can prove the predecessor dead, which would end the wait for it.
     fn ask_whether_dead(&mut self) {
         let Some(predecessor) = self.owner.predecessor() else {
             return;
@@ -197,7 +198,7 @@ impl Epoch<'_> {
     }
 }
 
-/// Waits for a call that may not be under way; answered, it is no longer. Cancel safe.
+/// Waits for a call, or for ever if none is under way. Clears the call once it is answered. Cancel safe.
 async fn answer<T>(call: &mut Call<T>) -> T {
     match call {
         Some(under_way) => {

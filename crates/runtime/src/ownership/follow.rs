@@ -1,4 +1,4 @@
-//! Keeps a pipeline in its group: if following the assignment ends as nobody asked, the group is joined anew.
+//! Keeps a pipeline in its group: if the task that follows the group's assignment ends unasked, joins the group anew.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::pipeline::{Subscription, Views, all};
 use crate::status::PartitionState;
 use crate::tasks::{TaskKind, Tasks};
 
-/// Follows the assignment, and anew if that ends as nobody asked.
+/// Follows the group's assignment, and starts again if that ends unasked.
 pub(crate) struct Follow {
     pub(crate) subscription: Arc<Subscription>,
     pub(crate) topic: Topic,
@@ -23,7 +23,7 @@ pub(crate) struct Follow {
     pub(crate) stop: watch::Receiver<Stopping>,
 }
 
-/// Nothing is ever sent: only the end of all senders is waited for. A channel takes at least one.
+/// Nothing is ever sent: the receiver only waits until all senders are dropped. A channel takes at least one.
 const NOTHING_MAX: usize = 1;
 
 /// Held by each owner while it runs.
@@ -53,9 +53,9 @@ impl Follow {
                     view.set(PartitionState::Claiming, Some(why.clone()));
                 }
             }
-            // Its owners have nobody any more who tells them something, and give their partitions up. A second owner of
-            // the same process must not run beside them: it would take their claims for its own. And who drained the
-            // pipeline may open its folder again, which an owner that is not quite gone would still keep locked.
+            // The assignment's senders are gone, so the owners give their partitions up. Wait for all of them: a second
+            // owner of the same process beside one of them would take its claims for its own. And the caller of `drain`
+            // may open the folder again at once, which a remaining owner would still keep locked.
             tokio::select! {
                 biased;
                 _ = owners.recv() => {}

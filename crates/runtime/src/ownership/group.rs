@@ -1,7 +1,7 @@
-//! A pipeline's part in its group: follows what is assigned, and runs an owner for each partition of it.
+//! A pipeline's part in its group: follows which partitions are assigned to it, and runs an owner for each of them.
 //!
-//! A revoked partition is given up at once (others never wait for it); its owner drains it meanwhile, and whoever
-//! comes next waits for `released` in the journal.
+//! A revoked partition is given back to the group at once, so that other members never wait for it. Its owner drains it
+//! meanwhile, and the next owner waits for `released` in the journal.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,20 +22,20 @@ use crate::shard::{Pauses, ShardCommand, Wakes};
 use crate::status::PartitionState;
 use crate::tasks::{TaskKind, Tasks};
 
-/// Questions on their way to the group's member; owners wait for the answer.
+/// Questions on their way from owners to the group's membership; owners wait for the answer.
 const QUESTIONS_MAX: usize = 64;
 
-/// A group's coordinator that takes longer to confirm an assignment has not answered.
+/// A coordinator that takes longer than this to confirm an assignment counts as one that did not answer.
 const CONFIRM_MS_MAX: u64 = 5_000;
 
-/// Between two tries to join the group.
+/// The time between two tries to join the group.
 const REJOIN_MS: u64 = 1_000;
 
 type Asking = (Question, oneshot::Sender<Option<bool>>);
 type Asked = mpsc::Receiver<Asking>;
 type Stop = watch::Receiver<Stopping>;
 
-/// How an owner asks the group's member.
+/// How an owner asks the group's membership.
 #[derive(Clone)]
 pub(crate) struct Asks {
     questions: mpsc::Sender<Asking>,
@@ -43,38 +43,38 @@ pub(crate) struct Asks {
 
 #[derive(Debug, Clone, Copy)]
 enum Question {
-    /// Is this partition assigned here, asked anew?
+    /// Is this partition still assigned to this process? The coordinator is asked anew.
     Assigned(u32),
-    /// Does the broker prove that this process is dead?
+    /// Does the broker prove that the process with this number is dead?
     Dead(u128),
 }
 
 impl Asks {
-    /// Nobody answers.
+    /// Questions that stay without an answer.
     #[cfg(test)]
     pub(crate) fn nobody() -> Asks {
         Asks { questions: mpsc::channel(QUESTIONS_MAX).0 }
     }
 
-    /// Whether the partition is still assigned here, asked anew. `None`: nobody could say.
+    /// Whether the coordinator, asked anew, says that the partition is still assigned here. `None`: no answer.
     pub(crate) async fn confirm(&self, partition: u32) -> Option<bool> {
         self.ask(Question::Assigned(partition)).await
     }
 
-    /// Whether the broker proves that process dead.
+    /// Whether the broker proves that the process with this number is dead.
     pub(crate) async fn proves_dead(&self, instance: u128) -> bool {
         self.ask(Question::Dead(instance)).await == Some(true)
     }
 
     async fn ask(&self, question: Question) -> Option<bool> {
         let (answer, answered) = oneshot::channel();
-        // Who does not follow the group any more tells its owners so; a drain must not end for want of an answer.
+        // The task that follows the group tells its owners before it ends; a drain must not fail for want of an answer.
         self.questions.send((question, answer)).await.ok()?;
         answered.await.ok()?
     }
 }
 
-/// Where a partition's messages are handled.
+/// The shard that handles a partition's messages, as the partition's owner reaches it.
 #[derive(Clone)]
 pub(crate) struct ShardDoor {
     pub(crate) commands: mpsc::Sender<ShardCommand>,
@@ -82,7 +82,7 @@ pub(crate) struct ShardDoor {
     pub(crate) pauses: Arc<Pauses>,
 }
 
-/// What following the group's assignment needs.
+/// What is needed to follow the group's assignment.
 pub(crate) struct Assign {
     pub(crate) subscription: Arc<Subscription>,
     pub(crate) membership: Box<dyn Membership>,
@@ -92,7 +92,7 @@ pub(crate) struct Assign {
     pub(crate) views: Views,
     pub(crate) tasks: Tasks,
     pub(crate) stop: watch::Receiver<Stopping>,
-    /// The group was left, since nothing may be read of its topic.
+    /// The group was left, since the topic must not be read.
     pub(crate) left: bool,
     pub(crate) limits: Arc<ReadLimits>,
     pub(crate) owner_runs: OwnerRuns,
@@ -101,11 +101,11 @@ pub(crate) struct Assign {
 /// How far stopping has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stopping {
-    /// Not at all.
+    /// The pipeline runs.
     No,
-    /// Drain.
+    /// The pipeline drains.
     Drain,
-    /// The deadline has passed: drop what is left.
+    /// The deadline of the drain has passed: attempts and completions that are left are dropped.
     Drop,
 }
 
@@ -115,7 +115,7 @@ struct Owned {
 }
 
 impl Owned {
-    /// Waits until it has drained, or drops it too when its successor is to be dropped.
+    /// Waits until the owner has drained. If its successor's partition is lost, this owner's is dropped too.
     async fn end(mut self, successor: &mut AssignmentReceiver) {
         self.sender.tell(Assignment::Revoked);
         tokio::select! {
@@ -128,15 +128,15 @@ impl Owned {
 }
 
 impl Assign {
-    /// Follows the assignment until it is told to stop, then drains what is owned.
+    /// Follows the assignment until the pipeline is told to stop, then drains what is owned.
     pub(crate) async fn run(mut self) {
         let mut stop = self.stop.clone();
         while self.goes_on(&mut stop).await && self.follow_group(&mut stop).await {}
         self.leave().await;
     }
 
-    /// Waits until it was accepted that the topic has as many partitions as it has (BRK-10), and the group is joined.
-    /// False: told to stop.
+    /// Waits until the topic's number of partitions is accepted (BRK-10) and the group is joined. False: the pipeline
+    /// was told to stop.
     async fn goes_on(&mut self, stop: &mut Stop) -> bool {
         let mut again = self.left;
         loop {
@@ -193,7 +193,7 @@ impl Assign {
         Ok(())
     }
 
-    /// The topic as it is now, which may have more partitions.
+    /// Reads the topic anew: it may have more partitions by now.
     async fn look_again(&mut self) -> Result<(), BrokerError> {
         let at = &self.subscription;
         let there = at.topic_there().await?;
@@ -212,7 +212,7 @@ impl Assign {
         Ok(())
     }
 
-    /// Follows the assignment. True if the topic is not what it was, and somebody has to accept that.
+    /// Follows the assignment. True if the topic got more partitions, which somebody has to accept.
     async fn follow_group(&mut self, stop: &mut Stop) -> bool {
         let (questions, mut asked) = mpsc::channel(QUESTIONS_MAX);
         let asks = Asks { questions };
@@ -221,7 +221,7 @@ impl Assign {
             tokio::select! {
                 biased;
                 () = reached(stop, Stopping::Drain) => break,
-                // Before questions: owners ask until they are answered, and would keep this one from hearing anything.
+                // Before questions: owners ask again until they are answered, and would keep changes unheard.
                 change = self.membership.changed() => {
                     let error = match change {
                         Ok(change) => {
@@ -250,8 +250,8 @@ impl Assign {
         false
     }
 
-    /// The topic is not what it was, so that keys or positions mean something else: what runs is finished and put on
-    /// record, and nothing more starts until somebody acts (BRK-10, P10). False: told to stop.
+    /// The topic changed, so that keys or positions mean something else. Running attempts finish and go on record, and
+    /// nothing more starts until an operator acts (BRK-10, P10). False: the pipeline was told to stop.
     async fn stop_all(
         &mut self,
         error: &BrokerError,
@@ -302,7 +302,7 @@ impl Assign {
         }
     }
 
-    /// A group that does not let us in is shown where an operator looks: it goes on when a right is granted.
+    /// Shows in the status that the group does not let this process in. The pipeline goes on when the right is granted.
     fn show_refusal(&self, error: &BrokerError) {
         if matches!(error, BrokerError::Denied { .. } | BrokerError::Credentials(_) | BrokerError::Invalid(_))
         {
@@ -310,8 +310,9 @@ impl Assign {
         }
     }
 
-    /// A membership ends with its first error: what it would have said is not known, so all it gave is given up, and
-    /// the group is joined anew. An error if joining does not mend it; `Closed` if there is nothing to join any more.
+    /// A membership ends with its first error. What it would have reported is unknown, so all its partitions are given
+    /// up and the group is joined anew. An error if joining again does not help; `Closed` if there is nothing left to
+    /// join.
     async fn join_again(
         &mut self,
         asked: &mut Asked,
@@ -345,8 +346,8 @@ impl Assign {
         }
     }
 
-    /// Answers all questions that wait, those for the assignment with one confirmation: nothing else is heard meanwhile.
-    /// Whoever asks for it asks again.
+    /// Answers all waiting questions, those about the assignment with one confirmation, since no change is heard
+    /// meanwhile. If the confirmation fails, the owners ask again.
     async fn answer(&mut self, first: Asking, asked: &mut Asked) {
         let (mut partitions, mut answers) = (Vec::new(), Vec::new());
         let mut next = Some(first);
@@ -392,7 +393,7 @@ impl Assign {
         }
     }
 
-    /// An owner for a partition; one that still drains ends first.
+    /// Starts an owner for a partition. If an earlier owner still drains it, that one ends first.
     fn owner_of(&self, partition: u32, asks: Asks, before: Option<Owned>) -> Owned {
         let door = self.shards[partition as usize % self.shards.len()].clone();
         let (sender, assignment) = assignment();
@@ -412,13 +413,13 @@ impl Assign {
         };
         let runs = self.owner_runs.clone();
         let task = self.tasks.spawn(async move {
-            // Dropped last: whoever waits for it may rely on the owner having let go of everything.
+            // Dropped last: the receiver's end means that the owner has let go of everything.
             let _runs = runs;
             let mut own = own;
             if let Some(before) = before {
                 before.end(&mut own.assignment).await;
             }
-            // It may have gone elsewhere meanwhile.
+            // The partition may have been revoked meanwhile.
             if own.assignment.is_yours() {
                 own.run().await;
             }
@@ -426,9 +427,9 @@ impl Assign {
         Owned { sender, task }
     }
 
-    /// Drains all, and drops what has not ended when the deadline passes.
+    /// Drains all partitions, and drops those that have not drained when the deadline passes.
     async fn give_all_up(&mut self, owned: BTreeMap<u32, Owned>, asked: Asked) {
-        // Questions that wait in it end with it: an owner would wait for their answer for ever.
+        // Waiting questions end with their channel: an owner would wait for their answer for ever.
         drop(asked);
         let mut senders = Vec::new();
         let mut tasks = Vec::new();
@@ -450,12 +451,12 @@ impl Assign {
     }
 }
 
-/// Ready once stopping has come that far, or nobody can say any more.
+/// Returns once stopping has come that far, or its sender is gone.
 pub(crate) async fn reached(stop: &mut watch::Receiver<Stopping>, far: Stopping) {
     let _ = stop.wait_for(|stopping| *stopping >= far).await;
 }
 
-/// What a pipeline that stops says.
+/// The text that the status shows for a pipeline that stops.
 fn said(error: &BrokerError) -> String {
     match *error {
         BrokerError::Partitions { there, asked, .. } => {
@@ -466,16 +467,16 @@ fn said(error: &BrokerError) -> String {
     }
 }
 
-/// True for what joining again does not mend.
+/// True for errors that joining again does not mend.
 fn ends_it(error: &BrokerError) -> bool {
     matches!(error, BrokerError::Partitions { .. } | BrokerError::Recreated(_) | BrokerError::Stopped(_))
 }
 
-/// Joins the group of a topic that must still be the one that was joined before.
+/// Joins the group after a pause. The topic must still be the one that was joined before.
 async fn join_after_pause(at: &Subscription, before: &Topic) -> Result<Box<dyn Membership>, BrokerError> {
     tokio::time::sleep_until(at.clock.instant(at.clock.now_ms() + REJOIN_MS)).await;
     let mut membership = at.broker.join(&at.group, &at.topic, &at.node).await?;
-    // Looked at behind the joining: what it is now it was then, since no topic becomes again what it was.
+    // Compared after joining: a topic never becomes again what it was, so it was the same while joining too.
     match at.topic_there().await.and_then(|there| before.same(&there)) {
         Ok(()) => Ok(membership),
         Err(error) => {

@@ -1,10 +1,10 @@
-//! `hold.p` of one partition: bodies and reports of dead letters, and pieces of snapshots, each stored before anything names
-//! it (BRK-6).
+//! `hold.p` of one partition: stores bodies and reports of dead letters, and pieces of snapshots, each before a record
+//! names it (BRK-6).
 //!
-//! What is stored there means nothing until a record of the journal that counts names its position; what never is named is
-//! cut. An entry is a format byte (1), a kind (1 body, 2 report, 3 piece of a snapshot), a position as u64 little endian
-//! (the message's, or the one as of which the snapshot is), and the bytes: the message's frame as it was read, a JSON
-//! object, or what core made.
+//! An entry means nothing until a counting record of the journal names its position; entries that are never named are
+//! cut. An entry is a format byte (1), a kind (1 body, 2 report, 3 piece of a snapshot), a position as u64 little
+//! endian (the message's position, or the journal position as of which the snapshot was made), and the bytes: the
+//! message's frame as it was read, a JSON object, or what core made.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,19 +19,19 @@ use super::epoch::Epoch;
 use super::event::{Event, Moved, Pieces};
 
 const FORMAT: u8 = 1;
-/// Bytes before what an entry holds.
+/// The bytes of an entry before its content.
 const HEAD_BYTES: usize = 10;
-/// The first wait before something is stored again, which doubles. Each time is a new copy, and only one is named.
+/// The first wait before an entry is stored again, which doubles. Each try may leave a copy, but one copy is named.
 const AGAIN_MS: u64 = 200;
-/// The longest.
+/// The longest wait.
 const AGAIN_MS_MAX: u64 = 10_000;
 
-/// What an entry is.
+/// The kinds of entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A message's frame.
     Body = 1,
-    /// What is known about its failure.
+    /// The report about the message's failure.
     Report = 2,
     /// A piece of a snapshot.
     Piece = 3,
@@ -46,8 +46,8 @@ impl Hold {
         Hold(journal)
     }
 
-    /// Stores an entry, again and again until it is acknowledged: its position. Fails only where nothing more will ever be
-    /// taken.
+    /// Stores an entry, again and again until the broker acknowledges it, and returns its position. Fails only if the
+    /// hold takes no entry any more.
     pub(super) async fn store(&self, kind: Kind, position: u64, bytes: &[u8]) -> Result<u64, BrokerError> {
         let mut entry = BytesMut::with_capacity(HEAD_BYTES + bytes.len());
         entry.put_u8(FORMAT);
@@ -72,7 +72,7 @@ impl Hold {
         }
     }
 
-    /// The entry at that position as it lies there, if there is one.
+    /// The entry at that position, with its head, if there is one.
     async fn entry(&self, at: u64) -> Result<Option<Bytes>, BrokerError> {
         // A page has at least one record, however large.
         let page = self.0.read(at, 1).await?;
@@ -80,7 +80,7 @@ impl Hold {
         Ok(first.filter(|(position, _)| *position == at).map(|(_, entry)| entry))
     }
 
-    /// The pieces at these positions; `None` if one is not there, or is something else.
+    /// The pieces at these positions; `None` if one of them is missing or is another kind of entry.
     pub(super) async fn pieces(&self, positions: &[u64]) -> Result<Option<Vec<Bytes>>, BrokerError> {
         let mut pieces = Vec::with_capacity(positions.len());
         for at in positions {
@@ -98,14 +98,15 @@ impl Hold {
 
     async fn store_pieces(&self, storing: Storing, chunks: Chunks) -> Result<StoredChunks, BrokerError> {
         let (as_of, mut positions) = (chunks.as_of(), Vec::new());
-        // Each is made when the one before it is stored: a state of millions keeps nobody waiting, and is never copied.
+        // Each piece is made only after the one before is stored: so a state of millions is never copied as a whole,
+        // and does not block the thread for long.
         for piece in chunks {
             positions.push(self.store(Kind::Piece, as_of, &piece).await?);
         }
         Ok(storing.chunks_acknowledged(positions))
     }
 
-    /// Copies an entry to the end; the leave to store is given back if it cannot be read.
+    /// Copies an entry to the end of the hold. If the entry cannot be read, the leave to store is given back.
     async fn copy(&self, from: u64, storing: Storing) -> Result<Result<Stored, Storing>, BrokerError> {
         match self.entry(from).await {
             Ok(Some(entry)) => {
@@ -122,28 +123,28 @@ impl Hold {
 }
 
 impl Epoch<'_> {
-    /// Has the pieces of a snapshot stored, which does not fit into a record.
+    /// Starts storing the pieces of a snapshot that does not fit into a record.
     pub(super) fn store_pieces(&mut self, storing: Storing, chunks: Chunks) {
         let hold = self.hold.clone();
         self.under_way.storing_pieces =
             Some(Box::pin(async move { hold.store_pieces(storing, chunks).await }));
     }
 
-    /// Has the pieces of a snapshot read. No more of the journal is taken in until they are there.
+    /// Starts reading the pieces of a snapshot. No more of the journal is applied until they are there.
     pub(super) fn read_pieces(&mut self, position: u64, positions: Vec<u64>) {
         let hold = self.hold.clone();
         self.under_way.reading_pieces =
             Some(Box::pin(async move { Ok(Pieces { position, pieces: hold.pieces(&positions).await? }) }));
     }
 
-    /// Has a body copied to the end, which keeps what lies behind it from being cut.
+    /// Starts copying a body to the end of the hold; at its old place it keeps the hold from being cut.
     pub(super) fn move_body(&mut self, position: u64, from: u64, storing: Storing) {
         let hold = self.hold.clone();
         self.under_way.moving =
             Some(Box::pin(async move { Ok(Moved { position, from, to: hold.copy(from, storing).await? }) }));
     }
 
-    /// One cut at a time; the newest is enough.
+    /// Starts a cut of the hold. A cut under way is replaced: the newest is enough.
     pub(super) fn cut_hold(&mut self, below: u64) {
         let hold = self.hold.clone();
         self.under_way.cutting_hold = Some(Box::pin(async move {
@@ -153,7 +154,7 @@ impl Epoch<'_> {
         }));
     }
 
-    /// What of it was stored or read is told to the owner.
+    /// Tells the owner what a call to the hold came to.
     pub(super) fn hold_answered(&mut self, event: HoldEvent) -> Result<keylane_core::Action, BrokerError> {
         Ok(match event {
             HoldEvent::Stored(stored) => self.step(Input::ChunksStored(stored?)),
@@ -172,7 +173,7 @@ impl Epoch<'_> {
     }
 }
 
-/// What came of a call to `hold.p`.
+/// The answer of a call to `hold.p`.
 pub(super) enum HoldEvent {
     Stored(Result<StoredChunks, BrokerError>),
     Read(Result<Pieces, BrokerError>),

@@ -1,9 +1,10 @@
-//! Reading the journal, and what an owner may do while it cannot (ORD-12).
+//! Reads a partition's journal, and decides what may start while it cannot be read or written (ORD-12).
 //!
-//! What an owner has not read may be another's fence. A read that fails is tried again, and nothing is given up for it;
-//! but once something stands in the journal unread for [`UNREAD_MS`], or an owner knows it only as it was so long ago,
-//! that is as good as a pause of the process: nothing starts until the journal was read to its end. Nor does anything while a
-//! record does not count for [`UNWRITTEN_MS`]: nothing that is done goes on record then, and all of it would run again.
+//! An unread record may be another process's fence. A read that fails is tried again, and the partition is not given up
+//! for it. But once a record stands unread for [`UNREAD_MS`], or the owner's last look at the journal is that old, this
+//! counts like a pause of the process: nothing starts until the journal was read to its end. Nothing starts either once
+//! a record of the owner does not count for [`UNWRITTEN_MS`]: completions do not go on record then, and all of these
+//! messages would run again.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -18,29 +19,30 @@ use crate::shard::{Pauses, ShardCommand};
 
 /// Bytes of a journal read at a time: a take-over reads one snapshot and about as much again.
 const PAGE_BYTES: usize = 512 * 1024;
-/// The longest time between two tries to read: a third of the silence after which a claimant fences an owner. A journal that
-/// answers again is so read in time, and an owner that drains is heard before its successor takes it for dead (BRK-7).
+/// The longest time between two tries to read: a third of the silence after which a claimant fences an owner. So a
+/// journal that answers again is read in time, and a draining owner writes before its successor takes it for dead
+/// (BRK-7).
 const READ_AGAIN_MS_MAX: u64 = 1_000;
-/// For so long an owner starts messages on a journal that it could not read on: a third of the silence after which a
-/// claimant fences it, and the pause of a process that must be noticed (ORD-12).
+/// How long an owner goes on starting messages while it cannot read its journal: a third of the silence after which a
+/// claimant fences it, and the length of a pause that must be noticed (ORD-12).
 const UNREAD_MS: u64 = 1_000;
 
-/// For so long an owner starts messages while a record of its does not count: longer than a cluster takes to find another
-/// leader, and few seconds of work to run again.
+/// How long an owner goes on starting messages while its record does not count: longer than a cluster takes to elect
+/// another leader, and few enough seconds of work to run again.
 const UNWRITTEN_MS: u64 = 10_000;
 
 const UNREAD: &str = "its journal cannot be read; nothing starts until it was read to its end";
 const UNWRITTEN: &str = "its journal takes no record; nothing starts until it does";
 
-/// A page on its way.
+/// A page of the journal on its way.
 pub(super) struct Reading {
     page: BoxFuture<'static, Result<JournalPage, BrokerError>>,
-    /// When it was asked for, and what was known then.
+    /// The moment when the page was asked for, and the pauses noticed by then.
     begun: Look,
     from: u64,
-    /// How often the owner had asked for the journal's end.
+    /// How often the owner had asked for the journal's end by then.
     asked: u64,
-    /// Only what has landed here, which may not reach to the journal's end.
+    /// Reads only what has landed on this node, which may not reach to the journal's end.
     landed: bool,
 }
 
@@ -58,7 +60,7 @@ impl Reading {
 #[derive(Debug, Clone, Copy, Default)]
 struct Look {
     at_ms: u64,
-    /// Pauses that had been noticed.
+    /// The count of pauses that had been noticed.
     pauses: u64,
 }
 
@@ -67,26 +69,26 @@ struct Look {
 pub(super) struct Listening {
     /// The last look whose answer was taken in.
     look: Look,
-    /// Since when something is there that was not read.
+    /// Since when a record may be there that was not read.
     unread_ms: Option<u64>,
-    /// Nothing is read before this time, after so many failures.
+    /// The journal is not read before this time, after this many failures.
     again_ms: u64,
     failures: u32,
-    /// The record that does not count yet, by its number, and since when.
+    /// The number of the record that does not count yet, and since when it was sent.
     unwritten: Option<(u64, u64)>,
     /// The shard was told to start nothing.
     suspended: bool,
-    /// It could have been told to go on, but for a record that does not count.
+    /// The shard would have been told to go on, but a record of its owner does not count yet.
     withheld: bool,
 }
 
 impl Listening {
-    /// The shard has nothing any more.
+    /// The shard has given the partition up, so there is nothing to suspend.
     pub(super) fn unsuspend(&mut self) {
         (self.suspended, self.withheld, self.unwritten) = (false, false, None);
     }
 
-    /// When nothing may start any more, if nothing happens before.
+    /// When the shard must be told to start nothing, if nothing happens before.
     fn suspend_ms(&self) -> u64 {
         let unread_ms = self.unread_ms.map_or(u64::MAX, |since_ms| since_ms + UNREAD_MS);
         unread_ms.min(self.unwritten_ms())
@@ -98,12 +100,12 @@ impl Listening {
 }
 
 impl Epoch<'_> {
-    /// True if it is time to wait for what is new.
+    /// True if the owner may wait for new records now.
     pub(super) fn listens(&self, now_ms: u64) -> bool {
         self.under_way.reading.is_none() && now_ms >= self.listening.again_ms
     }
 
-    /// When to look after the reading next.
+    /// When the owner must look after its reading next.
     pub(super) fn listen_ms(&self) -> u64 {
         let listening = &self.listening;
         let again_ms = if self.now_ms() < listening.again_ms { listening.again_ms } else { u64::MAX };
@@ -114,12 +116,12 @@ impl Epoch<'_> {
         again_ms.min(suspend_ms)
     }
 
-    /// Reads on from where the owner is to the end, unless it does already, or failed just now.
+    /// Reads on to the journal's end, unless a read is under way or failed just now.
     pub(super) fn read(&mut self) {
         self.read_some(false);
     }
 
-    /// Reads on; `landed`: what is at hand is enough to see what counts, and not enough to go on after a pause.
+    /// Reads on. With `landed`, reads only what is at hand: enough to see what counts, but not to go on after a pause.
     fn read_some(&mut self, landed: bool) {
         let now_ms = self.now_ms();
         if !self.listens(now_ms) {
@@ -141,11 +143,11 @@ impl Epoch<'_> {
         });
     }
 
-    /// Something landed that was not read.
+    /// A record landed that was not read.
     pub(super) fn landed(&mut self, landed: Result<(), BrokerError>) -> Result<Action, Ended> {
         match landed {
             Ok(()) => {
-                // A take-over goes on only from where the journal ends.
+                // A take-over must read to the journal's end: a later fence may stand there.
                 self.read_some(self.epoch.is_some());
                 Ok(self.tick())
             }
@@ -153,7 +155,7 @@ impl Epoch<'_> {
         }
     }
 
-    /// A page was read, or was not.
+    /// Takes in a page, or the failure to read it.
     pub(super) fn page(&mut self, page: Result<JournalPage, BrokerError>) -> Result<Action, Ended> {
         let Some(Reading { begun, from, asked, landed, .. }) = self.under_way.reading.take() else {
             return Ok(self.tick());
@@ -164,7 +166,7 @@ impl Epoch<'_> {
                 if !landed {
                     self.listening.look = begun;
                 }
-                // An append of its own may have been acknowledged meanwhile, beyond where the page ends.
+                // The owner's own append may have been acknowledged meanwhile, at a position beyond the page.
                 let next = self.owner.next();
                 let fresh = !landed && asked == self.owner.asked() && (next == from || next <= page.end);
                 Ok(self.take_in(&page, fresh))
@@ -173,7 +175,7 @@ impl Epoch<'_> {
         }
     }
 
-    /// Tells the owner what stands on a page; `fresh` if nothing has asked for a newer one meanwhile.
+    /// Tells the owner each record of a page. `fresh` if nothing has asked for a newer page meanwhile.
     fn take_in(&mut self, page: &JournalPage, fresh: bool) -> Action {
         for (position, bytes) in &page.records {
             let action = match self.owner.decode(bytes) {
@@ -183,11 +185,11 @@ impl Epoch<'_> {
                 }
                 Err(error) => self.step(Input::Unreadable { position: *position, error }),
             };
-            // What is not asked for again must be done now; the rest of the page is read again.
+            // Core does not repeat this action, so it is carried out now; the rest of the page is read again.
             if !matches!(action, Action::Wait { .. } | Action::Read { .. }) {
                 if *position + 1 < page.end {
-                    // A later fence may stand in the rest, if the process slept behind its own: what starts now starts
-                    // nothing until the end was read (ORD-12).
+                    // If the process slept behind its own fence, a later fence may stand in the rest. With `UNSURE` the
+                    // shard starts nothing until the journal was read to its end (ORD-12).
                     self.listening.look.pauses = Pauses::UNSURE;
                 } else {
                     self.listening.unread_ms = None;
@@ -208,8 +210,8 @@ impl Epoch<'_> {
         }
     }
 
-    /// The journal was not read. Whoever owns nothing starts over; an owner tries again, and keeps what runs: only
-    /// another's fence takes the partition from it.
+    /// The journal was not read. A claimant starts over. An owner tries again and keeps its running attempts: only
+    /// another process's fence takes the partition from it.
     fn read_failed(&mut self, error: BrokerError) -> Result<Action, Ended> {
         if self.epoch.is_none() || !passes(&error) {
             return Err(ended(error));
@@ -225,7 +227,7 @@ impl Epoch<'_> {
         Ok(self.tick())
     }
 
-    /// Stops what starts once the journal was unread, or a record did not count, for too long.
+    /// Tells the shard to start nothing, once the journal was unread or a record did not count for too long.
     pub(super) fn suspend(&mut self) -> Option<Action> {
         self.epoch?;
         let deaf = self.own.subscription.flaws.deaf_while_appending();
@@ -234,7 +236,7 @@ impl Epoch<'_> {
         let known = listening.unwritten.filter(|(number, _)| under_way == Some(*number));
         listening.unwritten = known.or(under_way.map(|number| (number, now_ms)));
         if now_ms < listening.suspend_ms() {
-            // What it waited for is there: the journal is read once more, and then it goes on.
+            // The missing record counts now. The journal is read once more before the shard goes on.
             return std::mem::take(&mut listening.withheld).then(|| self.step(Input::Paused));
         }
         if std::mem::replace(&mut listening.suspended, true) {
@@ -247,7 +249,7 @@ impl Epoch<'_> {
         Some(self.step(Input::Paused))
     }
 
-    /// Still the owner, as of the look that says so. If that began long ago, it is looked at once more.
+    /// The journal says that this process is still the owner. If the look that says so began long ago, looks once more.
     pub(super) fn resume(&mut self) -> Option<Action> {
         if !self.is_sure() {
             return Some(self.step(Input::Paused));
@@ -258,7 +260,7 @@ impl Epoch<'_> {
             return None;
         }
         if self.is_to_confirm() {
-            // The journal is read once more when that is answered.
+            // When the group has answered, the journal is read once more.
             return None;
         }
         self.listening.suspended = false;
@@ -268,14 +270,14 @@ impl Epoch<'_> {
         None
     }
 
-    /// True if what was seen when the journal was looked at last may be relied on: whoever claimed since then has not lost
-    /// its patience yet. A pause in between is noticed by the shard. Less than that would never be true where one reading
-    /// takes as long.
+    /// True if the last look at the journal may still be relied on: a process that claimed after it has not waited long
+    /// enough yet to fence. The shard notices a pause in between by itself. The limit is not shorter, since it could
+    /// then never be met where one read takes that long.
     fn is_sure(&self) -> bool {
         self.now_ms() < self.listening.look.at_ms + self.own.subscription.bounds.silence_ms
     }
 
-    /// The pauses that had been noticed when the journal was looked at last; a look that is long past is none.
+    /// The count of pauses as of the last look at the journal; `UNSURE` if that look was long ago.
     pub(super) fn sure_pauses(&self) -> u64 {
         match self.is_sure() {
             true => self.listening.look.pauses,

@@ -1,7 +1,7 @@
-//! A partition's journal as somebody sees it who does not own the partition: read to its end, and told commands.
+//! A partition's journal for a caller that does not own the partition: reads it to its end, and appends commands.
 //!
-//! Whether a command counts is for `keylane_core::apply` to say; whoever sends one reads on to learn it. A command may land
-//! more than once without harm, so one whose fate is unknown is sent again.
+//! `keylane_core::apply` decides whether a command counts; the caller reads on to learn it. A command may land more
+//! than once without harm, so a command whose fate is unknown is sent again.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ use crate::pipeline::Subscription;
 
 /// Bytes of a journal read at a time.
 const PAGE_BYTES: usize = 512 * 1024;
-/// How often a record is sent whose answer does not come.
+/// How often a command is sent again if its fate is unknown.
 const TRIES: u32 = 10;
-/// The wait before a record is sent again, and between two looks at a journal that is being waited for.
+/// The wait before a command is sent again, and between two looks at a journal while waiting for a change.
 pub(super) const JOURNAL_EVERY_MS: u64 = 200;
 
-/// The journal of a partition that is not owned here.
+/// The journal of a partition that the caller does not own.
 pub(super) struct JournalClient<'a> {
     at: &'a Subscription,
     partition: u32,
@@ -29,12 +29,12 @@ pub(super) struct JournalClient<'a> {
 }
 
 impl<'a> JournalClient<'a> {
-    /// Opens the journal of that partition of the pipeline's topic. Nothing of it is read yet.
+    /// Opens the journal of that partition of the pipeline's topic, without reading it.
     pub(super) async fn open(at: &'a Subscription, partition: u32) -> Result<JournalClient<'a>, BrokerError> {
         Ok(JournalClient::of(at, partition, at.journal(partition, LogKind::Journal).await?))
     }
 
-    /// A journal that is open already.
+    /// Uses a journal that is open already.
     pub(super) fn of(at: &'a Subscription, partition: u32, journal: Arc<dyn Journal>) -> JournalClient<'a> {
         JournalClient { at, partition, journal, replay: Replay::default() }
     }
@@ -44,7 +44,7 @@ impl<'a> JournalClient<'a> {
         self.replay.next()
     }
 
-    /// Reads on to the journal's end; its state there.
+    /// Reads on to the journal's end and returns the state there.
     pub(super) async fn read_on(&mut self) -> Result<State, BrokerError> {
         let newest = self.at.flaws.format();
         loop {
@@ -67,7 +67,7 @@ impl<'a> JournalClient<'a> {
         }
     }
 
-    /// A snapshot that stands at that position may lie in pieces in the partition's hold.
+    /// If the snapshot at that position lies in pieces in the partition's hold, reads the pieces.
     async fn provide_pieces(&mut self, position: u64) -> Result<(), BrokerError> {
         let Some(wanted) = self.replay.wanted().filter(|wanted| wanted.position == position) else {
             return Ok(());
@@ -79,7 +79,7 @@ impl<'a> JournalClient<'a> {
         Ok(())
     }
 
-    /// Appends a command. It is acknowledged then; whether it counts is seen by reading on.
+    /// Appends a command and waits for the acknowledgement. Whether the command counts is seen by reading on.
     pub(super) async fn tell(&self, command: Command) -> Result<(), BrokerError> {
         let record = Record::Command(command).encode();
         let mut tries = 0;

@@ -1,4 +1,4 @@
-//! What a shard left for its owner, and whether the shard moves at all.
+//! Takes the mail that a shard left for its owner, and watches whether the shard moves at all.
 
 use keylane_broker::BrokerError;
 use keylane_core::{Action, Death, Input, Ranges};
@@ -8,34 +8,34 @@ use super::event::Sure;
 use super::task::{Ended, SHARD_EVERY_MS};
 use crate::shard::Mail;
 
-/// A shard that has not ticked for so long gives its partitions up (ORD-12).
+/// A shard that has not ticked for this long loses its partitions (ORD-12).
 const STALLED_MS: u64 = 60_000;
-/// After a pause of a third of the session, the assignment is confirmed anew (ORD-12).
+/// After a pause longer than this, a third of the session, the assignment is confirmed anew (ORD-12).
 const CONFIRM_AFTER_MS: u64 = 10_000;
-/// A drain waits at most so long for the bodies of dead letters, once all else is done: a hold that does not answer must
-/// not keep the partition. What was not stored is not settled, and the next owner runs it again (DLQ-4).
+/// How long a drain waits for the bodies of dead letters once all else is done: a hold that does not answer must not
+/// keep the partition. A message whose body was not stored is not settled, and the next owner runs it again (DLQ-4).
 const BURIED_BY_MS: u64 = 5_000;
 
 const VERIFIES: &str = "the process was paused; nothing starts until its journal was read to its end";
 
-/// What is still to be said of the mail that was taken: one thing at a time, since what the owner answers must be done
-/// before it hears more.
+/// News from the mail that the owner was not told yet. The owner is told one thing at a time, since its answer must be
+/// carried out before it hears the next.
 #[derive(Default)]
 pub(super) struct Letters {
-    /// Nothing runs any more.
+    /// Nothing of the partition runs any more.
     quiet: bool,
-    /// The process was paused for so long.
+    /// The process was paused for this many ms.
     paused_ms: Option<u64>,
     /// Why the partition cannot be read.
     pub(super) broken: Option<BrokerError>,
-    /// That was said.
+    /// The owner was told that it must end because the partition cannot be read.
     ending: bool,
-    /// Nothing runs any more, and bodies are still being stored: for how long they are waited for.
+    /// Nothing runs any more, but bodies are still being stored: until when they are waited for.
     buried_by_ms: Option<u64>,
 }
 
 impl Letters {
-    /// Nothing of it concerns the next epoch, but why the partition cannot be read.
+    /// Forgets all news of this epoch except why the partition cannot be read.
     pub(super) fn forget(&mut self) {
         (self.quiet, self.paused_ms, self.buried_by_ms) = (false, None, None);
     }
@@ -46,12 +46,12 @@ impl Letters {
 }
 
 impl Epoch<'_> {
-    /// Takes what the shard left. Completions are handed over at once; bodies of what died are stored by a task of their
-    /// own first, and their entries come back as [`super::event::Event::Buried`].
+    /// Takes the mail. Completions go to the owner at once. The bodies of rejected messages are stored first, by a task
+    /// of their own; their entries come back as [`super::event::Event::Buried`].
     pub(super) fn mail(&mut self) -> Result<Action, Ended> {
         let Mail { done, rejected, quiet, verify, broken, gone } = self.link.take();
         if let Some(why) = gone {
-            // What was not on record runs again.
+            // Messages whose completion was not on record run again.
             return Err(Ended::Again(why));
         }
         if !rejected.is_empty() {
@@ -65,14 +65,14 @@ impl Epoch<'_> {
         Ok(self.finished(&done, &[]))
     }
 
-    /// What is to be told before the owner waits.
+    /// The next news that the owner must be told before it waits.
     pub(super) fn before_waiting(&mut self) -> Result<Option<Action>, Ended> {
         self.look_at_shard()?;
         let rest = self.rest_of_mail();
         Ok(rest.or_else(|| self.suspend()))
     }
 
-    /// What is still to be said of the last mail.
+    /// The next piece of news from the mail.
     fn rest_of_mail(&mut self) -> Option<Action> {
         let paused_ms = self.letters.paused_ms.take();
         if paused_ms.is_some() {
@@ -84,7 +84,7 @@ impl Epoch<'_> {
             None => {}
         }
         if self.letters.broken.is_some() && !std::mem::replace(&mut self.letters.ending, true) {
-            // What handlers did goes on record first; then it ends with the error.
+            // The completions go on record first; then the owner ends with the error.
             return Some(self.step(Input::Revoked));
         }
         if !self.letters.quiet {
@@ -106,7 +106,7 @@ impl Epoch<'_> {
         Some(self.step(Input::Quiet))
     }
 
-    /// True if the assignment is being confirmed, or will be: until then nothing starts, whatever the journal says.
+    /// True if the assignment is being confirmed or must be: until then nothing starts, whatever the journal says.
     pub(super) fn is_to_confirm(&self) -> bool {
         let paused_ms = self.letters.paused_ms.max(self.link.paused_ms());
         self.under_way.confirming.is_some() || paused_ms > Some(CONFIRM_AFTER_MS)
@@ -122,7 +122,7 @@ impl Epoch<'_> {
     }
 }
 
-/// Whether a shard moves. Time in which the owner itself did not look does not count: the whole process slept.
+/// Whether a shard moves. Time in which the owner did not look does not count, since then the whole process slept.
 #[derive(Debug, Default)]
 pub(super) struct Alive {
     ticked_ms: u64,
@@ -169,7 +169,7 @@ mod tests {
     fn a_shard_that_ticks_has_not_stalled() {
         let mut alive = Alive::default();
         assert!((0..100).all(|round| !alive.stalled(round, round * SHARD_EVERY_MS)));
-        // Its minute begins with its last tick, not with the first look.
+        // The minute begins with the shard's last tick, not with the first look.
         assert_eq!(
             look(&mut alive, 99, 100 * SHARD_EVERY_MS, 1_000 * SHARD_EVERY_MS),
             Some(106 * SHARD_EVERY_MS)

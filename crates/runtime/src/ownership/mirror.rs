@@ -1,7 +1,8 @@
-//! The broker's own commit, which follows what counts (COM-2, COM-3).
+//! Keeps the broker's own commit of a partition behind what counts in the journal (COM-2, COM-3).
 //!
-//! It mirrors the lowest position that is not settled, with the journal's id and the epoch as metadata; `committer.rs`
-//! makes it, for all partitions of a pipeline. It is never read as truth; one without our metadata is an operator's reset.
+//! The commit mirrors the lowest unsettled position, with the journal's id and the epoch as metadata; `committer.rs`
+//! makes it, together with those of the pipeline's other partitions. Keylane never reads the commit as truth. A commit
+//! without Keylane's metadata is an operator's reset.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,22 +14,22 @@ use keylane_core::commit_metadata;
 use super::epoch::Epoch;
 use crate::shard::ShardCommand;
 
-/// What is released waits at most this long for the broker's commit: below the silence that a successor takes for death.
+/// How long `released` waits at most for the broker's commit: less than the silence that a successor takes for death.
 const COMMIT_LAST_MS: u64 = 1_000;
 
-/// What is known of the broker's commit.
+/// The last known positions of the broker's commit.
 #[derive(Debug, Default)]
 pub(super) struct Mirror {
-    /// Where it stood when it was read last.
+    /// The position of the commit when it was read last.
     pub(super) mirrored: Option<u64>,
-    /// What an operator's reset is to be replaced by before anything starts.
+    /// Where our commit must stand to replace an operator's reset, before anything starts.
     pub(super) replaces: Option<u64>,
-    /// Where it was last told to follow to.
+    /// The position to which the committer was last told to go.
     told: Option<u64>,
 }
 
 impl Epoch<'_> {
-    /// Reads the broker's commit, unless it is being read.
+    /// Starts reading the broker's commit, unless that is under way.
     pub(super) fn ask_for_commit(&mut self) {
         if self.under_way.asking.is_some() {
             return;
@@ -48,7 +49,7 @@ impl Epoch<'_> {
         self.outbox.send(ShardCommand::Counted { partition: self.own.partition, epoch, dead });
     }
 
-    /// The broker's commit is to follow to the lowest position that is not settled.
+    /// Tells the committer that the commit is to follow to the lowest unsettled position.
     pub(super) fn commit(&mut self, epoch: u64, low: u64) {
         if self.mirror.told.replace(low) != Some(low) {
             let commit = self.commit_of(epoch, low);
@@ -56,8 +57,8 @@ impl Epoch<'_> {
         }
     }
 
-    /// Before the partition is released: the broker's commit follows to what counts, if it does so soon. Afterwards it
-    /// could go back behind the next owner's.
+    /// Called before the partition is released: waits a short time until the broker's commit has followed. Made after
+    /// the release, the commit could move the next owner's commit back.
     pub(super) fn commit_last(&mut self) -> Option<BoxFuture<'static, ()>> {
         self.epoch?;
         let followed = self.own.subscription.committer.hurry(self.own.partition)?;

@@ -1,8 +1,9 @@
-//! Owning partitions: a pipeline's part in its group, and one task for each partition that it owns.
+//! Owning partitions: a pipeline's part in its group, and one task for each partition that the pipeline owns.
 //!
-//! [`Follow`] keeps the pipeline in its group; `group` starts and ends the owners as partitions come and go; `task` is
-//! one owner, which does what `keylane_core::Owner` decides. `bodies` stores what is dead, [`Committer`] mirrors the
-//! commits. `growth` and `upgrade` decide with all nodes together: more partitions, a newer format.
+//! [`Follow`] keeps the pipeline in its group; `group` starts and ends owners as partitions come and go; `task` is one
+//! owner, which carries out what `keylane_core::Owner` decides. `bodies` stores dead letters, and [`Committer`] makes
+//! the broker's commits. `growth` and `upgrade` change something for all nodes of a group together: more partitions, a
+//! newer journal format.
 
 mod assignment;
 mod bodies;

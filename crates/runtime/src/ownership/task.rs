@@ -1,8 +1,9 @@
-//! Owning one partition: a task that does what `keylane_core::Owner` decides, and tells it what happened.
+//! The task that owns one partition: carries out what `keylane_core::Owner` decides, and tells it what happened.
 //!
-//! Comes in: assignment, mail of the shard, records of the journal, time. Goes out: commands to the shard, records,
-//! the mirrored commit. Every rule is core's. `epoch.rs` does what is decided, `event.rs` is the one place that
-//! waits: an owner hears of a revocation and of a foreign fence whatever else it waits for.
+//! The task hears its assignment, the mail of the shard, the records of the journal, and the time. It sends commands to
+//! the shard, records to the journal, and commits for the mirror. Core makes every decision; `epoch.rs` carries it out.
+//! `event.rs` is the only place that waits, so the owner hears of a revocation and of a foreign fence whatever else it
+//! waits for.
 
 use std::sync::Arc;
 
@@ -19,12 +20,12 @@ use crate::shard::{Pauses, ShardCommand, Wakes};
 use crate::status::{LaneSort, PartitionState};
 use crate::tasks::TaskKind;
 
-/// Between two tries of something that a broker did not do.
+/// The time between two tries of something that a broker did not do.
 pub(super) const AGAIN_MS: u64 = 200;
 /// How often an owner looks whether its shard is alive.
 pub(super) const SHARD_EVERY_MS: u64 = 10_000;
 
-/// What one partition's owner works with.
+/// Everything that the owner of one partition works with.
 pub(crate) struct Own {
     pub(crate) subscription: Arc<Subscription>,
     pub(crate) topic: Topic,
@@ -40,15 +41,15 @@ pub(crate) struct Own {
     pub(crate) limits: Arc<ReadLimits>,
 }
 
-/// How owning ended.
+/// How one try to own ended.
 pub(crate) enum Ended {
-    /// The broker has the partition elsewhere.
+    /// The partition was revoked or lost.
     GivenUp,
-    /// Something that may pass: try again.
+    /// Something failed that may pass: claim again.
     Again(String),
-    /// Its shard does not move: try again once it does (ORD-12).
+    /// The shard does not move: claim again once it does (ORD-12).
     Stalled,
-    /// Somebody must look at it (P10).
+    /// An operator must look at it (P10).
     Failed(String),
 }
 
@@ -60,7 +61,7 @@ impl Own {
             let ended = match tasks.supervise(TaskKind::Owner, self.own_once()).await {
                 Ok(ended) => ended,
                 Err(why) => {
-                    // Nobody puts on record what its shard does now: that must not go on.
+                    // Without an owner completions do not go on record, so the shard must not go on with the partition.
                     let mut outbox = Outbox::new(self.shard.clone(), Arc::clone(&self.wakes));
                     outbox.send(ShardCommand::Forget { partition: self.partition });
                     outbox.leave(&tasks);
@@ -82,7 +83,7 @@ impl Own {
                     tracing::error!(partition = self.partition, why, "a partition has stopped");
                     self.view.set(PartitionState::Stopped, Some(why.to_owned()));
                     if self.assignment.given_up() || self.until_the_shard_moves().await.is_some() {
-                        // Nobody has to look at what is another's.
+                        // The partition is another process's now, so the status shows no fault here.
                         self.view.set(PartitionState::Idle, None);
                         break;
                     }
@@ -90,11 +91,12 @@ impl Own {
                 Ended::Failed(why) => {
                     tracing::error!(partition = self.partition, why, "a partition has stopped");
                     self.view.set(PartitionState::Stopped, Some(why));
-                    // Nothing is guessed: it stays as it is until somebody acts, or it is assigned elsewhere.
+                    // Nothing is guessed: the partition stays stopped until an operator acts or it is assigned
+                    // elsewhere.
                     if !self.assignment.given_up() {
                         self.assignment.next().await;
                     }
-                    // Nobody has to look at what is another's.
+                    // The partition is another process's now, so the status shows no fault here.
                     self.view.set(PartitionState::Idle, None);
                     break;
                 }
@@ -103,7 +105,7 @@ impl Own {
         self.view.idle();
     }
 
-    /// Waits, unless the assignment changes.
+    /// Waits, or returns earlier if the assignment changes.
     async fn pause(&mut self, ms: u64) -> Option<Assignment> {
         let until = self.subscription.clock.instant(self.subscription.clock.now_ms() + ms);
         tokio::select! {
@@ -113,12 +115,12 @@ impl Own {
         }
     }
 
-    /// Waits until the shard answers, unless the assignment changes.
+    /// Waits until the shard answers, or returns earlier if the assignment changes.
     async fn until_the_shard_moves(&mut self) -> Option<Assignment> {
         let (reply, answer) = oneshot::channel();
         let asks = async {
             let ask = ShardCommand::Lanes { sort: LaneSort::Depth, limit: 0, reply, turn: None };
-            // One that is gone, or falls, has dropped everything by itself.
+            // A shard that is gone or falls drops its partitions by itself, so the wait may end.
             if self.shard.send(ask).await.is_ok() {
                 self.wakes.wake();
                 let _ = answer.await;
@@ -135,7 +137,7 @@ impl Own {
         let subscription = Arc::clone(&self.subscription);
         let (journal, hold) = tokio::select! {
             biased;
-            // Nothing was claimed yet, so that there is nothing to drain.
+            // Nothing was claimed yet, so there is nothing to drain.
             _ = self.assignment.next() => return Ended::GivenUp,
             journals = journals(&subscription, self.partition, &self.limits) => match journals {
                 Ok(journals) => journals,
@@ -150,7 +152,7 @@ impl Own {
     }
 }
 
-/// Both journals of a partition, with all limits of acceptances in them that are known.
+/// Opens journal and hold of a partition, and adds known acceptances that the journal lacks.
 async fn journals(
     at: &Subscription,
     partition: u32,
@@ -164,7 +166,7 @@ async fn journals(
 /// What a broker's error means for owning.
 pub(super) fn ended(error: BrokerError) -> Ended {
     match error {
-        // Somebody else makes it, or has the cluster let us in, and then it goes on.
+        // An operator creates what is missing or grants access, and then the partition goes on.
         BrokerError::NotMade { .. } | BrokerError::Credentials(_) => {
             Ended::Again(format!("{}: {error}", crate::error::broker_code(&error)))
         }
@@ -174,8 +176,8 @@ pub(super) fn ended(error: BrokerError) -> Ended {
     }
 }
 
-/// True for an error that trying again may mend. A topic that is away while brokers come and go is not gone; one that is
-/// made anew is told by its id (BRK-10). A log-in fails while a password is changed, or a token comes late.
+/// True for an error that trying again may mend. A topic may seem unknown while brokers come and go; a topic that was
+/// really made anew is noticed by its id (BRK-10). A log-in fails while a password is changed or a token comes late.
 pub(super) fn passes(error: &BrokerError) -> bool {
     matches!(
         error,

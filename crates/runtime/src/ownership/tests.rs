@@ -1,4 +1,4 @@
-//! An owner alone, on a cluster in memory; the test plays its shard.
+//! Runs one owner on a cluster in memory; the test plays the owner's shard.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ struct Shard {
 }
 
 impl Shard {
-    /// The shard of an owner that runs.
+    /// The shard of a running owner, on a new topic.
     async fn of_an_owner() -> Shard {
         Shard::of_an_owner_on(MemoryBroker::new(1, || 0).node("n")).await
     }
@@ -43,7 +43,7 @@ impl Shard {
         Shard::of_owner(broker, 1, Settings::default().bounds()).await
     }
 
-    /// The shard of an owner with this number, on a topic that is there.
+    /// The shard of an owner with this number, on a topic that exists.
     async fn of_owner(broker: Arc<dyn Broker>, instance: u128, bounds: Bounds) -> Shard {
         let topic = broker.topic("t").await.expect("it answers").expect("it is there");
         let (clock, settings) = (Clock::simulated(0).seeded(instance as u64), Settings::default());
@@ -88,7 +88,7 @@ impl Shard {
         Shard { commands, view, sender }
     }
 
-    /// What its owner says next. Time is simulated, so this ends at once or never.
+    /// The owner's next command. Time is simulated, so this ends at once or never.
     async fn hears(&mut self) -> ShardCommand {
         let says = tokio::time::timeout(Duration::from_secs(3_600), self.commands.recv()).await;
         says.expect("it says something").expect("the owner is there")
@@ -102,7 +102,7 @@ impl Shard {
         }
     }
 
-    /// Its owner was told that the partition is to be given up.
+    /// Waits until the owner says that the partition is to be drained.
     async fn drains(&mut self) {
         while !matches!(self.hears().await, ShardCommand::Drain { .. }) {}
     }
@@ -112,7 +112,7 @@ impl Shard {
     }
 }
 
-/// ORD-12, P10: a shard that stands still loses its partitions, which say so; when it moves again it gets them back.
+/// ORD-12, P10: a shard that stands still loses its partitions, whose status says so; once it moves it regains them.
 #[tokio::test(start_paused = true)]
 async fn a_partition_whose_shard_stood_still_is_owned_again_once_that_moves() {
     let mut shard = Shard::of_an_owner().await;
@@ -134,7 +134,7 @@ async fn a_partition_whose_shard_stood_still_is_owned_again_once_that_moves() {
     assert_eq!(shard.shown().state, PartitionState::Running);
 }
 
-/// BRK-8, P10: a partition whose broker refused a log-in once is tried again, and says why it waits.
+/// BRK-8, P10: a partition whose broker refused a log-in once is tried again, and its status says why it waits.
 #[test]
 fn a_log_in_that_was_refused_does_not_stop_a_partition_for_good() {
     let refused = BrokerError::Credentials("a token came late".to_owned());
@@ -143,12 +143,12 @@ fn a_log_in_that_was_refused_does_not_stop_a_partition_for_good() {
     assert!(why.contains("KL-1109") && why.contains("a token came late"), "{why}");
 }
 
-/// P6, P10: a partition that failed here says why until it is given up. Then it is another's, and nobody has to look at it
-/// here.
+/// P6, P10: a partition that failed here says why until it is given up. Then another process has it, and its status
+/// here shows no fault.
 #[tokio::test(start_paused = true)]
 async fn a_partition_that_failed_here_is_not_shown_as_stopped_once_another_has_it() {
     let cluster = MemoryBroker::new(1, || 0).node("n");
-    // It has no journal for any partition, which somebody must look at.
+    // The broker has no journal for any partition, so the owner stops and asks for an operator.
     cluster.grow_journals("t", "t", 0).await.expect("answers");
     let shard = Shard::of_an_owner_on(cluster).await;
     sleep(Duration::from_secs(60)).await;
@@ -188,7 +188,7 @@ impl Landings {
     }
 }
 
-/// After so long without a word of the owner a claimant takes it for dead (BRK-7).
+/// After this long without a record of the owner a claimant takes the owner for dead (BRK-7).
 const SILENCE: Duration = Duration::from_millis(3_000);
 
 fn rejection(epoch: u64) -> Rejection {
@@ -210,9 +210,9 @@ fn rejection_at(position: u64, epoch: u64) -> Rejection {
     Rejection::new(delivery, 1, "void")
 }
 
-/// BRK-7, ORD-9: as long as its journal answers each call within 600 ms, an owner that drains is never silent for the 3 s
-/// after which a claimant takes it for dead: not while handlers run, nor while a body is not stored, nor while the broker's
-/// commit does not answer, nor while it writes a snapshot and `released`.
+/// BRK-7, ORD-9: as long as its journal answers each call within 600 ms, an owner that drains is never silent for the 3
+/// s after which a claimant takes it for dead: not while handlers run, nor while a body is not stored, nor while the
+/// broker's commit does not answer, nor while it writes a snapshot and `released`.
 #[tokio::test(start_paused = true)]
 async fn a_draining_owner_is_not_silent_whatever_it_waits_for() {
     for conditional in [true, false] {
@@ -221,7 +221,7 @@ async fn a_draining_owner_is_not_silent_whatever_it_waits_for() {
         let broker = Faulty::new(cluster.node("n"), 1, Rates::none());
         let mut shard = Shard::of_an_owner_on(Arc::clone(&broker) as Arc<dyn Broker>).await;
         let start = shard.started().await;
-        // So that there is something to write a snapshot of.
+        // So that there is enough state for a snapshot.
         for lot in 0..20 {
             let done: Ranges =
                 (0..1_000).map(|at| lot * 4_000 + 4 * at + 2..lot * 4_000 + 4 * at + 3).collect();
@@ -236,7 +236,7 @@ async fn a_draining_owner_is_not_silent_whatever_it_waits_for() {
         shard.sender.tell(Assignment::Revoked);
         shard.drains().await;
         sleep(Duration::from_secs(8)).await;
-        // The lowest of all, so that the broker's commit is to follow.
+        // The lowest position of all, so that the broker's commit has to follow.
         let done = std::iter::once(0..1).collect();
         start.link.leave(|mail| (mail.done, mail.quiet) = (done, true));
         sleep(Duration::from_secs(20)).await;
@@ -247,8 +247,8 @@ async fn a_draining_owner_is_not_silent_whatever_it_waits_for() {
     }
 }
 
-/// BRK-7, ORD-9: a journal that did not answer for a while is read again as soon as it does: an owner that drains is heard
-/// before a claimant, who hears that journal too, loses its patience.
+/// BRK-7, ORD-9: a journal that did not answer for a while is read again as soon as it does. So a draining owner writes
+/// before a claimant, which reads that journal too, takes it for dead.
 #[tokio::test(start_paused = true)]
 async fn a_draining_owner_is_heard_soon_after_its_journal_answers_again() {
     for (conditional, away_ms) in [true, false]
@@ -279,16 +279,16 @@ async fn a_draining_owner_is_heard_soon_after_its_journal_answers_again() {
     }
 }
 
-/// Dead letters that do not fit into a snapshot of one record.
+/// More dead letters than fit into a snapshot of one record.
 const DEAD: u64 = 300;
 
-/// Small, so that the state of some hundred dead letters is large.
+/// Small bounds, so that the state of some hundred dead letters is large.
 fn small_snapshots() -> Bounds {
     let (snapshot_after_bytes, snapshot_bytes_max, chunk_bytes_max) = (1_000, 200, 300);
     Bounds { snapshot_after_bytes, snapshot_bytes_max, chunk_bytes_max, ..Bounds::default() }
 }
 
-/// The first position that is kept of a partition's journal, and of its hold.
+/// The lowest positions that are kept of a partition's journal and of its hold.
 async fn starts(broker: &Arc<dyn Broker>) -> (u64, u64) {
     let start = async |kind| {
         let name = JournalName { group: "t".to_owned(), topic: "t".to_owned(), partition: 0, kind };
@@ -298,7 +298,7 @@ async fn starts(broker: &Arc<dyn Broker>) -> (u64, u64) {
     (start(LogKind::Journal).await, start(LogKind::Hold).await)
 }
 
-/// Rejects so many messages, and lets what follows from it happen.
+/// Rejects these messages, and waits until the owner has dealt with them.
 async fn rejects(start: &Start, positions: std::ops::Range<u64>) {
     let rejected: Vec<Rejection> = positions.map(|at| rejection_at(at, start.epoch)).collect();
     start.link.leave(|mail| mail.rejected.extend(rejected));
@@ -330,7 +330,7 @@ async fn a_journal_with_many_dead_letters_is_cut_and_read_by_the_next_owner() {
     }
 }
 
-/// BRK-6, ORD-9: while the pieces of a snapshot cannot be stored, their owner does everything else: what is done goes on
+/// BRK-6, ORD-9: while the pieces of a snapshot cannot be stored, their owner does everything else: completions go on
 /// record, and it hears that its partition is to be given up.
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_that_cannot_be_stored_keeps_nobody_waiting() {
@@ -360,7 +360,7 @@ async fn a_snapshot_that_cannot_be_stored_keeps_nobody_waiting() {
     sleep(Duration::from_secs(1)).await;
     let released = landings.0.lock().expect("free").last().map(|(_, released)| *released);
     assert_eq!(released, Some(true), "a drain does not wait for a snapshot");
-    // The next owner makes up for it.
+    // The next owner writes the snapshot that is missing.
     broker.hang(&[]);
     let mut next = Shard::of_owner(Arc::clone(&clean), 2, small_snapshots()).await;
     let start = next.started().await;

@@ -1,10 +1,10 @@
-//! Raising the format in which a topic's journals are written, once every node reads it (BRK-6).
+//! Raises the format in which a topic's journals are written, once every node reads the new format (BRK-6).
 //!
-//! Comes in: a topic. Goes out: a command in the journal of each of its partitions, for each group whose pipelines run
-//! here. Whether it counts is for `keylane_core::apply` to say, by who owns a partition and who has claimed it last.
-//!
-//! Kept: nothing is raised while any of these journals says that a node would be left behind. Journals whose command
-//! did not count, or that nobody came to, stay as they are; to ask again is safe.
+//! The caller names a topic. A command goes into the journal of each of its partitions, for each group whose pipelines
+//! run here. `keylane_core::apply` decides whether the command counts, by the owner of the partition and its newest
+//! claimant. Invariant: no journal is raised while one of these journals says that a node would be left behind.
+//! Journals whose command did not count, or that a call did not reach, stay as they are; the call may be repeated
+//! without harm.
 
 use keylane_broker::BrokerError;
 use keylane_core::State;
@@ -19,15 +19,15 @@ use crate::{Error, Keylane};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Upgraded {
-    /// The pipeline that reads the topic here.
+    /// The pipeline in this process that reads the topic.
     pub pipeline: String,
-    /// Its group.
+    /// The pipeline's group.
     pub group: String,
     /// The oldest format that was in use.
     pub from: u8,
     /// The format that is in use now.
     pub to: u8,
-    /// How many partitions had an older one.
+    /// How many partitions had an older format.
     pub partitions: u32,
 }
 
@@ -40,12 +40,12 @@ struct Behind<'a> {
 
 impl Keylane {
     /// Raises the journals of `topic` to the newest format that this version writes, for all groups whose pipelines run
-    /// here; empty if they have it already. Until then owners write the format that is in use, so that nodes of an
-    /// older version can take over from them.
+    /// here. Returns nothing for groups whose journals have that format already. Until then owners write the format
+    /// that is in use, so that nodes of an older version can take over from them.
     ///
-    /// To be called once every node of those groups runs this version. It is refused while a node that does not read
-    /// the format owns a partition or has claimed it last; a node that does neither cannot be seen from here. Such a
-    /// node stops with KL-1312 when it is given a partition. There is no way back.
+    /// Call this once every node of those groups runs this version. The call is refused while a node that does not read
+    /// the format owns a partition or is its newest claimant. A node that is neither cannot be seen from here; it stops
+    /// with KL-1312 when it is given a partition. There is no way back.
     pub async fn upgrade(&self, topic: &str, who: &str) -> Result<Vec<Upgraded>, Error> {
         let broker = &*self.inner.broker;
         broker.topic(topic).await?.ok_or_else(|| BrokerError::UnknownTopic(topic.to_owned()))?;
@@ -54,7 +54,7 @@ impl Keylane {
         if running.is_empty() {
             return Err(Error::Upgrade(topic.to_owned(), "no pipeline here reads it".to_owned()));
         }
-        // All are looked at before the first is raised: what is refused then leaves everything as it was.
+        // All journals are checked before the first is raised: a call that is refused changes nothing.
         let mut behind = Vec::new();
         for pipeline in &running {
             behind.push((pipeline, look(pipeline.subscription()).await?));
@@ -87,7 +87,7 @@ async fn look(at: &Subscription) -> Result<Vec<Behind<'_>>, Error> {
             Err(BrokerError::Stopped(why)) => return Err(refused(at, partition, &why)),
             read => read?,
         };
-        // One that nobody has claimed yet gets its format from its first owner.
+        // A journal without a claim gets its format from its first owner.
         if state.claim.is_none() || state.format() >= newest {
             continue;
         }
@@ -104,7 +104,7 @@ async fn raise(at: &Subscription, behind: Behind<'_>, to: u8, who: &str) -> Resu
     if state.format() >= to {
         return Ok(());
     }
-    // Somebody claimed it in between.
+    // A node of an older version may have claimed the partition in between.
     check(at, partition, &state, to)?;
     Err(refused(at, partition, "it changed hands at this moment; ask again"))
 }

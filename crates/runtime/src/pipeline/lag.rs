@@ -1,15 +1,15 @@
-//! How far a pipeline is behind: in messages, and by the age of the oldest that is not settled (BRK-5).
+//! Counts how far a pipeline is behind: in messages, and by the age of the oldest unsettled one (BRK-5).
 //!
-//! Lag has one meaning wherever it is shown: the messages of a topic that are not on record as settled. What is being
-//! handled counts, and so does what was handled a moment ago and is not on record yet, since a crash would run it again.
-//! [`Lagging::lag`] is the one function that counts it.
+//! Lag means the same wherever it is shown: the messages of a topic that are not on record as settled. A message that
+//! is being handled counts, and so does one that was handled a moment ago and is not on record yet, since a crash would
+//! run it again. Only [`Lagging::lag`] counts it.
 //!
-//! [`Lagging::look`] asks the broker and remembers what it said; [`Lagging::partitions`] and [`Lagging::lag`] answer from
-//! memory, at once, whatever the broker does (ING-8). While the broker cannot be reached the figures are the last ones:
-//! metrics that vanish with the broker would be of no help when they are needed (BRK-8).
+//! [`Lagging::look`] asks the broker and remembers the answer; [`Lagging::partitions`] and [`Lagging::lag`] answer from
+//! memory, at once, whatever the broker does (ING-8). While the broker cannot be reached, the last figures stay:
+//! metrics that vanish with the broker would be missing when they are needed most (BRK-8).
 //!
-//! The age of what this process reads is known from the batches that it read. Only a partition that nobody here reads is
-//! looked up in its topic, and only by [`Lagging::look_at_ages`], since that fetches messages.
+//! For partitions that this process reads, the age is known from the batches that it read. For others, only
+//! [`Lagging::look_at_ages`] looks the age up in the topic, since that fetches messages.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,16 +21,16 @@ use super::subscription::Subscription;
 use crate::Error;
 use crate::status::{Lag, PartitionState, PartitionStatus};
 
-/// How long the broker may take to say where things are; then the figures are the last ones. A partition without a
-/// leader would hold up who looks at all others.
+/// How long the broker may take to answer; after that the last figures are shown. A partition without a leader would
+/// otherwise delay the figures of all others.
 const ASK_MS: u64 = 3_000;
 
-/// What was seen last.
+/// The figures that were seen last.
 pub(crate) struct Lagging {
     ends: Mutex<Vec<Ends>>,
     /// The broker's commit of each partition that another process owns.
     elsewhere: Mutex<BTreeMap<u32, u64>>,
-    /// Of each partition that lags and is not read here: its lowest unsettled position, and when the message there was
+    /// For each partition that lags and is not read here: its lowest unsettled position, and when that message was
     /// appended.
     oldest: Mutex<BTreeMap<u32, (u64, u64)>>,
 }
@@ -45,7 +45,7 @@ impl Lagging {
         if !within(at, self.ask(at)).await.unwrap_or(Ok(false))? {
             return Ok(());
         }
-        // What another process settles is known from what it commits.
+        // What another process has settled is known from its commits.
         for view in views.iter().filter(|view| view.status(None).state == PartitionState::Idle) {
             let partition = view.partition();
             let asked = at.broker.committed(&at.group, &at.topic, partition);
@@ -54,7 +54,7 @@ impl Lagging {
                     self.elsewhere.lock().expect("no holder panics").insert(partition, commit.position);
                 }
                 Some(Ok(None)) => {}
-                // The others would be waited for as long, and in vain.
+                // Calls for the other partitions would wait as long, and in vain.
                 Some(Err(_)) | None => break,
             }
         }
@@ -75,7 +75,7 @@ impl Lagging {
         views.iter().enumerate().map(shown).collect()
     }
 
-    /// Asks where partitions end; false if nobody answers.
+    /// Asks where partitions end; false if the broker does not answer.
     async fn ask(&self, at: &Subscription) -> Result<bool, Error> {
         let asked = match at.broker.health().await {
             Err(away @ BrokerError::Unavailable(_)) => Err(away),
@@ -86,7 +86,7 @@ impl Lagging {
                 *self.ends.lock().expect("no holder panics") = ends;
                 Ok(true)
             }
-            // A topic that is gone or changing must not hide what its partitions have to say about it.
+            // A topic that is gone or changing must not hide what its partitions show about that.
             Err(BrokerError::Unavailable(_) | BrokerError::UnknownTopic(_)) => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -95,14 +95,14 @@ impl Lagging {
     /// Looks up when the oldest unsettled messages were appended, of those partitions that lag and are not read here.
     pub(crate) async fn look_at_ages(&self, at: &Subscription, partitions: &[PartitionStatus]) {
         for part in partitions.iter().filter(|part| part.lags() && part.oldest_ms.is_none()) {
-            // Whoever does not answer for one would not answer for the others.
+            // A broker that does not answer for one partition would not answer for the others.
             if within(at, self.look_up(at, part)).await.is_none() {
                 break;
             }
         }
     }
 
-    /// What is not settled, as it was seen last.
+    /// The lag, as it was seen last.
     pub(crate) fn lag(&self, at: &Subscription, partitions: &[PartitionStatus]) -> Lag {
         let (mut lag, now_ms) = (Lag::default(), at.clock.wall_ms());
         let looked_up = self.oldest.lock().expect("no holder panics");
@@ -117,10 +117,11 @@ impl Lagging {
         lag
     }
 
-    /// Finds out when the lowest unsettled message of a partition was appended; once for each, since it does not change.
+    /// Finds out when the lowest unsettled message of a partition was appended; once for each message, since that time
+    /// stays the same.
     async fn look_up(&self, at: &Subscription, part: &PartitionStatus) {
         let seen = self.oldest.lock().expect("no holder panics").get(&part.partition).copied();
-        // Nobody to ask is no reason to fail, and gone meanwhile is no lag.
+        // A broker that is away is no reason to fail, and a message that is gone by now is no lag.
         if seen.is_some_and(|(position, _)| position == part.committed) || at.broker.health().await.is_err() {
             return;
         }

@@ -1,4 +1,5 @@
-//! A pipeline: one subscription with its handler and its settings (MSG-5), built (`builder`), run, looked at and drained.
+//! A pipeline: one subscription with its handler and its settings (MSG-5). Here it is looked at and drained; `builder`
+//! makes it, and `start` runs its shards.
 
 mod builder;
 mod lag;
@@ -50,12 +51,13 @@ impl Pipeline {
         &self.inner.subscription
     }
 
-    /// Its name.
+    /// The pipeline's name.
     pub fn name(&self) -> &str {
         &self.inner.subscription.pipeline
     }
 
-    /// Stops intake, lets handlers finish within the deadline, records and commits (ORD-10).
+    /// Drains the pipeline: stops reading, lets handlers finish within the deadline, puts on record what they did, and
+    /// commits (ORD-10).
     pub async fn drain(&self) -> Result<(), Error> {
         let inner = &self.inner;
         inner.stop.send_if_modified(|stopping| advance(stopping, Stopping::Drain));
@@ -70,12 +72,12 @@ impl Pipeline {
         }
         inner.shards.stop();
         inner.subscription.rejections.end(&inner.subscription);
-        // Its name and its group may be used again.
+        // The pipeline's name and group may be used again.
         drop(inner.claimed.lock().expect("no holder panics").take());
         Ok(())
     }
 
-    /// How it is now, after asking the broker where partitions end and how far other processes are.
+    /// The pipeline's status, after asking the broker where partitions end and how far other processes are.
     pub async fn status(&self) -> Result<PipelineStatus, Error> {
         self.look().await?;
         let (at, lagging) = (&self.inner.subscription, &self.inner.lagging);
@@ -83,18 +85,18 @@ impl Pipeline {
         Ok(self.seen())
     }
 
-    /// Asks the broker for what [`Pipeline::seen`] shows and this process cannot know by itself.
+    /// Asks the broker for the part of [`Pipeline::seen`] that this process cannot know by itself.
     pub async fn look(&self) -> Result<(), Error> {
         self.inner.subscription.rejections.tell_rest(&self.inner.subscription);
         self.inner.lagging.look(&self.inner.subscription, &all(&self.inner.views)).await
     }
 
-    /// How it is now, from memory and at once. Where partitions end, and how far other processes are, is what the last
-    /// [`Pipeline::look`] or [`Pipeline::status`] saw (ING-8).
+    /// The pipeline's status, from memory and at once. Where partitions end, and how far other processes are, is as of
+    /// the last [`Pipeline::look`] or [`Pipeline::status`] (ING-8).
     pub fn seen(&self) -> PipelineStatus {
         let at = &self.inner.subscription;
         let mut partitions = self.inner.lagging.partitions(&all(&self.inner.views));
-        // What another process owns it counts; after a drain what was known last still holds.
+        // The process that owns a partition counts its dead letters. After a drain, the last count still holds.
         if matches!(*self.inner.stop.borrow(), Stopping::No) {
             let idle = partitions.iter_mut().filter(|partition| partition.state == PartitionState::Idle);
             idle.for_each(|partition| partition.dead = 0);
@@ -128,7 +130,7 @@ impl Pipeline {
         }
     }
 
-    /// A partition that has stopped shows here too: what handles only a part of its messages does not just run.
+    /// A pipeline with stopped partitions does not just say `running`: it handles only a part of its messages.
     fn state(&self, partitions: &[PartitionStatus]) -> &'static str {
         let all = |state| partitions.iter().all(|partition| partition.state == state);
         let any = |state| partitions.iter().any(|partition| partition.state == state);
@@ -143,7 +145,7 @@ impl Pipeline {
         }
     }
 
-    /// Its lanes, the first `limit` by `sort`. A shard that does not answer within some seconds is named.
+    /// The pipeline's lanes, the first `limit` by `sort`. A shard that does not answer within some seconds is named.
     pub async fn lanes(&self, sort: LaneSort, limit: usize) -> Lanes {
         self.inner.shards.lanes(sort, limit).await
     }

@@ -1,4 +1,4 @@
-//! A partition as others see it: written by its owner, read by anyone.
+//! The status of one partition: written by the partition's owner, read by status queries.
 
 use std::sync::{Arc, Mutex, RwLock};
 
@@ -8,7 +8,7 @@ use crate::ownership::ReadLimits;
 use crate::shard::Link;
 use crate::status::{PartitionState, PartitionStatus};
 
-/// What is shown of one partition.
+/// The status of one partition.
 #[derive(Debug)]
 pub(crate) struct PartitionView {
     partition: u32,
@@ -23,16 +23,16 @@ struct ViewState {
     settled_above: u64,
     dead: u64,
     why: Option<String>,
-    /// Why nothing of it starts, though it is owned.
+    /// Why nothing of the partition starts, though it is owned.
     held: Option<&'static str>,
     link: Option<Arc<Link>>,
     limits: Option<Arc<ReadLimits>>,
 }
 
-/// Each partition of a pipeline. More are added when a topic gets more.
+/// The status of each partition of a pipeline. More are added when the topic gets more partitions.
 pub(crate) type Views = Arc<RwLock<Vec<Arc<PartitionView>>>>;
 
-/// Views as they are now.
+/// The views as they are now.
 pub(crate) fn all(views: &Views) -> Vec<Arc<PartitionView>> {
     views.read().expect("no holder panics").clone()
 }
@@ -55,7 +55,7 @@ impl PartitionView {
         });
     }
 
-    /// Shows why nothing of it starts, or that it does again (P10).
+    /// Shows why nothing of the partition starts, or that it starts again (P10).
     pub(crate) fn hold(&self, why: Option<&'static str>) {
         self.change(|shown| shown.held = why);
     }
@@ -82,12 +82,12 @@ impl PartitionView {
         change(&mut self.shown.lock().expect("no holder panics"));
     }
 
-    /// Its number.
+    /// The partition's number.
     pub(crate) fn partition(&self) -> u32 {
         self.partition
     }
 
-    /// As it is shown, but for where the log ends; if nobody can say, it seems to end where it is settled.
+    /// The status. `end` is where the log ends; if the broker does not say, the log seems to end where it is settled.
     pub(crate) fn status(&self, end: Option<u64>) -> PartitionStatus {
         let mut shown = self.shown.lock().expect("no holder panics").clone();
         let waits = shown.limits.as_ref().and_then(|limits| limits.why(self.partition, shown.committed));
@@ -98,7 +98,7 @@ impl PartitionView {
         }
         let reads = !matches!(shown.state, PartitionState::Idle | PartitionState::Stopped);
         let link = shown.link.as_ref().filter(|_| reads);
-        // What was read is there, also where the broker was asked before.
+        // The log reaches at least as far as the shard has read, also if the broker was asked before that.
         let read_to = link.map_or(0, |link| link.read_to());
         PartitionStatus {
             oldest_ms: link.and_then(|link| link.appended_ms(shown.committed)),

@@ -1,7 +1,7 @@
-//! Says in the log that messages were rejected: which ones, and why (ING-5).
+//! Logs which messages were rejected, and why (ING-5).
 //!
-//! Comes in: each rejection as its owner takes it, before it is stored. Goes out: a warning for each, up to a bound a
-//! minute and pipeline, and then one with the number of those that were left out.
+//! Each rejection comes in when its owner takes it, before its body is stored. Up to a bound for each minute and
+//! pipeline, each gets a warning; a last line then counts the others.
 
 use std::sync::Mutex;
 
@@ -9,15 +9,15 @@ use super::Subscription;
 use crate::seldom::Seldom;
 use crate::shard::Rejection;
 
-/// Characters of what a handler said that a log line shows. All of it is kept with the dead letter.
+/// Characters of a handler's error that a log line shows. The dead letter keeps the whole error.
 const ERROR_CHARS_MAX: usize = 300;
 
-/// What was told of one pipeline's rejections.
+/// Counts and limits the log lines about one pipeline's rejections.
 #[derive(Debug, Default)]
 pub(crate) struct Rejections(Mutex<Seldom>);
 
 impl Rejections {
-    /// Tells of one.
+    /// Logs one rejection, or counts it.
     pub(crate) fn tell(&self, at: &Subscription, rejection: &Rejection) {
         let now_ms = at.clock.now_ms();
         let mut seldom = self.0.lock().expect("no holder panics");
@@ -38,13 +38,13 @@ impl Rejections {
         }
     }
 
-    /// Tells how many were left out, once a minute is over.
+    /// Logs how many were left out, once a minute is over.
     pub(crate) fn tell_rest(&self, at: &Subscription) {
         let left_out = self.0.lock().expect("no holder panics").left_out(at.clock.now_ms());
         tell_left_out(at, left_out);
     }
 
-    /// Tells how many were left out, now: the pipeline has ended.
+    /// Logs how many were left out, now, since the pipeline has ended.
     pub(crate) fn end(&self, at: &Subscription) {
         let left_out = self.0.lock().expect("no holder panics").all_left_out();
         tell_left_out(at, left_out);
@@ -61,7 +61,7 @@ fn tell_left_out(at: &Subscription, left_out: Option<u64>) {
     }
 }
 
-/// The beginning of what a handler said, on one line: no control character of it reaches a log.
+/// The beginning of a handler's error, on one line: none of its control characters may reach a log.
 pub(crate) fn beginning(error: &str) -> String {
     let mut shown: String =
         error.chars().take(ERROR_CHARS_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -1,4 +1,4 @@
-//! The shards of one pipeline: made, watched, asked, and stopped together.
+//! Makes the shards of one pipeline, and starts, watches, asks and stops them together.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,17 +24,17 @@ use crate::shard::{
 use crate::status::{BlockingThreads, LaneSort, LaneStatus, Lanes, Unanswered};
 use crate::tasks::Tasks;
 
-/// Lanes of a pipeline at most (ORD-5).
+/// The most lanes of a pipeline (ORD-5).
 const LANES_MAX: usize = 1_000_000;
 
-/// Who asks for lanes waits at most so long for a shard.
+/// How long a query for lanes waits for a shard.
 const LANES_WAIT: Duration = Duration::from_secs(3);
 
 /// A pipeline's shards.
 pub(crate) struct Shards {
     pub(crate) doors: Vec<ShardDoor>,
     pipeline: Arc<str>,
-    /// For each shard: who may ask it for lanes now.
+    /// For each shard, the turn to ask it for lanes: one query at a time.
     looks: Vec<Arc<Semaphore>>,
     stats: Vec<Arc<ShardStats>>,
     threads: Threads,
@@ -42,7 +42,7 @@ pub(crate) struct Shards {
     tasks: Tasks,
 }
 
-/// Threads that handlers of a pipeline block.
+/// The threads that a pipeline's handlers block.
 #[derive(Clone)]
 struct Threads {
     blocked: Arc<Blocked>,
@@ -98,14 +98,14 @@ impl Shards {
         Shards { doors, pipeline, looks, stats, threads, stop, tasks: tasks.clone() }
     }
 
-    /// All shards' figures.
+    /// The figures of all shards together.
     pub(crate) fn figures(&self) -> Figures {
         let mut sum = Figures::default();
         self.stats.iter().for_each(|stats| stats.add_to(&mut sum));
         sum
     }
 
-    /// Threads that its handlers block now.
+    /// The threads that the pipeline's handlers block now.
     pub(crate) fn blocking(&self) -> BlockingThreads {
         let (at_work, waiting, max) = self.threads.pool.figures();
         let threads = at_work as u64 + u64::from(self.threads.blocked.contained());
@@ -126,12 +126,12 @@ impl Shards {
         Lanes::of(join_all(asked).await, sort, limit)
     }
 
-    /// The shards end: what they still have is dropped.
+    /// Ends the shards. Attempts and messages that they still have are dropped.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         for door in &self.doors {
             match door.commands.try_send(ShardCommand::End) {
-                // It takes its time; a shard that does not hear it would run for nobody.
+                // A shard that never heard this would run for ever; a task waits until its channel has room.
                 Err(TrySendError::Full(end)) => {
                     let (commands, wakes) = (door.commands.clone(), Arc::clone(&door.wakes));
                     self.tasks.spawn_if_runs(async move {
@@ -150,27 +150,27 @@ fn one_look_each(shards: usize) -> Vec<Arc<Semaphore>> {
     (0..shards).map(|_| Arc::new(Semaphore::new(1))).collect()
 }
 
-/// Asks a shard for its lanes, when all who asked before have been heard: a shard that stands still has one question in its
-/// channel, and room for what its owners tell it.
+/// Asks a shard for its lanes, after all earlier queries were answered: so a shard that stands still has at most one
+/// query in its channel, and room for its owners' commands.
 async fn lanes_of(door: &ShardDoor, look: &Arc<Semaphore>, sort: LaneSort, limit: usize) -> Vec<LaneStatus> {
     let turn = Some(Arc::clone(look).acquire_owned().await.expect("never closed"));
     let (reply, answer) = oneshot::channel();
     let _ = door.commands.send(ShardCommand::Lanes { sort, limit, reply, turn }).await;
     door.wakes.wake();
-    // A shard that has ended has none.
+    // A shard that has ended has no lanes.
     answer.await.unwrap_or_default()
 }
 
-/// Not more shards than partitions, which they own whole, and not more than half of the concurrency: each may have a
-/// keyless message in flight, and together these take at most half of it (MSG-2).
+/// Not more shards than partitions, since a shard owns whole partitions. Not more than half of the concurrency, since
+/// each shard may have a message without a key in flight, and these together take at most half of it (MSG-2).
 fn shard_count(settings: &Settings, partitions: u32) -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let most = (settings.concurrency / 2).clamp(1, partitions.max(1) as usize);
     settings.shards.unwrap_or(cores).clamp(1, most)
 }
 
-/// A shard's place in its pipeline: what stays if the shard in it ends. It does not keep the broker open, which must
-/// close when its last user goes, and not when the last shard has noticed that.
+/// A shard's place in its pipeline, which stays if the shard in it ends. It does not hold the broker: the broker must
+/// close when its last user goes, not when the last shard notices that.
 struct Place<H> {
     number: usize,
     pipeline: Arc<str>,
@@ -244,7 +244,7 @@ where
     Arc::downgrade(&watched)
 }
 
-/// Keyless messages in flight of one shard.
+/// How many messages without a key one shard may have in flight.
 fn keyless_share(settings: &Settings, shards: usize) -> usize {
     (settings.concurrency / 2 / shards).max(1)
 }
@@ -294,8 +294,8 @@ mod tests {
         }
     }
 
-    /// ADM-1, P10: a shard that stands still keeps nobody waiting who asks for lanes, is named, and has one question in its
-    /// channel, however often it was asked.
+    /// ADM-1, P10: a shard that stands still delays no query for lanes, is named, and has one query in its channel,
+    /// however often it was asked.
     #[tokio::test(start_paused = true)]
     async fn a_shard_that_stands_still_is_named_and_the_others_show_their_lanes() {
         let (stands, mut still) = mpsc::channel(COMMANDS_MAX);
@@ -319,7 +319,7 @@ mod tests {
             assert_eq!(lanes.unanswered, [Unanswered { pipeline: "t".to_owned(), shard: 0 }]);
         }
         assert_eq!(still.len(), 1);
-        // It moves again.
+        // The shard moves again.
         tokio::spawn(async move { while still.recv().await.is_some() {} });
         tokio::time::sleep(Duration::from_millis(1)).await;
         assert_eq!(shards.lanes(LaneSort::Depth, 5).await.unanswered, []);
@@ -339,7 +339,7 @@ mod tests {
         }
     }
 
-    /// ORD-9: shards that have more to hear than their channels hold hear that they end all the same.
+    /// ORD-9: a shard with a full channel still hears that it ends.
     #[tokio::test]
     async fn a_shard_that_is_behind_hears_that_it_ends() {
         let (commands, mut shard) = mpsc::channel(1);

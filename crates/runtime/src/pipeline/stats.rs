@@ -1,4 +1,4 @@
-//! What a shard counts, for people: written by the shard, read by anyone, never waited for.
+//! The figures of one shard, for people: written by the shard, read by status queries, without waiting.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,7 +35,7 @@ pub(crate) struct Figures {
 }
 
 impl ShardStats {
-    /// So many more messages were handled.
+    /// This many more messages were handled.
     pub(crate) fn handled(&self, messages: usize) {
         self.handled.fetch_add(messages as u64, Ordering::Relaxed);
     }
@@ -50,7 +50,7 @@ impl ShardStats {
         self.dead.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Shows how the shard is at the end of a pass.
+    /// Shows the state of the shard at the end of a pass.
     pub(crate) fn publish(&self, counts: Counts, in_flight: usize, load: Load) {
         let set = |figure: &AtomicU64, value: u64| figure.store(value, Ordering::Relaxed);
         set(&self.in_flight, in_flight as u64);

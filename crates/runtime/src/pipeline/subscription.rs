@@ -1,4 +1,4 @@
-//! What all parts of one pipeline share: which topic and group, on which broker, by which clock.
+//! What all parts of one pipeline share: its topic and group, its broker, and its clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,11 +32,11 @@ pub(crate) struct Subscription {
     pub(crate) flaws: Flaws,
     pub(crate) counters: CommitCounters,
     pub(crate) committer: Committer,
-    /// What the log says of its rejections.
+    /// Limits how often the log tells of rejections.
     pub(crate) rejections: Rejections,
-    /// When its completions go on record.
+    /// Spreads over time when the pipeline's completions go on record.
     pub(crate) pace: Arc<Pace>,
-    /// Randomness of a simulation; none: the system's.
+    /// The randomness of a simulation; without it, the system's is used.
     pub(crate) seed: Option<AtomicU64>,
 }
 
@@ -62,7 +62,7 @@ impl CommitCounters {
 }
 
 impl Subscription {
-    /// The two logs beside a partition.
+    /// The two logs beside a partition: its journal and its hold.
     pub(crate) async fn journals(
         &self,
         partition: u32,
@@ -71,7 +71,7 @@ impl Subscription {
         Ok((journal, self.journal(partition, LogKind::Hold).await?))
     }
 
-    /// One of the two.
+    /// One of the two logs beside a partition.
     pub(crate) async fn journal(
         &self,
         partition: u32,
@@ -81,7 +81,7 @@ impl Subscription {
         self.broker.journal(&JournalName { group, topic, partition, kind }).await
     }
 
-    /// Its topic as it is now.
+    /// The topic as it is now.
     pub(crate) async fn topic_there(&self) -> Result<Topic, BrokerError> {
         let there = self.broker.topic(&self.topic).await?;
         there.ok_or_else(|| BrokerError::UnknownTopic(self.topic.to_string()))

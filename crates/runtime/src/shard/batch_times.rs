@@ -1,13 +1,13 @@
-//! When the batches were appended that a shard has read of a partition and that are not all settled yet.
+//! When the batches of one partition were appended that a shard has read and that are not all settled yet.
 //!
-//! The shard adds each batch as it reads it; whoever shows the partition asks for the one with the lowest unsettled
-//! position, and everything below that is forgotten. So the age of the oldest unsettled message is known without asking
-//! the broker (ING-8).
+//! The shard adds each batch as it reads it. A caller that shows the partition's status asks for the batch with the
+//! lowest unsettled position, and batches below that are forgotten. So Keylane knows the age of the oldest unsettled
+//! message without asking the broker (ING-8).
 
 use std::collections::VecDeque;
 
-/// Batches that are remembered. Beyond that every second one is forgotten: its messages then seem as old as those of
-/// the batch before it, which is a little too old, never too young.
+/// Batches that are remembered. Beyond that every second one is forgotten. Messages of a forgotten batch then seem as
+/// old as those of the batch before it: a little too old, never too young.
 const BATCHES_MAX: usize = 1_024;
 
 /// First positions and append times of batches, ascending.
@@ -15,7 +15,7 @@ const BATCHES_MAX: usize = 1_024;
 pub(super) struct BatchTimes(VecDeque<(u64, u64)>);
 
 impl BatchTimes {
-    /// One more batch was read.
+    /// The shard has read one more batch.
     pub(super) fn push(&mut self, position: u64, appended_ms: u64) {
         if self.0.len() >= BATCHES_MAX {
             let mut keep = false;
@@ -27,7 +27,7 @@ impl BatchTimes {
         self.0.push_back((position, appended_ms));
     }
 
-    /// When the message at `low` was appended. Forgets all batches that end below it.
+    /// When the message at `low` was appended. Forgets all batches that end below `low`.
     pub(super) fn at(&mut self, low: u64) -> Option<u64> {
         while self.0.get(1).is_some_and(|(position, _)| *position <= low) {
             self.0.pop_front();

@@ -1,4 +1,5 @@
-//! What others tell a shard: partitions to start, drain or drop, what counts, what to show; and its own tick.
+//! Carries out the commands that partition owners, status queries and the pipeline's end send to a shard; and the
+//! shard's own tick.
 
 use keylane_core::{Delivery, Load};
 
@@ -56,13 +57,13 @@ impl<F> Shard<F> {
         self.keep_late_lanes_busy(partition);
         self.take_turns(partition);
         if pauses != self.pauses.count() {
-            // The process slept after the fence was read: it may be another's already.
+            // The process was paused after the owner read its fence, so another process may own the partition by now.
             self.verify(partition, self.paused_ms);
         }
     }
 
-    /// Starts nothing of a partition until its owner has read the journal to its end. Others go on: each waits for its
-    /// own journal (ORD-12, P3).
+    /// Starts no attempt of a partition until its owner has read the journal to its end. Other partitions go on: each
+    /// waits for its own journal only (ORD-12, P3).
     pub(crate) fn verify(&mut self, partition: u32, paused_ms: u64) {
         self.enter(partition, PartState::Verifying);
         if let Some(part) = self.partitions.get(partition) {
@@ -91,7 +92,7 @@ impl<F> Shard<F> {
         }
     }
 
-    /// Start nothing more of the partition; what was read and not begun is the next owner's (ORD-9).
+    /// Starts nothing more of the partition. Messages that were read and not begun are left to the next owner (ORD-9).
     fn drain(&mut self, partition: u32, epoch: u64) {
         let Some(part) = self.partitions.under(partition, epoch) else {
             return;
@@ -109,7 +110,7 @@ impl<F> Shard<F> {
         self.hand_over_due();
     }
 
-    /// Twice a second: shows that the shard is alive, and lets idle lanes go.
+    /// Twice a second: shows the owners that the shard is alive, and removes idle lanes.
     pub(crate) fn tick(&mut self) {
         self.ticked_ms = self.now_ms;
         self.tell_stuck_rest();

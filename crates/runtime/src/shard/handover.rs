@@ -1,7 +1,7 @@
-//! Handing over what was finished, so that it goes on record (COM-2, COM-3).
+//! Hands finished positions to the partitions' owners, which put them on record (COM-2, COM-3).
 //!
-//! Completions are handed to the partition's owner in lots: after [`LOT`] of them or [`LOT_MS`], and only when the
-//! owner has taken the last lot. What it writes, and when that counts, is `ownership/task.rs`.
+//! Completions are handed over in lots: after [`LOT`] of them or after [`LOT_MS`], and only when the owner has taken
+//! the last lot. `ownership/mail.rs` takes a lot; `keylane_core::Owner` decides when it is written and counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,32 +9,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::partition::{Part, PartState};
 use super::pass::Shard;
 
-/// Completions that make a lot (COM-2).
+/// Completions that make a lot due (COM-2).
 const LOT: usize = 1_000;
-/// What is finished waits at most this long before it is handed over (COM-2), but for [`Pace`].
+/// A completion waits at most this long before it is handed over (COM-2), unless [`Pace`] makes it wait longer.
 const LOT_MS: u64 = 100;
-/// Between two lots of a process: at most 1,000 a second, of all its pipelines (COM-2).
+/// The time between two lots of a process: at most 1,000 lots a second, of all its pipelines (COM-2).
 const PACE_MS: u64 = 1;
-/// Ranges in one lot at most; a lot that is cut short ends with an ascending rest in the ledger.
+/// The most ranges in one lot. If a lot is cut short, the higher ranges stay in the ledger and go with the next lot.
 const LOT_RANGES_MAX: usize = 8_192;
 
-/// When completions of a process go on record (COM-2). Each lot is given a time of its own when its first completion
-/// comes: [`LOT_MS`] later, or, where more than a hundred partitions are busy, behind the lots before it.
+/// Spreads the lots of a process over time (COM-2). Each lot is given a time when its first completion comes:
+/// [`LOT_MS`] later or, where more than a hundred partitions are busy, behind the lots before it.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     next_ms: AtomicU64,
 }
 
 impl Pace {
-    /// Since when a lot waits whose first completion comes now: later than it does, by as much as it has to wait longer.
+    /// The time from which a lot waits whose first completion comes now. It lies in the future by as much as the lot
+    /// has to wait longer than [`LOT_MS`].
     fn since_ms(&self, now_ms: u64) -> u64 {
         let taken = |next_ms: u64| Some(next_ms.max(now_ms) + PACE_MS);
         let next_ms = self.next_ms.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
         next_ms.unwrap_or_else(|next_ms| next_ms).max(now_ms)
     }
 
-    /// A lot does not need its time any more: it went before, by its count, or with its partition. Otherwise lots that go
-    /// by count would take more times than pass, and what is finished elsewhere would wait behind all of them.
+    /// A lot does not use its time: it went before, by its count or with its partition. If such times were not given
+    /// back, lots that go by count would use up times faster than time passes, and completions of other partitions
+    /// would wait behind all of them.
     fn give_back(&self, since_ms: u64, now_ms: u64) {
         if since_ms > now_ms {
             let given = |next_ms: u64| Some(next_ms.saturating_sub(PACE_MS));
@@ -43,23 +45,22 @@ impl Pace {
     }
 }
 
-/// When a shard looks for lots to hand over.
+/// Decides when a shard looks for lots to hand over.
 #[derive(Debug, Default)]
 pub(super) struct HandOver {
     pace: Arc<Pace>,
     finished: usize,
     due_ms: Option<u64>,
-    /// Partitions that have something to hand over, or are given up.
+    /// Partitions that have something to hand over, or that drain.
     partitions: Vec<u32>,
 }
 
 /// When to look at a partition again.
 enum Again {
     At(u64),
-    /// When somebody else has done something: its owner says that the last lot counts, or a handler of a partition that
-    /// is given up ends.
+    /// When the partition's owner says that the last lot counts, or when a handler of a draining partition ends.
     WhenTold,
-    /// It has nothing to hand over.
+    /// The partition has nothing to hand over.
     No,
 }
 
@@ -75,7 +76,7 @@ impl HandOver {
         self.fresh(part, now_ms);
     }
 
-    /// A batch of `part` is used up. A gap at its end is handed over too: no message may ever come behind it.
+    /// A batch of `part` is used up. A gap at the batch's end is handed over too: perhaps no message ever follows it.
     #[inline]
     pub(super) fn passed(&mut self, part: &mut Part, now_ms: u64) {
         if part.ledger.gap_waits() {
@@ -94,14 +95,14 @@ impl HandOver {
         }
     }
 
-    /// Looks at `part` when it looks.
+    /// Puts `part` on the list of partitions to look at.
     pub(super) fn list(&mut self, part: &mut Part) {
         if !std::mem::replace(&mut part.hands_over, true) {
             self.partitions.push(part.partition);
         }
     }
 
-    /// A partition is gone.
+    /// A partition is gone: its completions that were not handed over are forgotten.
     pub(super) fn forget(&mut self, part: &Part, now_ms: u64) {
         if let Some(since_ms) = part.fresh_since_ms {
             self.pace.give_back(since_ms, now_ms);
@@ -111,7 +112,7 @@ impl HandOver {
         }
     }
 
-    /// The last lot of `part` counts: the next may be due.
+    /// The last lot of `part` counts, so the next may be due.
     pub(super) fn counted(&mut self, part: &Part, now_ms: u64) {
         if part.fresh_since_ms.is_some() {
             self.due_ms = Some(now_ms);
@@ -125,7 +126,7 @@ impl HandOver {
 }
 
 impl<F> Shard<F> {
-    /// Hands over what is due. Looks only when there can be something.
+    /// Hands over the lots that are due. Costs almost nothing while none can be.
     pub(super) fn hand_over_due(&mut self) {
         let draining = self.partitions.any_drains();
         let due = self.hand_over.due_ms.is_some_and(|due_ms| due_ms <= self.now_ms);
@@ -147,14 +148,14 @@ impl<F> Shard<F> {
     }
 }
 
-/// Leaves the owner a lot, if one is due and the last was taken.
+/// Leaves a lot for the owner if one is due and the owner has taken the last one.
 fn hand_over(part: &mut Part, pace: &Pace, now_ms: u64) -> Again {
     let draining = part.state == PartState::Draining;
     let waited = part.fresh_since_ms.is_some_and(|since_ms| since_ms + LOT_MS <= now_ms);
     let due = part.ledger.fresh() >= LOT || waited || draining;
     let fresh = |part: &Part| part.ledger.fresh() > 0 || part.ledger.gap_waits();
     if due && fresh(part) && part.link.has_room() {
-        // Nothing while the last lot does not count yet: the rest keeps its age.
+        // The ledger gives nothing while the last lot does not count yet; then the completions keep their age.
         let lot = part.ledger.take(LOT_RANGES_MAX);
         if !lot.is_empty() {
             if let Some(since_ms) = part.fresh_since_ms {
@@ -174,7 +175,7 @@ fn hand_over(part: &mut Part, pace: &Pace, now_ms: u64) -> Again {
         part.link.leave(|mail| mail.quiet = true);
     }
     match part.fresh_since_ms.map(|since_ms| since_ms + LOT_MS) {
-        // The last lot does not count yet. Its owner says when, and looking every millisecond would not help.
+        // The last lot does not count yet. Its owner will say when it does; a look every millisecond would be wasted.
         Some(due_ms) if due_ms <= now_ms => Again::WhenTold,
         Some(due_ms) => Again::At(due_ms),
         None if draining && !part.said_quiet => Again::WhenTold,
@@ -201,7 +202,7 @@ mod tests {
             let (mut lots, mut longest_ms) = (0u64, 0);
             for now_ms in 0..10_000 {
                 for due_ms in due_ms.iter_mut().filter(|due_ms| **due_ms <= now_ms) {
-                    // Handed over, and the next completion comes at once.
+                    // The lot is handed over, and the next completion comes at once.
                     *due_ms = pace.since_ms(now_ms) + LOT_MS;
                     longest_ms = longest_ms.max(*due_ms - now_ms);
                     lots += 1;
@@ -212,7 +213,7 @@ mod tests {
         }
     }
 
-    /// A reader that has nothing.
+    /// A reader that has no messages.
     struct Empty;
 
     impl Reader for Empty {
@@ -235,7 +236,7 @@ mod tests {
         }
     }
 
-    /// COM-2: lots that go by their count, however many, do not keep what is finished elsewhere from the record.
+    /// COM-2: lots that go by their count, however many, do not delay the completions of other partitions.
     #[test]
     fn lots_that_go_by_count_delay_nobody() {
         let mut at = HandOver::at(Arc::default());
@@ -257,7 +258,7 @@ mod tests {
         assert!(waits_ms <= LOT_MS + 20, "{waits_ms} ms until it goes on record");
     }
 
-    /// COM-2: nor do partitions that go with what they had.
+    /// COM-2: nor do partitions that are given up before their lot was handed over.
     #[test]
     fn partitions_that_are_given_up_delay_nobody() {
         let mut at = HandOver::at(Arc::default());

@@ -1,4 +1,4 @@
-//! What a shard's lanes look like from outside: the deepest, or those that wait longest.
+//! Shows a shard's lanes to people who look into a pipeline: the deepest lanes, or those that wait longest.
 
 use keylane_core::{Delivery, LaneState, LaneView};
 
@@ -7,11 +7,12 @@ use super::pass::Shard;
 use crate::status::{LaneSort, LaneStatus};
 
 impl<F> Shard<F> {
-    /// The first `limit` lanes. Chosen before anything is written out: the shard's other work waits for this.
+    /// The first `limit` lanes in that order. They are selected before any text is made, since the shard does no other
+    /// work meanwhile.
     pub(super) fn lanes(&self, sort: LaneSort, limit: usize) -> Vec<LaneStatus> {
         let mut views: Vec<LaneView<'_>> = self.engine.views().collect();
         let by_lane = self.attempts.by_lane();
-        // The message that is being handled is older than those that are queued behind it.
+        // The message that is being handled is older than those queued behind it.
         let appended_ms = |view: &LaneView<'_>| {
             let running = by_lane.get(&view.lane).map(|(delivery, _)| delivery.appended_ms());
             running.or(view.appended_ms).unwrap_or(u64::MAX)

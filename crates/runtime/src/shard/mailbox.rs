@@ -1,8 +1,9 @@
-//! Between a shard and the owner of one of its partitions.
+//! How a shard and the owner of one of its partitions talk to each other.
 //!
-//! The shard leaves mail: what its handlers finished, what they rejected, that nothing runs any more. The owner's task
-//! takes it when it can put it on record. The other way go [`ShardCommand`]s, over a bounded channel. At most one lot
-//! of completions lies in the mail: the shard keeps the rest in its ledger until that was taken, so nothing piles up.
+//! From shard to owner: the shard leaves [`Mail`] in a [`Link`]: positions that its handlers finished, messages that
+//! they rejected, and the news that nothing runs any more. The owner's task takes the mail when it can put it on
+//! record. From owner to shard: [`ShardCommand`]s, over a bounded channel. Invariant: at most one lot of completions
+//! lies in the mail. The shard keeps further completions in its ledger until the lot was taken, so nothing piles up.
 
 use std::borrow::Cow;
 use std::sync::Mutex;
@@ -15,53 +16,53 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
 use super::batch_times::BatchTimes;
 use crate::status::{LaneSort, LaneStatus};
 
-/// Commands on their way to a shard. Each partition has at most a few under way, and queries are rare; senders wait.
+/// Commands on their way to a shard. Each partition has a few under way at most, and queries are rare; senders wait.
 pub(crate) const COMMANDS_MAX: usize = 256;
 
-/// What a shard is told.
+/// A command to a shard.
 pub(crate) enum ShardCommand {
-    /// A partition is owned: read and handle it.
+    /// This process owns a partition: read and handle it.
     Start(Box<Start>),
-    /// What was handed over counts: done positions, and dead letters.
+    /// A lot that was handed over, or a dead letter, counts now.
     Counted {
         /// The partition.
         partition: u32,
-        /// The epoch it counts in.
+        /// The epoch in which it counts.
         epoch: u64,
-        /// Positions on record as dead, whose lanes wait for it.
+        /// Positions that are on record as dead, whose lanes wait for this.
         dead: Vec<u64>,
     },
-    /// After a pause of the process: the journal was read to its end, and the partition is still ours.
+    /// After a pause of the process: the journal was read to its end, and this process still owns the partition.
     Verified {
         /// The partition.
         partition: u32,
         /// Its epoch.
         epoch: u64,
-        /// Pauses that had been noticed when that reading began.
+        /// The count of [`Pauses`] before the owner began that reading.
         pauses: u64,
     },
-    /// Start nothing until the owner says [`ShardCommand::Verified`]: it cannot read its journal (ORD-12).
+    /// Start nothing until [`ShardCommand::Verified`] comes: the owner cannot read its journal (ORD-12).
     Suspend {
         /// The partition.
         partition: u32,
         /// Its epoch.
         epoch: u64,
     },
-    /// Start nothing more; say when nothing runs.
+    /// Start nothing more of the partition, and leave [`Mail::quiet`] when nothing of it runs.
     Drain {
         /// The partition.
         partition: u32,
         /// Its epoch.
         epoch: u64,
     },
-    /// Forget the partition at once, handlers included.
+    /// Forget the partition at once, attempts included.
     Drop {
         /// The partition.
         partition: u32,
         /// Its epoch.
         epoch: u64,
     },
-    /// Forget a partition whose owner is gone, whatever its epoch.
+    /// Forget a partition whose owner's task is gone, whatever the epoch.
     Forget {
         /// The partition.
         partition: u32,
@@ -70,30 +71,31 @@ pub(crate) enum ShardCommand {
     End,
     /// Show lanes.
     Lanes {
-        /// Which first.
+        /// Which lanes come first.
         sort: LaneSort,
-        /// How many.
+        /// The most lanes to show.
         limit: usize,
-        /// Where to.
+        /// Where the answer goes.
         reply: oneshot::Sender<Vec<LaneStatus>>,
-        /// Held until the shard hears it: of those who only look, one question at a time is on its way.
+        /// Held until the shard takes the command: so only one status query at a time takes up room in the channel.
         turn: Option<OwnedSemaphorePermit>,
     },
 }
 
-/// A partition to be started.
+/// What a shard needs to start a partition.
 pub(crate) struct Start {
     pub(crate) partition: u32,
     pub(crate) epoch: u64,
     pub(crate) settled: Settled,
     pub(crate) reader: Box<dyn Reader>,
     pub(crate) link: std::sync::Arc<Link>,
-    /// Pauses that had been noticed when the journal was read last.
+    /// The count of [`Pauses`] before the owner last read the journal.
     pub(crate) pauses: u64,
 }
 
 /// How often a shard has noticed that the process was paused (ORD-12). An owner takes the count before it reads the
-/// journal, and says it with what it concludes: a pause in between makes that worthless.
+/// journal, and sends it along with what it concludes. If the count differs by then, the process was paused in between,
+/// and the conclusion may be outdated.
 #[derive(Debug, Default)]
 pub(crate) struct Pauses {
     noticed: AtomicU64,
@@ -101,7 +103,7 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
-    /// No count at all: what it is given with must be verified.
+    /// A count that never matches: a conclusion that is sent along with it must be verified.
     pub(crate) const UNSURE: u64 = u64::MAX;
 
     pub(crate) fn count(&self) -> u64 {
@@ -124,11 +126,11 @@ impl Pauses {
     }
 }
 
-/// What is kept of a handler's words, in bytes: enough for a long stack trace. A report must fit into one record of any
-/// broker, or the partition could not put the message on record, and would stop.
+/// How much of a handler's error is kept, in bytes: enough for a long stack trace. A report must fit into one record of
+/// any broker; otherwise the partition could not put the message on record, and would stop.
 const ERROR_BYTES_MAX: usize = 16 << 10;
 
-/// A message that was rejected: its lane waits until it is on record as dead.
+/// A message that was rejected. Its lane waits until it is on record as dead.
 #[derive(Debug, Clone)]
 pub(crate) struct Rejection {
     pub(crate) delivery: Delivery,
@@ -143,8 +145,7 @@ impl Rejection {
     }
 }
 
-/// A handler's words, cut to `bytes_max` bytes if they are longer, which they then say. What was allocated for more than
-/// that is given back.
+/// A handler's error, cut to `bytes_max` bytes if it is longer, which it then says. Memory beyond that is freed.
 pub(crate) fn cut(words: Cow<'_, str>, bytes_max: usize) -> Cow<'_, str> {
     if words.len() > bytes_max {
         let kept = &words[..words.floor_char_boundary(bytes_max)];
@@ -156,24 +157,24 @@ pub(crate) fn cut(words: Cow<'_, str>, bytes_max: usize) -> Cow<'_, str> {
     }
 }
 
-/// What a shard left for an owner.
+/// The mail that a shard left for an owner.
 #[derive(Debug, Default)]
 pub(crate) struct Mail {
-    /// Positions handled, ascending: everything of a lot, or nothing.
+    /// Positions that were handled, ascending: one whole lot, or none.
     pub(crate) done: Ranges,
-    /// Messages rejected.
+    /// Messages that were rejected.
     pub(crate) rejected: Vec<Rejection>,
-    /// Draining, and nothing runs any more: this mail is the last.
+    /// The partition drains and nothing of it runs any more: this mail is the last.
     pub(crate) quiet: bool,
-    /// The process was paused for so long: nothing starts until the journal was read to its end.
+    /// The process was paused for this many ms: nothing starts until the owner has read the journal to its end.
     pub(crate) verify: Option<u64>,
     /// The partition cannot be read.
     pub(crate) broken: Option<BrokerError>,
-    /// The shard ended, and nothing of the partition runs any more: why.
+    /// The shard fell, and nothing of the partition runs any more; this is the reason.
     pub(crate) gone: Option<String>,
 }
 
-/// The mailbox.
+/// The mailbox of one owned partition, from its shard to its owner, with figures that status queries read.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     mail: Mutex<Mail>,
@@ -186,20 +187,20 @@ pub(crate) struct Link {
     read_to: AtomicU64,
 }
 
-/// Why a shard reads nothing more of a partition.
+/// Why a shard does not read on in a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Pause {
-    /// It reads on.
+    /// The shard reads on.
     None,
     /// A lane is full (ORD-6).
     FullLane,
-    /// The pipeline's buffer is (BPR-2).
+    /// The pipeline's buffer is full (BPR-2).
     FullBuffer,
 }
 
 impl Link {
-    /// Leaves mail and rings.
+    /// Changes the mail and wakes the owner.
     pub(crate) fn leave(&self, change: impl FnOnce(&mut Mail)) {
         let mut mail = self.mail.lock().expect("no holder panics");
         change(&mut mail);
@@ -209,7 +210,7 @@ impl Link {
         self.notify.notify_one();
     }
 
-    /// True if the last lot of completions was taken.
+    /// True if the owner has taken the last lot of completions.
     pub(crate) fn has_room(&self) -> bool {
         !self.done_there.load(Ordering::Acquire)
     }
@@ -221,7 +222,7 @@ impl Link {
         }
     }
 
-    /// For how long the process was paused, if that is in the mail.
+    /// For how long the process was paused, if the mail says that it was.
     pub(crate) fn paused_ms(&self) -> Option<u64> {
         self.mail.lock().expect("no holder panics").verify
     }
@@ -240,7 +241,7 @@ impl Link {
         self.ticked_ms.store(now_ms, Ordering::Relaxed);
     }
 
-    /// When the shard was last alive.
+    /// When the shard last said that it is alive.
     pub(crate) fn ticked_ms(&self) -> u64 {
         self.ticked_ms.load(Ordering::Relaxed)
     }
@@ -261,7 +262,7 @@ impl Link {
         self.read.lock().expect("no holder panics").at(low)
     }
 
-    /// Shows whether the partition is read.
+    /// Stores why the partition is not read, or that it is, for status queries.
     pub(crate) fn show_pause(&self, pause: Pause) {
         self.paused.store(pause as u8, Ordering::Relaxed);
     }
@@ -284,7 +285,7 @@ impl Link {
 mod tests {
     use super::*;
 
-    /// DLQ-1, P10: what a handler says of a rejection is cut where it would not fit into a record, and says so.
+    /// DLQ-1, P10: a handler's text about a rejection is cut where it would not fit into a record, and says so.
     #[test]
     fn a_rejection_of_many_megabytes_is_cut_and_says_so() {
         let delivery = || {

@@ -1,8 +1,9 @@
 //! A shard: a loop that owns whole partitions, their lanes, and the attempts on them.
 //!
-//! `pass` is the loop, `pick` says which attempt is polled next, `task` polls it, `settle` says what becomes of it, and
-//! `handover` hands on what was finished. Owners of partitions talk to a shard through its mailbox ([`ShardCommand`],
-//! [`Link`]), readers and handlers wake it ([`Wakes`]); nobody else touches what a shard has.
+//! `pass` is the loop, `pick` decides which attempt is polled next, `task` polls it, `settle` decides what becomes of
+//! its message, and `handover` hands finished positions to the partition's owner. Owners talk to a shard through its
+//! mailbox ([`ShardCommand`], [`Link`]); readers and handlers wake it ([`Wakes`]). Nothing else touches a shard's
+//! state.
 
 mod attempts;
 mod batch_times;

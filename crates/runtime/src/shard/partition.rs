@@ -1,8 +1,8 @@
-//! Reading: one owned partition as its shard sees it, from the reader to the next delivery whose turn it may be.
+//! One owned partition, as its shard sees it: from its reader to the next delivery that may run.
 //!
-//! Comes in: batches of a reader, when the bounds allow one more. Goes out: deliveries, in order, those on record as
-//! settled left out. A delivery whose lane is full stays here, and nothing behind it is read (ORD-6, overflow
-//! `pause`). Everything read and not finished counts toward the bounds (BPR-1).
+//! Batches come in from the reader whenever the bounds allow one more. Deliveries go out in order, without those that
+//! are on record as settled. Invariants: if a delivery's lane is full, the delivery stays here and nothing behind it is
+//! read (ORD-6, overflow `pause`); and everything that was read and is not finished counts toward the bounds (BPR-1).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,24 +18,25 @@ use super::wake::{ListWaker, Wakes};
 use crate::flaws::Flaws;
 use crate::tasks::{TaskKind, Tasks};
 
-/// Bytes asked of a reader at a time: about a thousand ordinary messages, which is where batches stop getting cheaper.
+/// Bytes asked of a reader at a time: about a thousand ordinary messages. Larger batches cost no less per message.
 pub(crate) const BATCH_BYTES: usize = 256 * 1024;
 
-/// What a partition is doing at its shard.
+/// The states of a partition at its shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartState {
-    /// Read and handled.
+    /// The partition is read, and its messages are handled.
     Running,
-    /// After a pause of the process: starts nothing until its owner says so (ORD-12).
+    /// After a pause of the process: nothing starts until the owner has verified that the partition is its own
+    /// (ORD-12).
     Verifying,
-    /// Starts nothing more (ORD-9).
+    /// Nothing more of the partition starts (ORD-9).
     Draining,
-    /// Cannot be read; its owner was told.
+    /// The partition cannot be read, and its owner was told.
     Broken,
 }
 
-/// What may still be done of a partition, for threads that come to its attempts late: one that waits for a core may find
-/// that the partition is another's by now (P9).
+/// What may still be done with a partition's messages. A thread asks before it polls an attempt that was given to it:
+/// while the thread waited for a core, the partition may have gone to another process (P9).
 #[derive(Debug, Default)]
 pub(super) struct Standing(AtomicU8);
 
@@ -48,7 +49,7 @@ impl Standing {
         self.0.store(standing, Ordering::SeqCst);
     }
 
-    /// True if an attempt may be polled now. One that has not begun begins only where messages may start.
+    /// True if an attempt may be polled now. An attempt that has not `begun` may begin only while the partition runs.
     pub(super) fn allows(&self, begun: bool) -> bool {
         match self.0.load(Ordering::SeqCst) {
             Standing::STARTS => true,
@@ -66,21 +67,21 @@ pub(super) struct Part {
     pub(super) standing: Arc<Standing>,
     pub(super) ledger: Ledger,
     pub(super) link: Arc<Link>,
-    /// Attempts in flight.
+    /// The number of its attempts in flight.
     pub(super) running: usize,
-    /// Rejected messages whose lanes wait until they are on record.
+    /// Rejected messages whose lanes wait until they are on record: position, lane and size.
     pub(super) burying: HashMap<u64, (LaneId, usize)>,
-    /// Since when something finished is not handed over.
+    /// Since when a completion waits to be handed over.
     pub(super) fresh_since_ms: Option<u64>,
-    /// It is among those that have something to hand over (`handover.rs`).
+    /// The partition is on the list of those that have something to hand over (`handover.rs`).
     pub(super) hands_over: bool,
-    /// Draining, and the owner knows that nothing runs.
+    /// The partition drains, and its owner was told that nothing of it runs.
     pub(super) said_quiet: bool,
-    /// What was read of it and is not finished.
+    /// The messages that were read of the partition and are not finished.
     pub(super) load: Load,
-    /// Not read, for the bounds' sake (BPR-2).
+    /// The partition is not read because the bounds do not allow it (BPR-2).
     pub(super) stopped: bool,
-    /// It is among those that may have something to read (`pick.rs`).
+    /// The partition is on the list of those that may have something to read (`pick.rs`).
     pub(super) has_turn: bool,
     shown: Pause,
     waker: Arc<ListWaker>,
@@ -90,7 +91,7 @@ pub(super) struct Part {
     stalled: Option<(Delivery, LaneKey)>,
 }
 
-/// What reading came to.
+/// The result of looking for the next message.
 pub(super) enum Read {
     /// The next message that is not settled yet.
     Found(Found),
@@ -127,7 +128,7 @@ impl Part {
         }
     }
 
-    /// Does something else from here on. Returns what it did.
+    /// Changes the partition's state. Returns the state before.
     pub(super) fn enter(&mut self, state: PartState) -> PartState {
         self.standing.set(match state {
             PartState::Running => Standing::STARTS,
@@ -136,7 +137,7 @@ impl Part {
         std::mem::replace(&mut self.state, state)
     }
 
-    /// The next message of the batch at hand. `shard` is what its shard has in memory.
+    /// The next message of the current batch. `shard` is what the whole shard has in memory.
     #[inline(always)]
     pub(super) fn next_found(&mut self, shard: &mut Load) -> Read {
         let Some(cursor) = &mut self.cursor else {
@@ -155,7 +156,7 @@ impl Part {
             if self.ledger.arrived(found.position()) {
                 return Read::Found(found);
             }
-            // On record already.
+            // This message is on record already.
             self.load.sub(1, found.size());
             shard.sub(1, found.size());
         }
@@ -164,13 +165,13 @@ impl Part {
         Read::BatchEnd
     }
 
-    /// The batch that `next_found` found something in.
+    /// The batch in which `next_found` found a message.
     #[inline(always)]
     pub(super) fn batch(&self) -> &BatchCursor {
         self.cursor.as_ref().expect("kept until its end is found")
     }
 
-    /// Asks the reader for one more batch. False: it has none now, and will say when it has.
+    /// Asks the reader for one more batch. False: the reader has none now, and wakes the shard when it has one.
     pub(super) fn poll_batch(
         &mut self,
         tasks: &Tasks,
@@ -195,23 +196,23 @@ impl Part {
         }
     }
 
-    /// Keeps a delivery whose lane is full; nothing behind it is read.
+    /// Keeps a delivery whose lane is full. Until there is room, nothing behind it is read, or it would be overtaken.
     pub(super) fn stall(&mut self, delivery: Delivery, lane: LaneKey) {
         self.stalled = Some((delivery, lane));
     }
 
-    /// The lane that the stalled delivery waits for.
+    /// The lane for which the stalled delivery waits.
     #[inline]
     pub(super) fn stalled_on(&self) -> Option<LaneKey> {
         self.stalled.as_ref().map(|(_, lane)| *lane)
     }
 
-    /// Takes the stalled delivery, now that there is room.
+    /// Takes the stalled delivery, once its lane has room.
     pub(super) fn unstall(&mut self) -> Option<Delivery> {
         self.stalled.take().map(|(delivery, _)| delivery)
     }
 
-    /// Shows why nothing more is read, if so.
+    /// Updates what status queries see: why nothing more is read, or that the partition is read.
     pub(super) fn show_pause(&mut self) {
         let pause = match (&self.stalled, self.stopped) {
             (Some(_), _) => Pause::FullLane,
@@ -231,12 +232,12 @@ impl Part {
         shard.sub(1, bytes);
     }
 
-    /// Has its owner read the journal to its end: the process was paused for so long.
+    /// Asks the owner to read the journal to its end, since the process was paused for this long.
     pub(super) fn ask_to_verify(&self, paused_ms: u64) {
         self.link.leave(|mail| mail.verify = mail.verify.max(Some(paused_ms)));
     }
 
-    /// Gives up all that was read and not begun: it is the next owner's.
+    /// Gives up everything that was read and not begun: it is left to the next owner.
     pub(super) fn stop_reading(&mut self) {
         self.cursor = None;
         self.stalled = None;
@@ -244,7 +245,7 @@ impl Part {
 }
 
 impl Part {
-    /// Nothing of it is polled any more.
+    /// From here on no thread polls an attempt on a message of this partition.
     pub(super) fn is_gone(&self) {
         self.standing.set(Standing::GONE);
     }

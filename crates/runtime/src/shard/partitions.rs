@@ -1,7 +1,6 @@
-//! The partitions that a shard owns: what each does, and whether it may have something to read.
+//! The partitions that a shard owns, the state of each, and the list of those that may have something to read.
 //!
-//! What a partition does changes in [`Partitions::enter`] alone, so that the numbers of those that run and of those that
-//! are given up are always true.
+//! A partition's state changes only in [`Partitions::enter`], so the counts of partitions by state are always true.
 
 use keylane_core::Delivery;
 use tokio::sync::mpsc;
@@ -19,57 +18,57 @@ pub(super) struct Partitions {
 }
 
 impl Partitions {
-    /// None owned yet, of a topic with so many.
+    /// No partition owned yet, of a topic that has this many.
     pub(super) fn of_topic(partitions: u32) -> Partitions {
         let parts = (0..partitions).map(|_| None).collect();
         Partitions { parts, owned: 0, running: 0, draining: 0 }
     }
 
-    /// A partition, if it is owned.
+    /// A partition, if this shard owns it.
     pub(super) fn get(&self, partition: u32) -> Option<&Part> {
         self.parts.get(partition as usize)?.as_ref()
     }
 
-    /// A partition, if it is owned, to be changed.
+    /// A partition, if this shard owns it, to be changed.
     #[inline]
     pub(super) fn get_mut(&mut self, partition: u32) -> Option<&mut Part> {
         self.parts.get_mut(partition as usize)?.as_mut()
     }
 
-    /// A partition, if it is owned under that epoch.
+    /// A partition, if this shard owns it under that epoch.
     #[inline]
     pub(super) fn under(&mut self, partition: u32, epoch: u64) -> Option<&mut Part> {
         self.get_mut(partition).filter(|part| part.epoch == epoch)
     }
 
-    /// The partition that a delivery was read from, if it is still owned under the delivery's epoch.
+    /// The partition of a delivery, if this shard still owns it under the delivery's epoch.
     #[inline]
     pub(super) fn of(&mut self, delivery: &Delivery) -> Option<&mut Part> {
         self.under(delivery.partition(), delivery.epoch())
     }
 
-    /// All that are owned.
+    /// All owned partitions.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Part> {
         self.parts.iter().flatten()
     }
 
-    /// How many are owned, whatever they do.
+    /// The number of owned partitions, whatever their state.
     pub(super) fn owned(&self) -> usize {
         self.owned
     }
 
-    /// True if messages of at least one may start.
+    /// True if messages of at least one partition may start.
     #[inline]
     pub(super) fn any_runs(&self) -> bool {
         self.running > 0
     }
 
-    /// True if at least one is given up.
+    /// True if at least one partition drains.
     pub(super) fn any_drains(&self) -> bool {
         self.draining > 0
     }
 
-    /// One more is owned, and runs. It is not owned before.
+    /// Adds a partition that runs. The shard must not own it already.
     pub(super) fn add(&mut self, part: Part) {
         let at = part.partition as usize;
         if self.parts.len() <= at {
@@ -81,19 +80,19 @@ impl Partitions {
         debug_assert!(before.is_none(), "a partition is taken out before it is owned again");
     }
 
-    /// One is no longer owned.
+    /// Removes a partition, if this shard owns it.
     pub(super) fn take(&mut self, partition: u32) -> Option<Part> {
         let part = self.parts.get_mut(partition as usize)?.take()?;
         self.count(Some(part.state), None);
         Some(part)
     }
 
-    /// None is owned any more.
+    /// Removes all partitions.
     pub(super) fn clear(&mut self) {
         *self = Partitions::of_topic(0);
     }
 
-    /// A partition does something else. False if it is not owned.
+    /// Changes a partition's state. False if this shard does not own the partition.
     fn enter(&mut self, partition: u32, state: PartState) -> bool {
         let Some(part) = self.get_mut(partition) else {
             return false;
@@ -115,7 +114,7 @@ impl Partitions {
 }
 
 impl<F> Shard<F> {
-    /// A partition does something else, if it is owned.
+    /// Changes a partition's state, if this shard owns the partition, and lets its lanes go on or wait accordingly.
     pub(super) fn enter(&mut self, partition: u32, state: PartState) {
         if !self.partitions.enter(partition, state) {
             return;
@@ -130,7 +129,7 @@ impl<F> Shard<F> {
         }
     }
 
-    /// A partition may have something to read.
+    /// Puts a partition on the list of those that may have something to read, once.
     pub(super) fn take_turns(&mut self, partition: u32) {
         if let Some(part) = self.partitions.get_mut(partition)
             && !std::mem::replace(&mut part.has_turn, true)
@@ -139,16 +138,16 @@ impl<F> Shard<F> {
         }
     }
 
-    /// What is told from here on is for whoever takes its place.
+    /// Takes the shard's commands away from it. Commands sent from here on reach the shard's successor.
     pub(super) fn take_commands(&mut self) -> mpsc::Receiver<ShardCommand> {
         let (_, nobody) = mpsc::channel(COMMANDS_MAX);
         std::mem::replace(&mut self.commands, nobody)
     }
 
-    /// The shard's loop panicked, so nothing that it knows is trusted any more: handlers end where they are, and owners hear
-    /// why.
+    /// The shard's loop panicked, so its state is not trusted any more. Ends the shard's attempts where they are and
+    /// tells the owners why.
     pub(super) fn fall(&mut self, why: &str) {
-        // All of them hear it before anything is dropped, which may be what panics.
+        // All owners are told before anything is dropped, since what is dropped may be what panics.
         for part in self.partitions.iter() {
             part.is_gone();
             part.link.leave(|mail| mail.gone = Some(why.to_owned()));

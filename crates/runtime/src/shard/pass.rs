@@ -1,15 +1,14 @@
-//! One shard: a loop that owns whole partitions, their lanes, and the attempts on them.
+//! One shard's loop, which owns whole partitions, their lanes, and the attempts on them.
 //!
-//! A pass: what others say; attempts that woke up or ran out of time; retries that are due and heads of free lanes;
-//! then, where there is room, the next messages of each partition, their first poll inline. What is ready at once is
-//! settled on the spot, without a lane or a task. The clock is read once a pass, and a pass ends after
-//! [`POLLS_MAX`] polls, so that the runtime's other tasks have their turn. Within it too it is looked whether the
-//! process was paused (ORD-12), and whether it lasts: after [`PASS_MS`] it is broken off, so that what others say is heard.
-//! A pass costs what happened, not what is owned: only partitions whose reader said that it
-//! has something are looked at.
+//! One pass of the loop carries out commands; polls attempts that woke up; starts retries that are due and heads of
+//! free lanes; then, where there is room, reads the next messages and polls each at once. A message whose handler is
+//! ready at once is settled on the spot, without a lane or a task. The clock is read once a pass. A pass ends after
+//! [`POLLS_MAX`] polls, so that the runtime's other tasks get their turn. Within a pass the shard also looks whether
+//! the process was paused (ORD-12), and breaks off a pass that lasts [`PASS_MS`], so that it hears its commands. Only
+//! partitions whose reader reported data are looked at, so a pass costs what happened, not what is owned.
 //!
-//! The loop is cut at the polls: `next` decides which attempt is polled, `task.rs` polls it while nobody touches the
-//! shard, and `polled` says what came of it (`settle.rs`).
+//! The loop is cut at the polls: `next` chooses the attempt, `task.rs` polls it while nothing touches the shard, and
+//! `polled` carries out the result (`settle.rs`).
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -34,32 +33,32 @@ use crate::pipeline::ShardStats;
 use crate::seldom::Seldom;
 use crate::tasks::Tasks;
 
-/// Polls in one pass. A hot key drains within one; beyond this the runtime's other tasks would wait too long.
+/// The most polls in one pass. A hot key drains within these; with more, the runtime's other tasks would wait too long.
 const POLLS_MAX: u32 = 4096;
-/// How long a pass lasts, where handlers compute: a revocation is heard after so long, and what is done is handed over
-/// (ORD-9, COM-2).
+/// How long a pass lasts at most while handlers compute. So a revocation is heard, and completions are handed over,
+/// after that time at the latest (ORD-9, COM-2).
 pub(super) const PASS_MS: u64 = 10;
-/// A shard that owns something looks around at least this often, so that a pause of the process is noticed (ORD-12).
+/// A shard that owns a partition wakes at least this often, so that it notices a pause of the process (ORD-12).
 pub(super) const TICK_MS: u64 = 500;
-/// Idle lanes looked at in one tick: a million go within a minute, and a tick stays below a millisecond or so.
+/// Idle lanes looked at in one tick: a million are removed within a minute, and a tick takes a millisecond or so.
 pub(super) const SWEEP_MAX: usize = 8_192;
-/// Attempts that may share their batch's buffer: more could keep that many buffers in memory, beyond the bounds.
+/// Attempts that may share their batch's buffer. More could keep that many buffers in memory, beyond the bounds.
 pub(super) const PINNED_MAX: usize = 64;
-/// After a first poll that was not ready, so many that were make the handler count as quick again.
+/// After a first poll that was not ready, this many ready first polls make the handler count as quick again.
 const QUICK_AFTER: u8 = 64;
 
-/// What a shard wants next.
+/// The next step of a shard.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Poll the attempt in this seat.
     Poll(u32),
-    /// Let others run, then go on.
+    /// Let other tasks run, then go on.
     Yield,
-    /// Nothing to do until somebody wakes it.
+    /// Nothing to do until a waker or the alarm wakes the shard.
     Sleep,
 }
 
-/// Where in a pass the loop is.
+/// The stages of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Woken,
@@ -80,9 +79,9 @@ impl Stage {
 /// Which poll of an attempt this is.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum PollKind {
-    /// Its first, inline: it has no lane yet, but this is the one it would get.
+    /// The first poll, right after the message was read. The attempt has no lane yet; if it waits, it gets this one.
     First(LaneKey),
-    /// A later one, or the first of one that waited in its lane.
+    /// A later poll, or the first poll of an attempt that waited in its lane.
     Again,
 }
 
@@ -95,7 +94,7 @@ pub(super) struct Current {
     pub(super) pinned: bool,
 }
 
-/// A shard's state. Touched only by who holds its baton.
+/// A shard's state. Only the holder of the shard's baton touches it.
 pub(crate) struct Shard<F> {
     pub(super) engine: Engine,
     pub(super) attempts: Attempts<F>,
@@ -109,33 +108,34 @@ pub(crate) struct Shard<F> {
     pub(super) hand_over: HandOver,
     pub(super) wakes: Arc<Wakes>,
     pub(super) pauses: Arc<Pauses>,
-    /// The last of them, in ms.
+    /// The length of the last pause, in ms.
     pub(super) paused_ms: u64,
     pub(super) clock: Clock,
     pub(super) tasks: Tasks,
     pub(super) pipeline: Arc<str>,
-    /// What was read and is not finished.
+    /// The messages that were read and are not finished.
     pub(super) load: Load,
     pub(super) looks_for_pause: LooksForPause,
     pub(super) ticked_ms: u64,
-    /// What the log says of messages that are stuck.
+    /// Limits how often stuck messages are logged.
     pub(super) stuck_told: Seldom,
     pub(super) woken: VecDeque<u32>,
-    /// Attempts whose futures are to be dropped, unfinished.
+    /// Attempts whose unfinished futures are to be dropped.
     pub(super) ending: VecDeque<u32>,
-    /// Nobody needs it any more.
+    /// The shard is no longer needed.
     pub(super) ended: bool,
     pub(super) intake: Intake,
     pub(super) commands: mpsc::Receiver<ShardCommand>,
     stage: Stage,
     pub(super) polls: u32,
-    /// Where this pass began. One that was broken off is followed by one that begins a stage further: attempts that compute
-    /// and wake again and again, or heads of lanes that compute, must not keep the others waiting.
+    /// The stage with which this pass began. After a pass that was broken off, the next begins a stage further:
+    /// otherwise attempts that compute and wake again and again, or heads of lanes that compute, would keep the other
+    /// stages waiting for ever.
     begins: Stage,
-    /// Partitions that may have something to read. It is the first one's turn; whether that has read its batch.
+    /// Partitions that may have something to read. The first has its turn; `turn_used` says if it has read its batch.
     pub(super) turns: VecDeque<u32>,
     pub(super) turn_used: bool,
-    /// Partitions looked at so far.
+    /// How many partitions were looked at so far.
     #[cfg(test)]
     pub(super) looks: usize,
     pub(super) quick_in: u8,
@@ -143,7 +143,7 @@ pub(crate) struct Shard<F> {
     pub(super) sleep: Pin<Box<tokio::time::Sleep>>,
 }
 
-/// What a shard is made of.
+/// The parts from which a shard is made.
 pub(crate) struct Setup {
     pub(crate) pipeline: Arc<str>,
     pub(crate) engine: Engine,
@@ -203,7 +203,7 @@ impl<F> Shard<F> {
         }
     }
 
-    /// A pass begins. False: the shard is no longer needed.
+    /// Begins a pass. False: the shard is no longer needed.
     pub(super) fn begin_pass(&mut self, cx: &mut Context<'_>) -> bool {
         self.now_ms = self.clock.now_ms();
         self.permits.new_pass(self.now_ms);
@@ -227,7 +227,7 @@ impl<F> Shard<F> {
                 Poll::Pending => break,
             }
             if self.ended {
-                // Attempts that wait for a thread keep the shard, and must not begin any more.
+                // Attempts that wait for a thread keep the shard alive, and must not begin any more.
                 self.partitions.clear();
                 return false;
             }
@@ -239,13 +239,13 @@ impl<F> Shard<F> {
         true
     }
 
-    /// Which attempt is to be polled now, or what to do instead.
+    /// The attempt to poll now, or what to do instead.
     #[inline]
     pub(super) fn next(&mut self, cx: &mut Context<'_>) -> Next {
         if self.polls >= POLLS_MAX {
             return self.end_pass(cx);
         }
-        // A pass can last: 4,096 attempts, which must not start once the partition may be another's.
+        // A pass can start 4,096 attempts, and none of them may start once the partition may be another process's.
         if self.looks_for_pause.due(self.pauses.beats(), self.polls) && !self.flaws.blind_within_a_pass() {
             self.notice_pause();
             if self.worked && self.looks_for_pause.pass_lasts() {
@@ -270,14 +270,14 @@ impl<F> Shard<F> {
         }
     }
 
-    /// Ends a pass that lasts, and with it the turn of what it was at: the next one begins with the others.
+    /// Breaks off a pass that lasts too long, and ends the current turn: the next pass begins with the other work.
     #[cold]
     fn break_off(&mut self, cx: &mut Context<'_>) -> Next {
         match self.stage {
             Stage::Woken => {}
             Stage::Ready => self.engine.end_burst(),
             Stage::Read => {
-                // What is left of its batch is for its next turn.
+                // The rest of the partition's batch waits for its next turn.
                 self.turn_used = false;
                 if !self.turns.is_empty() {
                     self.turns.rotate_left(1);
@@ -290,17 +290,17 @@ impl<F> Shard<F> {
         next
     }
 
-    /// An attempt whose future is to be dropped now.
+    /// The next attempt whose future is to be dropped now.
     pub(super) fn next_ending(&mut self) -> Option<u32> {
         let seat = self.ending.pop_front()?;
         self.current = Current { seat, kind: PollKind::Again, pinned: false };
         Some(seat)
     }
 
-    /// What the poll of the current attempt came to.
+    /// Carries out the result of polling the current attempt.
     #[inline]
     pub(super) fn polled(&mut self, polled: Polled) {
-        // Looked at piece by piece: `current` was just written so, and read as a whole it would have to be waited for.
+        // Read field by field: `current` was just written field by field, and a read of the whole would stall the CPU.
         let seat = self.current.seat;
         if let PollKind::First(_) = self.current.kind {
             self.quick_in = match polled {
@@ -315,13 +315,13 @@ impl<F> Shard<F> {
         }
     }
 
-    /// Attempts that would be polled if there were a thread for them, as far as is known.
+    /// An estimate of how many attempts would be polled now if each had a thread.
     pub(super) fn wants_threads(&self) -> usize {
         let counts = self.engine.counts();
         self.ending.len() + self.woken.len() + counts.ready + counts.keyless_queued + self.turns.len()
     }
 
-    /// Ends a pass: hands over what was finished, and sleeps if there was nothing to do.
+    /// Ends a pass: hands over completions, and sleeps if the pass found nothing to do.
     pub(super) fn end_pass(&mut self, cx: &mut Context<'_>) -> Next {
         self.begins = Stage::Woken;
         match self.worked {
@@ -338,7 +338,7 @@ impl<F> Shard<F> {
         self.stats.publish(self.engine.counts(), self.attempts.in_flight(), self.load);
     }
 
-    /// Ends a pass, and sleeps whatever there is to do: without a thread nothing of it can be done.
+    /// Ends a pass and sleeps even if there is work: without a free thread none of it can be done.
     pub(super) fn rest(&mut self, cx: &mut Context<'_>) -> Next {
         self.say_what_is_done();
         self.permits.give_back();
@@ -354,7 +354,7 @@ impl<F> Shard<F> {
         Next::Sleep
     }
 
-    /// When there is something to do, if nothing happens before.
+    /// When the shard must wake even if nothing happens before.
     fn wake_ms(&self) -> u64 {
         let tick_ms = self.ticked_ms + TICK_MS;
         [self.engine.next_due(), self.attempts.next_deadline(), self.hand_over.due_ms()]

@@ -1,25 +1,26 @@
-//! Noticing that the whole process was paused (ORD-12): nothing starts after it until journals were read to their ends.
+//! Notices that the whole process was paused (ORD-12). After a pause no attempt starts until the journals were read to
+//! their ends, since another process may own the partitions by now.
 
 use super::partition::{Part, PartState};
 use super::pass::{PASS_MS, Shard};
 use crate::clock::Clock;
 use crate::tasks::Tasks;
 
-/// The process was paused if a look comes this long after the one before (ORD-12).
+/// A time between two looks that means that the process was paused (ORD-12).
 pub(super) const PAUSE_MS: u64 = 1000;
-/// Within a pass a shard looks whenever its watchdog was awake, and before each of so many polls: right after a pause the
-/// watchdog may not have a core yet. Looking before each poll would cost a tenth of a message and more.
+/// Within a pass a shard looks after each time its watchdog was awake, and before every 16th poll, since right after a
+/// pause the watchdog may have no core yet. A look before each poll would cost a tenth of a message's time or more.
 pub(super) const PAUSE_POLLS: u32 = 16;
 
-/// When it was looked last.
+/// When a shard looked last, and whether it must look again.
 pub(super) struct LooksForPause {
     clock: Clock,
     looked_ms: u64,
-    /// What that was when the pass began.
+    /// The last look before the current pass.
     pass_ms: u64,
-    /// What the clock's beat was then.
+    /// The clock's beat at the last look.
     beat: u64,
-    /// How often the watchdog had been awake then.
+    /// How often the watchdog had been awake at the last look.
     beats: u64,
     every: u32,
 }
@@ -32,7 +33,7 @@ impl LooksForPause {
         LooksForPause { clock, looked_ms, pass_ms: looked_ms, beat: clock.beat(), beats: 0, every }
     }
 
-    /// True if it is to be looked before this poll of a pass. `beats`: how often the watchdog was awake.
+    /// True if the shard must look before this poll of the pass. `beats` is how often the watchdog was awake.
     #[inline]
     pub(super) fn due(&mut self, beats: u64, poll: u32) -> bool {
         let awake = std::mem::replace(&mut self.beats, beats) != beats;
@@ -43,12 +44,12 @@ impl LooksForPause {
         self.pass_ms = self.looked_ms;
     }
 
-    /// True if the pass has lasted long enough, as of the last look.
+    /// True if the pass has lasted [`PASS_MS`], as of the last look.
     pub(super) fn pass_lasts(&self) -> bool {
         self.looked_ms >= self.pass_ms + PASS_MS
     }
 
-    /// For how long the process was paused since the last look, if it was.
+    /// How long the process was paused since the last look, if it was.
     fn paused_ms(&mut self) -> Option<u64> {
         let beat = self.clock.beat();
         if std::mem::replace(&mut self.beat, beat) == beat {
@@ -61,14 +62,14 @@ impl LooksForPause {
 }
 
 impl<F> Shard<F> {
-    /// Looks, and has each partition verified if there was a pause.
+    /// Looks, and if the process was paused, has each partition verified by its owner.
     pub(super) fn notice_pause(&mut self) {
         if let Some(paused_ms) = self.looks_for_pause.paused_ms() {
             self.was_paused(paused_ms);
         }
     }
 
-    /// The process was paused for so long (ORD-12).
+    /// The process was paused for this many ms (ORD-12).
     #[cold]
     fn was_paused(&mut self, since_ms: u64) {
         self.paused_ms = since_ms;

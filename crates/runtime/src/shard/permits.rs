@@ -1,26 +1,27 @@
-//! How many handlers may be in flight (ORD-4): one number for a pipeline, shared by its shards.
+//! The bound on a pipeline's attempts in flight (ORD-4): permits that all its shards share.
 //!
-//! A shard takes permits in small lots and keeps a few at hand, so that an attempt costs no shared write. With few
-//! permits the lot is one. A shard that finds none says that it waits; whoever gives some back wakes all shards.
+//! A shard takes permits in small lots and keeps a few at hand, so that an attempt writes to no shared memory. With few
+//! permits in all, a lot is one permit. A shard that finds no permit counts itself as waiting, and the shard that next
+//! gives permits back wakes all shards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::wake::Wakes;
 
-/// Permits a shard keeps at hand at most: few beside the default of 10,000, many beside the cost of one exchange.
+/// The most permits in a lot: few beside the default of 10,000, many beside the cost of one exchange.
 const LOT_MAX: usize = 64;
 
-/// How long a permit that was given to one who waits is left to it: what waking a task takes, and more.
+/// How long a busy shard leaves a permit to the shards that wait: more than it takes to wake a task.
 const POLITE_MS: u64 = 2;
 
 /// A pipeline's permits.
 #[derive(Debug)]
 pub(crate) struct Permits {
     free: AtomicUsize,
-    /// Shards that found none.
+    /// How many shards found no permit and wait.
     waiting: AtomicUsize,
-    /// The shard that gave the last one to those who wait; it leaves it to them for a moment.
+    /// The name of the shard that last gave a permit to waiting shards; that shard takes none for [`POLITE_MS`].
     giver: AtomicUsize,
     names: AtomicUsize,
     lot: usize,
@@ -65,18 +66,18 @@ impl Permits {
     }
 }
 
-/// One shard's share of them.
+/// One shard's share of the permits.
 #[derive(Debug)]
 pub(super) struct ShardPermits {
     pool: Arc<Permits>,
     at_hand: usize,
-    /// It found none, and counts among those who wait.
+    /// The shard found no permit, and counts in `waiting`.
     waits: bool,
-    /// It found none since it was last told that some came free.
+    /// The shard found no permit since `came_free` last said that some came free.
     short: bool,
     name: usize,
     now_ms: u64,
-    /// If it was the last to give one to those who wait: until then it takes none from the pool.
+    /// If this shard was the last to give a permit to waiting shards: until then it takes none from the pool.
     polite_until_ms: u64,
 }
 
@@ -91,7 +92,7 @@ impl ShardPermits {
         self.now_ms = now_ms;
     }
 
-    /// True if there is a permit.
+    /// True if the shard has a permit or gets one from the pool.
     #[inline]
     pub(super) fn any(&mut self) -> bool {
         self.at_hand > 0 || self.fetch()
@@ -103,7 +104,7 @@ impl ShardPermits {
             false => self.pool.take(),
         };
         self.short = self.at_hand == 0;
-        // Said before the last look (`came_free`), so that a permit given in between is not missed.
+        // Counted as waiting before the last look (`came_free`); a permit given back in between would else be missed.
         self.wait(self.short);
         self.at_hand > 0
     }
@@ -114,7 +115,7 @@ impl ShardPermits {
             && self.pool.free.load(Ordering::SeqCst) > 0
     }
 
-    /// The shard may start nothing now: others need not leave it any.
+    /// The shard may start nothing now, so other shards need not leave it any permits.
     pub(super) fn wants_none(&mut self) {
         self.wait(false);
         self.short = false;
@@ -129,7 +130,7 @@ impl ShardPermits {
         self.waits = waits;
     }
 
-    /// Takes a permit. There is `any`.
+    /// Takes a permit. The caller knows from `any` that there is one.
     #[inline]
     pub(super) fn take(&mut self) {
         self.at_hand -= 1;
@@ -138,14 +139,14 @@ impl ShardPermits {
         }
     }
 
-    /// A permit is no longer needed.
+    /// An attempt no longer needs its permit.
     #[inline]
     pub(super) fn give(&mut self) {
         self.at_hand += 1;
         let others_wait = self.pool.waiting.load(Ordering::Relaxed) > usize::from(self.waits);
         if others_wait {
-            // A shard that is always busy must not keep the last ones from a shard that has none, nor take them back
-            // before that one is awake.
+            // A shard that is always busy must not keep the last permits from a shard that has none, nor take them back
+            // before that shard is awake.
             self.polite_until_ms = self.now_ms + POLITE_MS;
             self.pool.giver.store(self.name, Ordering::Relaxed);
         }
@@ -155,17 +156,17 @@ impl ShardPermits {
         }
     }
 
-    /// The shard has nothing to do: others may have what it keeps at hand.
+    /// The shard has nothing to do, so other shards may have the permits that it keeps at hand.
     pub(super) fn give_back(&mut self) {
         if self.at_hand > 0 {
-            // Whoever gave it to this shard need not leave it here.
+            // The shard that left a permit to this one may take permits again.
             self.pool.giver.store(0, Ordering::Relaxed);
         }
         self.pool.give(std::mem::take(&mut self.at_hand));
     }
 
-    /// True if the shard ran out of permits and there are some now. Said once: a shard that may start nothing does not
-    /// take them, and would turn without end.
+    /// True if the shard ran out of permits and the pool has some now. Says so once: a shard that may start nothing
+    /// does not take them, and would otherwise loop without end.
     pub(super) fn came_free(&mut self) -> bool {
         let came = self.short && self.pool.free.load(Ordering::SeqCst) > 0;
         self.short &= !came;
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// ORD-12: a shard that may start nothing does not take what came free, and must not turn without end for it.
+    /// ORD-12: a shard that may start nothing does not take permits that came free, and must not spin for them.
     #[test]
     fn that_permits_came_free_is_said_once() {
         let pool = Permits::new(1, vec![Arc::new(Wakes::default())]);
@@ -199,7 +200,7 @@ mod tests {
         assert!(shard.any());
     }
 
-    /// ORD-4: one who waits gets the permit that a busy shard gives; one who had no use for it delays nobody.
+    /// ORD-4: a waiting shard gets the permit that a busy shard gives back; a shard without use for it delays no other.
     #[test]
     fn a_permit_is_left_to_those_who_wait_and_to_nobody_else() {
         let pool = Permits::new(1, Vec::new());
@@ -227,7 +228,7 @@ mod tests {
     }
 
     proptest! {
-        /// ORD-4: never more in flight than allowed, and none is lost.
+        /// ORD-4: never more in flight than allowed, and no permit is lost.
         #[test]
         fn shards_together_never_exceed_the_bound(
             concurrency in 1usize..40,

@@ -1,8 +1,8 @@
-//! Which attempt is polled next: one that woke, the head of a free lane, or a message that was just read.
+//! Chooses the attempt that a shard polls next: one that woke, the head of a free lane, or a message just read.
 //!
-//! A message that is read and may run is placed at once; one that may not is queued in its lane; one whose lane is full
-//! stays with its partition, which is not read any further. Partitions take turns, a batch each. One whose reader has
-//! nothing has no turn until the reader says that it has something.
+//! A message that was just read and may run is placed in a seat at once. One that may not run yet is queued in its
+//! lane. One whose lane is full stays with its partition, and nothing more of that partition is read. Partitions take
+//! turns of one batch each. A partition whose reader has no data gets no turn until the reader reports data.
 
 use keylane_broker::BrokerError;
 use keylane_core::{Candidate, Delivery, LaneKey, Verdict};
@@ -10,19 +10,19 @@ use keylane_core::{Candidate, Delivery, LaneKey, Verdict};
 use super::partition::{Part, PartState, Read};
 use super::pass::{Current, PINNED_MAX, PollKind, Shard};
 
-/// What came of looking at the partition whose turn it is.
+/// The result of looking at the partition whose turn it is.
 enum Turn {
-    /// This attempt is to be polled; its turn goes on.
+    /// Poll this attempt; the partition's turn goes on.
     Polls(u32),
-    /// It may have more: it has another turn when the others had theirs.
+    /// The partition may have more, and has another turn after the other partitions.
     Again,
-    /// It has nothing to read until somebody says so.
+    /// The partition has nothing to read until its reader reports data.
     Over,
 }
 
 impl<F> Shard<F> {
     pub(super) fn next_woken(&mut self) -> Option<u32> {
-        // The longest woken first, or under load the last would wait for ever.
+        // The attempt that woke first goes first, or under load the last would wait for ever.
         while let Some(seat) = self.woken.pop_front() {
             if self.attempts.woken(seat) {
                 self.current = Current { seat, kind: PollKind::Again, pinned: false };
@@ -34,7 +34,7 @@ impl<F> Shard<F> {
 
     pub(super) fn next_ready(&mut self) -> Option<u32> {
         if !self.partitions.any_runs() {
-            // Nothing may start: others need not leave it any permits.
+            // No partition may start anything, so other shards need not leave this one any permits.
             self.permits.wants_none();
             return None;
         }
@@ -50,9 +50,9 @@ impl<F> Shard<F> {
         Some(seat)
     }
 
-    /// The next message of a partition that may run at once. On its way it queues those that may not.
+    /// The next message of a partition that may run at once. Messages in front of it that may not run are queued.
     pub(super) fn next_read(&mut self) -> Option<u32> {
-        // Without a permit nothing can run: what is read would only be queued.
+        // Without a permit nothing can run, and what is read would only be queued.
         if !self.partitions.any_runs() || !self.permits.any() {
             return None;
         }
@@ -104,9 +104,9 @@ impl<F> Shard<F> {
                 }
                 Read::BatchEnd => {
                     self.hand_over.passed(part, self.now_ms);
-                    // One batch a turn: a partition that always has more must not keep the others waiting. It is read
-                    // when it is looked at: read ahead, the batches of all partitions would push each other out of
-                    // the cache.
+                    // One batch a turn: a partition that always has more must not keep the others waiting. A batch is
+                    // read only when its messages are looked at next; read ahead, the batches of all partitions would
+                    // push each other out of the CPU's cache.
                     if self.turn_used {
                         return Turn::Again;
                     }
@@ -123,7 +123,7 @@ impl<F> Shard<F> {
         }
     }
 
-    /// Runs, queues or keeps a message that was just read. There is a permit. The delivery is made where it stays.
+    /// Runs, queues or stalls a message that was just read. The caller has a permit. `delivery` is built in its place.
     #[inline(always)]
     fn judge(
         &mut self,
@@ -134,7 +134,7 @@ impl<F> Shard<F> {
         let part = self.partitions.get_mut(partition).expect("its turn");
         match self.engine.judge(Candidate::Read(lane)) {
             Verdict::Run => {
-                // It may wait, and would keep its whole batch in memory.
+                // The attempt may wait, and its delivery would keep the whole batch in memory.
                 let detached = self.quick_in > 0 || self.attempts.pinned() >= PINNED_MAX;
                 part.running += 1;
                 self.permits.take();
@@ -163,22 +163,22 @@ impl<F> Shard<F> {
         }
     }
 
-    /// Reads one more batch of the partition whose turn it is; says what becomes of its turn if there is none, or the
-    /// bounds do not allow it (BPR-2).
+    /// Reads one more batch of the partition whose turn it is. Returns what becomes of its turn if there is none or the
+    /// bounds do not allow one (BPR-2).
     fn read_on(&mut self, partition: u32) -> Option<Turn> {
         let owned = self.partitions.owned();
         let part = self.partitions.get_mut(partition).expect("its turn");
         let bytes_max = self.intake.may_read(self.load, part.load, owned, part.stopped);
         part.stopped = bytes_max.is_none();
         part.show_pause();
-        // Stopped: what ends makes room, and each end is followed by a look.
+        // The bounds do not allow it. Each attempt that ends makes room and is followed by another look.
         let Some(bytes_max) = bytes_max else {
             return Some(Turn::Again);
         };
         match part.poll_batch(&self.tasks, &mut self.load, bytes_max) {
             Ok(true) => {
-                // Also if all of it is only queued: the reader must be asked until it has nothing more, and only then
-                // says when it has.
+                // Also if every message of the batch is only queued: the reader must be asked again until it has no
+                // data, since only then it wakes the shard for more.
                 self.worked = true;
                 None
             }
@@ -190,8 +190,8 @@ impl<F> Shard<F> {
         }
     }
 
-    /// A partition cannot be read. Nothing more of it starts, or what is queued might after a pause of the process
-    /// (ORD-12); its owner puts what runs on record, and ends with the error.
+    /// A partition cannot be read. Its queued messages are dropped, or they might start after a pause of the process
+    /// (ORD-12). The owner puts on record what still runs, and ends with the error.
     fn give_up(&mut self, partition: u32, error: BrokerError) {
         self.enter(partition, PartState::Broken);
         let part = self.partitions.get_mut(partition).expect("its turn");

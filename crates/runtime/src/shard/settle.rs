@@ -1,7 +1,6 @@
-//! From how an attempt ended to what becomes of its message: finished, tried again in its place, or on its way to be
-//! a dead letter.
+//! Turns the end of an attempt into the next step of its message: done, another attempt, or on its way to be dead.
 //!
-//! What ends after its partition was lost changes nothing: the epoch says so (P9).
+//! An attempt that ends after its partition was lost changes nothing: its delivery carries an older epoch (P9).
 
 use std::borrow::Cow;
 
@@ -12,12 +11,12 @@ use super::pass::{Current, PollKind, Shard};
 use super::slot::{Late, Polled};
 use crate::pipeline::beginning;
 
-/// What is kept of a failure's words while its lane waits, in bytes: a line or two for people. Each lane that waits keeps
-/// one, and there may be a million of them (P5).
+/// How much of a failure's text is kept while its lane waits, in bytes: a line or two for people. Each waiting lane
+/// keeps one text, and there may be a million of them (P5).
 const FAILURE_BYTES_MAX: usize = 2 << 10;
 
 impl<F> Shard<F> {
-    /// The attempt in `seat` is done. Nothing of it is moved: most messages end here, at their first poll.
+    /// The attempt in `seat` is done. The delivery is dropped, not moved: most messages end here, at their first poll.
     #[inline]
     pub(super) fn done(&mut self, seat: u32) {
         let delivery = self.attempts.delivery(seat);
@@ -38,12 +37,12 @@ impl<F> Shard<F> {
         }
     }
 
-    /// The attempt in `seat` ended in any way.
+    /// The attempt in `seat` ended with an outcome.
     pub(super) fn ended(&mut self, seat: u32, kind: PollKind, outcome: Outcome) {
         self.finish_attempt(seat, kind, End::Said(outcome));
     }
 
-    /// The attempt did not end: it has a lane from here on, and a deadline that its first wait armed.
+    /// The attempt waits: from here on it has a lane and, from its first wait on, a deadline.
     pub(super) fn waits(&mut self, seat: u32, kind: PollKind) {
         let lane = match kind {
             PollKind::First(lane) => {
@@ -58,14 +57,14 @@ impl<F> Shard<F> {
         self.attempts.waits(seat, lane, self.now_ms + self.timeout_ms);
     }
 
-    /// The attempt took too long (ORD-7), or its partition is lost: its future is dropped where a poll would run, since a
-    /// destructor of a handler may block its thread. Until then its lane is busy.
+    /// The attempt took too long (ORD-7), or its partition is lost. Its future is dropped where polls run, since a
+    /// destructor of the handler may block its thread. Until then its lane stays busy.
     pub(super) fn end_early(&mut self, seat: u32) {
         self.attempts.ends(seat);
         self.ending.push_back(seat);
     }
 
-    /// Its future is dropped: it has failed, if its partition is still there.
+    /// The attempt's future was dropped. The attempt counts as timed out, if its partition is still there.
     pub(super) fn ended_early(&mut self, seat: u32) {
         self.finish_attempt(seat, PollKind::Again, End::TimedOut { after_ms: self.timeout_ms });
     }
@@ -92,8 +91,8 @@ impl<F> Shard<F> {
         }
     }
 
-    /// The attempt's partition was lost meanwhile, and its lanes went with it. If the partition has come back, its key has
-    /// waited for this end, and goes on.
+    /// The attempt's partition was lost meanwhile, and its lanes with it. If this shard has the partition again, the
+    /// lane of the attempt's key has waited for this end and goes on.
     #[cold]
     fn ended_late(&mut self, lane: Option<LaneId>) {
         if let Some(lane) = lane {
@@ -101,8 +100,8 @@ impl<F> Shard<F> {
         }
     }
 
-    /// A partition begins anew, and threads may still run attempts on its messages that began before it was lost. Their
-    /// lanes are busy until these end: two attempts of a key must not run beside each other (ORD-2, ORD-4).
+    /// A partition starts again while other threads may still run attempts from before it was lost. The lanes of these
+    /// attempts stay busy until they end, or two attempts of one key would run beside each other (ORD-2, ORD-4).
     pub(super) fn keep_late_lanes_busy(&mut self, partition: u32) {
         let late: Vec<(u32, LaneKey)> = self
             .attempts
@@ -127,14 +126,14 @@ impl<F> Shard<F> {
         self.stats.failed();
         let (partition, position, size) = (delivery.partition(), delivery.position(), delivery.size());
         let error = cut(error, FAILURE_BYTES_MAX);
-        // Told once: it is tried again for as long as it takes, and each try fails like the one before.
+        // Logged once per message: it is tried again until it succeeds, and each attempt may fail like the one before.
         let was_stuck = self.engine.view(lane).is_some_and(|view| view.stuck);
         let retry = self.engine.failed(lane, delivery, error, retry_after_ms, self.now_ms);
         match retry {
             Some(retry) if retry.stuck && !was_stuck => self.tell_stuck(lane, position, retry.attempt - 1),
             Some(_) => {}
             None => {
-                // The partition is given up: the message is the next owner's.
+                // The partition is given up, so the message is left to the next owner.
                 if let Some(part) = self.partitions.get_mut(partition) {
                     part.forget(&mut self.load, size);
                 }
@@ -142,7 +141,7 @@ impl<F> Shard<F> {
         }
     }
 
-    /// Tells which key does not go on, and why: whoever reads it must not have to look for either.
+    /// Logs which key does not go on, and why, so that an operator need not search for either.
     fn tell_stuck(&mut self, lane: LaneId, offset: u64, attempt: u32) {
         if !self.stuck_told.may_tell(self.now_ms) {
             return;
@@ -160,7 +159,7 @@ impl<F> Shard<F> {
         );
     }
 
-    /// Tells of how many more that would have been said, once a minute is over.
+    /// Logs, once a minute is over, how many lines were left out.
     pub(crate) fn tell_stuck_rest(&mut self) {
         if let Some(left_out) = self.stuck_told.left_out(self.now_ms) {
             tracing::warn!(
@@ -171,9 +170,10 @@ impl<F> Shard<F> {
         }
     }
 
-    /// The message is void. Nothing of its lane runs until that is on record and counts.
+    /// The handler rejected the message. Nothing of its lane runs until the dead letter is on record and counts;
+    /// otherwise a successor could run first, and after a take-over the message again behind it.
     fn dead(&mut self, lane: LaneId, mut delivery: Delivery, attempt: u32, error: Cow<'static, str>) {
-        // It waits until its body is stored, and would keep its whole batch in memory.
+        // The delivery waits until its body is stored, and would keep its whole batch in memory.
         delivery.detach();
         self.engine.rejected(lane, self.now_ms);
         let part = self.partitions.of(&delivery).expect("found by the caller");
@@ -182,7 +182,7 @@ impl<F> Shard<F> {
         part.link.leave(|mail| mail.rejected.push(rejection));
     }
 
-    /// Forgets a partition, what runs included: nothing of it can settle any more.
+    /// Forgets a partition and ends its attempts: none of them can settle a message any more.
     pub(super) fn drop_part(&mut self, partition: u32) {
         let Some(part) = self.partitions.take(partition) else {
             return;
@@ -199,14 +199,15 @@ impl<F> Shard<F> {
 }
 
 impl<F> Shard<F> {
-    /// The watchdog took the attempt that was being polled: another thread goes on with it, and its lane is busy.
+    /// The watchdog took the shard from the poll of the current attempt: another thread goes on with that attempt, so
+    /// its lane is busy.
     pub(super) fn current_went_elsewhere(&mut self) {
         let Current { seat, kind, .. } = self.current;
         self.waits(seat, kind);
         self.attempts.went_elsewhere(seat);
     }
 
-    /// That thread reports back.
+    /// The thread that had the attempt in `seat` reports back.
     pub(super) fn came_back(&mut self, seat: u32, late: Late) {
         let woken = self.attempts.came_back(seat);
         match late {
@@ -233,8 +234,8 @@ impl<F> Shard<F> {
 }
 
 impl<F> Shard<F> {
-    /// The attempt waited for a thread, and meanwhile its partition started nothing more: its message is the head of its
-    /// lane again, or the next owner's.
+    /// The attempt waited for a thread, and its partition stopped starting attempts before it began. Its message
+    /// becomes the head of its lane again, or is left to the next owner.
     fn not_begun(&mut self, seat: u32) {
         let (delivery, lane, _) = self.attempts.leave(seat);
         self.permits.give();

@@ -1,13 +1,12 @@
-//! Where an attempt lives while it runs: a delivery and the handler's future that borrows it, in one place that does
-//! not move.
+//! The memory of one running attempt: a delivery and, beside it, the handler's future that borrows it.
 //!
-//! A slot is filled, its future is made and polled in place, and when the attempt ended both are taken out and the
-//! slot is used again: an attempt that is ready at its first poll allocates nothing. The future borrows the delivery
-//! beside it, which Rust cannot express; this is the one file that promises it by hand.
+//! A slot is filled, its future is made and polled in place, and both are taken out when the attempt has ended; then
+//! the slot is reused. So an attempt that is ready at its first poll allocates nothing. The future borrows the delivery
+//! beside it, which Rust cannot express; this is the one file that upholds it by hand.
 //!
 //! Invariants: a slot never moves (it is boxed) and is never freed while filled; the future is dropped before the
-//! delivery; whoever holds the baton (`blocking/baton.rs`), and nobody else, touches a slot, except that the one thread that
-//! polls a slot may go on polling that slot after it lost the baton, until it reports back.
+//! delivery; only the holder of the baton (`blocking/baton.rs`) touches a slot, with one exception: the one thread that
+//! polls a slot may go on polling it after it lost the baton, until it reports back.
 #![allow(unsafe_code, reason = "a future that borrows its neighbour; see above")]
 
 use std::cell::UnsafeCell;
@@ -24,7 +23,7 @@ use keylane_core::{Delivery, Outcome};
 use super::wake::ListWaker;
 use crate::handlers::Attempt;
 
-/// Makes the future of an attempt. What it borrows lives as long as the shard that calls it.
+/// Makes the future of an attempt. What the future borrows lives as long as the shard that calls this.
 pub(crate) trait Begin<F>: Send + Sync + 'static {
     /// Calls the handler.
     fn begin(&self, attempt: Attempt<'static>) -> F;
@@ -45,27 +44,27 @@ pub(crate) unsafe fn lend<H>(handler: &Arc<H>) -> &'static H {
     unsafe { &*Arc::as_ptr(handler) }
 }
 
-/// What one poll of an attempt came to. Small, so that it travels in registers: most polls end with `Done`.
+/// The result of one poll of an attempt. Small, so that it travels in registers: most polls end with `Done`.
 pub(super) enum Polled {
     /// The attempt ended, and its message is handled.
     Done,
-    /// It ended in another way.
+    /// The attempt ended with another outcome.
     Ended(Box<Outcome>),
-    /// It waits.
+    /// The attempt waits.
     Waits,
 }
 
-/// What another thread came to with an attempt.
+/// The result of an attempt that was given to another thread.
 pub(super) enum Late {
-    /// It polled it.
+    /// The thread polled the attempt.
     Polled(Polled),
-    /// It did not, since the partition does not allow it any more.
+    /// The thread did not poll it, because the partition no longer allows it.
     NotBegun,
-    /// It dropped its future, which had not ended.
+    /// The thread dropped the attempt's future, which had not ended.
     Dropped,
 }
 
-/// One attempt's place.
+/// The place of one attempt.
 pub(super) struct Slot<F> {
     delivery: UnsafeCell<MaybeUninit<Delivery>>,
     future: UnsafeCell<MaybeUninit<F>>,
@@ -92,7 +91,7 @@ impl<F> Slot<F> {
         })
     }
 
-    /// Puts a delivery in; its attempt begins with the first [`Slot::poll`].
+    /// Puts a delivery in. Its attempt begins with the first [`Slot::poll`].
     #[inline(always)]
     pub(super) fn fill(&mut self, number: u32, delivery: impl FnOnce() -> Delivery) {
         debug_assert!(!self.filled, "a slot is emptied before it is filled again");
@@ -108,7 +107,7 @@ impl<F> Slot<F> {
         self.filled.then(|| unsafe { (*self.delivery.get()).assume_init_ref() })
     }
 
-    /// Lends the waker that lists this seat at its shard, armed for the poll to come.
+    /// Lends the waker that puts this seat on its shard's list, armed for the poll that follows.
     #[inline]
     pub(super) fn waker(&self) -> WakerRef<'_> {
         self.waker.rearm();
@@ -118,13 +117,13 @@ impl<F> Slot<F> {
     /// True if the attempt was polled before.
     ///
     /// # Safety
-    /// The slot is polled by no other thread.
+    /// No other thread polls the slot.
     pub(super) unsafe fn begun(&self) -> bool {
-        // SAFETY: the caller is the only one here.
+        // SAFETY: the caller is the only user of the slot.
         unsafe { *self.begun.get() }
     }
 
-    /// Which attempt this is.
+    /// The number of the attempt on its message.
     pub(super) fn number(&self) -> u32 {
         self.number
     }
@@ -134,7 +133,7 @@ impl<F> Slot<F> {
         assert!(self.filled, "only a filled slot has something to take out");
         self.drop_future();
         self.filled = false;
-        // SAFETY: it was filled, and is not any more, so nobody reads the delivery again.
+        // SAFETY: the slot was filled and no longer counts as filled, so the delivery is not read again.
         unsafe { self.delivery.get_mut().assume_init_read() }
     }
 
@@ -144,24 +143,25 @@ impl<F> Slot<F> {
         assert!(self.filled, "only a filled slot has something to drop");
         self.drop_future();
         self.filled = false;
-        // SAFETY: it was filled, and is not any more, so nobody reads the delivery again.
+        // SAFETY: the slot was filled and no longer counts as filled, so the delivery is not read again.
         unsafe { self.delivery.get_mut().assume_init_drop() }
     }
 
     #[inline]
     fn drop_future(&mut self) {
-        // SAFETY: nobody else has the slot.
+        // SAFETY: `&mut self` proves that no other thread uses the slot.
         unsafe { self.end() }
     }
 
-    /// Drops the future, if it was made. That runs destructors of the handler, which may block as its polls may.
+    /// Drops the future, if it was made. This runs destructors of the handler, which may block just as its polls may.
     ///
     /// # Safety
-    /// The slot is polled by no other thread.
+    /// No other thread polls the slot.
     #[inline]
     pub(super) unsafe fn end(&self) {
-        // SAFETY: the caller is the only one here. `begun` says that the future was written and not dropped. A panic in
-        // its drop must not stop the loop; the handler's own destructor is the handler's affair.
+        // SAFETY: the caller is the only user of the slot. `begun` says that the future was written and not dropped. A
+        // panic in its drop must not stop the shard's loop; the rest of the handler's destructor is the handler's
+        // affair.
         let dropped = unsafe {
             if !std::mem::take(&mut *self.begun.get()) {
                 return;
@@ -175,11 +175,10 @@ impl<F> Slot<F> {
 }
 
 impl<F: Future<Output = Outcome>> Slot<F> {
-    /// Polls the attempt, and makes its future first if this is its first poll. A panic of the handler is a failure
-    /// (ORD-7).
+    /// Polls the attempt; the first poll makes its future before that. A panic of the handler is a failure (ORD-7).
     ///
     /// # Safety
-    /// The slot is filled, it is polled by no other thread, and what `begin` and `topic` refer to outlives the slot.
+    /// The slot is filled, no other thread polls it, and what `begin` and `topic` refer to outlives the slot.
     #[inline]
     pub(super) unsafe fn poll(
         &self,
@@ -188,8 +187,8 @@ impl<F: Future<Output = Outcome>> Slot<F> {
         cx: &mut Context<'_>,
     ) -> Polled {
         let polled = catch_unwind(AssertUnwindSafe(|| {
-            // SAFETY: the caller is the only one here; the slot is boxed, so the future stays where it is until it is
-            // dropped, and the delivery is dropped after the future.
+            // SAFETY: the caller is the only user of the slot; the slot is boxed, so the future does not move until it
+            // is dropped, and the delivery is dropped after the future.
             unsafe {
                 if !*self.begun.get() {
                     let delivery: &'static Delivery = &*(self.delivery.get().cast::<Delivery>().cast_const());

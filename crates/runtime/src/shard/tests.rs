@@ -1,4 +1,4 @@
-//! A shard driven by hand: readers that say what they are told, attempts that end when the test says so.
+//! A shard driven by hand: readers that give what the test put in, attempts that end when the test says so.
 
 use std::collections::VecDeque;
 use std::future::Ready;
@@ -25,7 +25,7 @@ use crate::handlers::Attempt;
 use crate::pipeline::ShardStats;
 use crate::tasks::Tasks;
 
-/// One partition's log, of which a reader reads.
+/// One partition's log, from which a reader reads.
 #[derive(Default)]
 struct Log {
     batches: VecDeque<Batch>,
@@ -48,7 +48,7 @@ impl Reader for LogReader {
     }
 }
 
-/// A shard is driven outside of tasks, whose budget would end a pass early.
+/// Drives a shard outside of tokio's tasks, whose budget would end a pass early.
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
 }
@@ -63,7 +63,7 @@ struct World {
 }
 
 impl World {
-    /// A shard that owns so many partitions.
+    /// A shard that owns this many partitions.
     fn new(partitions: u32, bounds: &Bounds, settings: Settings) -> World {
         let skipped_ms: &'static AtomicU64 = Box::leak(Box::default());
         let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
@@ -123,7 +123,7 @@ impl World {
         log.waker.take().into_iter().for_each(Waker::wake);
     }
 
-    /// One pass; each attempt ends as done, once it was looked at. Returns where attempts began, in order.
+    /// One pass. Each attempt ends as done after the test has looked at it. Returns where attempts began, in order.
     fn pass(&mut self, mut looks: impl FnMut(&mut World)) -> Vec<u32> {
         let waker = noop_waker();
         let mut cx = Context::from_waker(&waker);
@@ -137,7 +137,7 @@ impl World {
         started
     }
 
-    /// Passes until nothing more happens.
+    /// Runs passes until nothing more happens.
     fn run(&mut self) -> Vec<u32> {
         let mut all = Vec::new();
         loop {
@@ -149,7 +149,7 @@ impl World {
         }
     }
 
-    /// The whole process stood still for so long. Its watchdog is the first to have a core again.
+    /// The whole process stands still for that long. Its watchdog is the first thread to get a core again.
     fn sleep(&self, ms: u64) {
         self.sleep_before_its_watchdog(ms);
         self.pauses.beat();
@@ -164,7 +164,7 @@ impl World {
     }
 }
 
-/// PRF-17, P3: a message costs the same whatever is owned beside its partition: only that is looked at.
+/// PRF-17, P3: a message costs the same whatever is owned beside its partition: only that partition is looked at.
 #[test]
 fn a_pass_looks_only_at_partitions_with_something_to_read() {
     let runtime = runtime();
@@ -183,14 +183,14 @@ fn a_pass_looks_only_at_partitions_with_something_to_read() {
     assert!(looks[0] <= 300, "{} looks for 100 messages", looks[0]);
 }
 
-/// P3, BPR-2: whatever one partition holds, another of its shard that holds nothing is read.
+/// P3, BPR-2: whatever one partition holds, another partition of its shard that holds nothing is read.
 #[test]
 fn a_partition_that_fills_the_buffer_stops_only_itself() {
     let runtime = runtime();
     let _inside = runtime.enter();
     let bounds = Bounds { bytes: 1 << 20, ..Bounds::default() };
     let mut world = World::new(2, &bounds, Settings::default());
-    // One key that fails: its first message waits for a retry, the others behind it.
+    // One key whose handler fails: its first message waits for a retry, the others wait behind it.
     for _ in 0..60 {
         world.arrive(0, Some("failing"), 1, 20_000);
     }
@@ -208,7 +208,7 @@ fn a_partition_that_fills_the_buffer_stops_only_itself() {
     assert_eq!(world.run(), [1; 12]);
 }
 
-/// ORD-12: a pause in the middle of a pass: nothing starts after it until the journal was read to its end.
+/// ORD-12: after a pause in the middle of a pass nothing starts until the journal was read to its end.
 #[test]
 fn a_pause_within_a_pass_starts_nothing_until_the_journal_was_read() {
     let runtime = runtime();
@@ -251,7 +251,8 @@ fn a_pause_that_no_watchdog_sees_is_noticed_within_a_few_attempts() {
     assert!(world.run().is_empty());
 }
 
-/// ORD-12: a shard that looks for a pause only between two passes starts what may be another's: this test sees it.
+/// ORD-12: a shard that looks for a pause only between two passes starts attempts on a partition that may be another
+/// process's. This test sees that flaw.
 #[cfg(feature = "flaws")]
 #[test]
 fn a_shard_that_does_not_look_within_a_pass_is_caught() {
@@ -264,7 +265,7 @@ fn a_shard_that_does_not_look_within_a_pass_is_caught() {
     assert_eq!(started.len(), 100, "all of them, though the process slept");
 }
 
-/// ORD-12: a pause after a journal was read makes what was read worthless.
+/// ORD-12: a pause after a journal was read makes that reading worthless.
 #[test]
 fn a_second_pause_makes_the_first_verification_worthless() {
     let runtime = runtime();
@@ -298,7 +299,7 @@ fn a_partition_whose_journal_does_not_answer_stops_only_itself() {
     assert_eq!(world.run(), [0; 5]);
 }
 
-/// COM-2: while a lot does not count, nobody looks every millisecond whether it does.
+/// COM-2: while a lot does not count, the shard does not look every millisecond whether it does.
 #[test]
 fn a_lot_that_waits_to_count_keeps_nobody_awake() {
     let runtime = runtime();
@@ -324,7 +325,7 @@ fn a_lot_that_waits_to_count_keeps_nobody_awake() {
 }
 
 impl World {
-    /// The next attempt of a pass goes to a thread that has no core yet. Its seat, and what that thread may do.
+    /// The next attempt of a pass goes to a thread that has no core yet. Returns its seat, and what that thread may do.
     fn goes_elsewhere(&mut self) -> (u32, Leave) {
         let waker = noop_waker();
         let mut cx = Context::from_waker(&waker);
@@ -341,7 +342,7 @@ impl World {
     }
 }
 
-/// ORD-12, P2: what waited for a thread while its partition starts nothing is the head of its lane again.
+/// ORD-12, P2: a message that waited for a thread while its partition starts nothing is the head of its lane again.
 #[test]
 fn an_attempt_that_did_not_begin_is_the_head_of_its_lane_again() {
     let runtime = runtime();
@@ -369,8 +370,8 @@ fn an_attempt_that_did_not_begin_is_the_head_of_its_lane_again() {
     }
 }
 
-/// ORD-9, P9: of a partition that is drained, dropped or given up with its shard nothing begins that waited for a thread,
-/// and nothing of it is waited for.
+/// ORD-9, P9: if a partition is drained, dropped or given up with its shard, none of its attempts that waited for a
+/// thread begins, and the drain does not wait for them.
 #[test]
 fn an_attempt_that_did_not_begin_is_the_next_owners() {
     let runtime = runtime();
@@ -403,7 +404,7 @@ fn an_attempt_that_did_not_begin_is_the_next_owners() {
     }
 }
 
-/// P9: a thread that comes to an attempt late asks its partition first.
+/// P9: a thread that gets its core late asks the partition before it polls the attempt.
 #[test]
 fn a_thread_begins_nothing_that_its_partition_does_not_allow() {
     let runtime = runtime();
@@ -428,7 +429,8 @@ fn a_thread_begins_nothing_that_its_partition_does_not_allow() {
     assert_eq!(begun.load(Ordering::SeqCst), 0);
 }
 
-/// ORD-12, P9: after a pause of the process a thread may have a core before its shard has, which notices pauses.
+/// ORD-12, P9: after a pause of the process a thread may get a core before its shard does, and it is the shard that
+/// notices pauses.
 #[test]
 fn a_thread_begins_nothing_after_a_pause_that_its_shard_has_not_noticed() {
     let runtime = runtime();
@@ -454,8 +456,8 @@ fn a_thread_begins_nothing_after_a_pause_that_its_shard_has_not_noticed() {
     }
 }
 
-/// ORD-2, ORD-4: a thread still runs an attempt on a message of a partition that was lost and is owned again. The message
-/// comes once more, and neither it nor what is behind it runs beside that attempt.
+/// ORD-2, ORD-4: a thread still runs an attempt on a message of a partition that was lost and is owned again. The
+/// message comes once more, and neither the message nor its successors run beside that attempt.
 #[test]
 fn a_key_waits_for_an_attempt_that_began_before_its_partition_was_lost() {
     let runtime = runtime();
@@ -492,7 +494,7 @@ fn a_key_waits_for_an_attempt_that_began_before_its_partition_was_lost() {
     }
 }
 
-/// How often somebody took a shard's place.
+/// Counts how often a successor took a shard's place.
 #[derive(Default)]
 struct Succeeded(AtomicU64);
 
@@ -502,7 +504,7 @@ impl Successor for Succeeded {
     }
 }
 
-/// A reader that cannot even be dropped.
+/// A reader whose drop panics.
 struct Broken(LogReader);
 
 impl Reader for Broken {
@@ -517,7 +519,7 @@ impl Drop for Broken {
     }
 }
 
-/// P10: if what a fallen shard leaves behind panics too, its owners hear that it fell, and another takes its place.
+/// P10: if dropping a fallen shard's state panics too, its owners still hear of it, and a successor takes its place.
 #[test]
 fn a_shard_has_a_successor_though_its_fall_panics() {
     let runtime = runtime();
@@ -547,8 +549,8 @@ fn a_shard_has_a_successor_though_its_fall_panics() {
     }
 }
 
-/// ORD-9, COM-2: handlers that compute do not keep a shard from hearing what it is told, nor its owner from hearing what is
-/// done: a pass is short, whatever it has to do.
+/// ORD-9, COM-2: handlers that compute do not keep a shard from hearing its commands, nor its owner from hearing of
+/// completions: a pass is short, whatever it has to do.
 #[test]
 fn a_pass_of_handlers_that_compute_is_short() {
     let runtime = runtime();
@@ -562,8 +564,8 @@ fn a_pass_of_handlers_that_compute_is_short() {
 }
 
 impl World {
-    /// One pass, in which each poll computes for 7 ms: attempts of `waits` wait, and wake at once, the others are done.
-    /// Returns positions that were polled.
+    /// One pass in which each poll computes for 7 ms. Attempts of `waits` wait and wake at once, the others are done.
+    /// Returns the positions that were polled.
     fn computes(&mut self, waits: std::ops::Range<u64>) -> Vec<u64> {
         let waker = noop_waker();
         let mut cx = Context::from_waker(&waker);
@@ -584,8 +586,8 @@ impl World {
     }
 }
 
-/// ORD-4: though passes of handlers that compute are short, neither attempts that wake again and again nor a backlog of
-/// messages keeps the other waiting.
+/// ORD-4: though passes of handlers that compute are short, attempts that wake again and again do not keep a backlog of
+/// messages waiting, nor the other way round.
 #[test]
 fn attempts_that_compute_leave_others_their_turn() {
     let runtime = runtime();
@@ -602,7 +604,7 @@ fn attempts_that_compute_leave_others_their_turn() {
     assert!(woken > 10 && polled.len() - woken > 10, "{woken} of {} had woken", polled.len());
 }
 
-/// P5, BPR-1: a message that was rejected waits until its body is stored, and keeps nothing but itself in memory until then.
+/// P5, BPR-1: a rejected message that waits until its body is stored keeps nothing but itself in memory.
 #[test]
 fn a_rejected_message_does_not_keep_its_batch_in_memory() {
     let runtime = runtime();
@@ -624,7 +626,7 @@ fn a_rejected_message_does_not_keep_its_batch_in_memory() {
     assert!(batch.is_unique(), "the batch is in memory only because this test holds it");
 }
 
-/// P5: a lane that waits for its retry keeps the beginning of what its handler said, and says that it was cut.
+/// P5: a lane that waits for its retry keeps the beginning of its handler's error, which says that it was cut.
 #[test]
 fn a_failure_of_many_megabytes_is_cut_and_says_so() {
     let runtime = runtime();
@@ -644,8 +646,8 @@ fn a_failure_of_many_megabytes_is_cut_and_says_so() {
     assert!(why.starts_with("éé") && why.ends_with(&format!("(cut, of {} bytes)", words.len())), "{why}");
 }
 
-/// P3: handlers of one partition that compute do not keep its turn until its batch ends: another's message is
-/// read after a few of them.
+/// P3: handlers of one partition that compute do not keep the turn until their batch ends: a message of another
+/// partition is read after a few of them.
 #[test]
 fn a_partition_whose_handlers_compute_leaves_others_their_turn() {
     let runtime = runtime();
@@ -660,7 +662,7 @@ fn a_partition_whose_handlers_compute_leaves_others_their_turn() {
     assert!(started[before.expect("just seen")..].contains(&0), "it goes on where it was");
 }
 
-/// One message of each key under way, and so many behind it.
+/// One message of each key is under way, and this many wait behind it.
 fn backlog(world: &mut World, keys: &[&str], behind: u64) -> Vec<u32> {
     for key in keys {
         world.arrive(0, Some(key), 1 + behind, 10);
@@ -678,7 +680,7 @@ fn backlog(world: &mut World, keys: &[&str], behind: u64) -> Vec<u32> {
     waiting
 }
 
-/// P3, ORD-4: nor does a backlog of lanes whose handlers compute keep what is to be read waiting.
+/// P3, ORD-4: nor does a backlog of lanes whose handlers compute keep new messages from being read.
 #[test]
 fn lanes_whose_handlers_compute_leave_what_is_read_its_turn() {
     let runtime = runtime();
@@ -692,7 +694,7 @@ fn lanes_whose_handlers_compute_leave_what_is_read_its_turn() {
     assert!(before.is_some_and(|before| before < 50), "after {before:?} of {}", started.len());
 }
 
-/// ORD-4: a key with a backlog whose handlers compute does not go on for a whole burst: the next pass begins with others.
+/// ORD-4: a key with a backlog whose handlers compute does not run for a whole burst: the next pass turns to others.
 #[test]
 fn a_hot_key_whose_handlers_compute_leaves_others_their_turn() {
     let runtime = runtime();

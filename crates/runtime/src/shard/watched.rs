@@ -1,4 +1,4 @@
-//! A shard as the watchdog sees it, and how a poll that blocks its thread is contained.
+//! How the watchdog sees a shard, and takes it away from a poll that blocks its thread.
 #![allow(unsafe_code, reason = "who takes the baton may touch the shard; see `task.rs`")]
 
 use std::future::Future;
@@ -34,7 +34,7 @@ where
             return None;
         }
         self.blocked.one_more();
-        // SAFETY: the baton is ours, and goes to the new task.
+        // SAFETY: the caller took the baton just now; the new task gets it.
         let shard = unsafe { &mut *self.shard.get() };
         let contained = self.tasks.supervise_now(TaskKind::Shard, || {
             let delivery = shard.attempts.delivery(shard.current.seat);
@@ -50,7 +50,7 @@ where
                 Some(message)
             }
             Err(why) => {
-                // The thread that is late still polls it, whatever else is known of it.
+                // The blocked thread still polls this seat, whatever else is known of the seat.
                 shard.attempts.is_elsewhere(shard.current.seat);
                 self.fall(&why);
                 None

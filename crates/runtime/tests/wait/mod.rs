@@ -1,8 +1,8 @@
-//! Waiting for a condition.
+//! Waits until a condition holds.
 
 use std::time::Duration;
 
-/// Waits until `condition` holds. A minute is the limit of a hang, not of the machine.
+/// Waits until `condition` holds. A minute only serves to fail a test that hangs.
 pub async fn until(what: &str, condition: impl Fn() -> bool) {
     for _ in 0..6000 {
         if condition() {

@@ -1,8 +1,9 @@
-//! What must hold, judged from outside: by what producers were told, what handlers did, and what landed on the broker.
+//! Judges a simulated run from outside: by answers to producers, by what handlers did, and by what landed on the
+//! broker.
 //!
-//! Comes in: acknowledgements, attempts as they begin and end, everything that becomes durable. Goes out: the first
-//! violation, with the property that it breaks. Only journals are read with Keylane's own code (`Replay`), to know
-//! which records count; whether what they say is true is judged here.
+//! Acknowledgements, attempts as they begin and end, and everything that becomes durable come in; the first violation
+//! goes out, with the property that it breaks. Keylane's own code (`Replay`) is used only to read journals, to know
+//! which records count; the checker itself judges whether they are true.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Arguments};
@@ -14,16 +15,17 @@ use keylane_core::journal::{Facts, Replayed, SnapshotBody};
 use keylane_core::{Applied, Delivery, Order, Record, Replay, State, parse_commit_metadata};
 use keylane_simulation::Trace;
 
-/// A longer pause of a process must be noticed before anything starts (ORD-12).
+/// A pause of a process longer than this must be noticed before anything starts (ORD-12).
 const PAUSE_MS: u64 = 1_000;
-/// So long after another's fence an owner starts nothing: within a second it has read it, or knows that it cannot read.
+/// This long after another process's fence an owner starts nothing: it reads the fence within a second, or knows by
+/// then that it cannot read.
 const HEARS_MS: u64 = 2_000;
 
 /// A promise that was broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// Which: `P1` no loss, `P2` order, `P4` safe commit, `P9` fenced, `W` planned hand-over, `ORD-12` pauses,
-    /// `ends` everything is settled in the end, `tasks` nothing ended as nobody asked.
+    /// The property: `P1` no loss, `P2` order, `P4` safe commit, `P9` fenced, `W` planned hand-over, `ORD-12` pauses,
+    /// `ends` everything is settled in the end, `tasks` no task ended unasked.
     pub property: &'static str,
     /// What happened.
     pub what: String,
@@ -43,20 +45,20 @@ pub enum End {
     Done,
     Failed,
     Rejected,
-    /// It panicked, timed out, was dropped with its partition, or its process died.
+    /// The attempt panicked, timed out, was dropped with its partition, or its process died.
     Abandoned,
 }
 
-/// What a scenario promises beyond what always holds.
+/// The promises of a scenario beyond those that always hold.
 #[derive(Debug, Clone, Copy)]
 pub struct Terms {
-    /// What keeps its order.
+    /// Which messages keep their order.
     pub order: Order,
-    /// Attempts of one process at the same time, at most.
+    /// The most attempts of one process at the same time.
     pub concurrency: usize,
-    /// Nothing goes wrong but handlers: nothing may run twice (W). A drain is given up at its deadline however much of
-    /// it is on record by then; it is written in as few records as it fits into, so that a planned one never comes to
-    /// that, whatever bound of a record a scenario draws.
+    /// Only handlers fail in this scenario, so nothing may run twice (W). A drain is given up at its deadline, however
+    /// much is on record by then; but it is written in as few records as possible, so that a planned drain always ends
+    /// in time, whatever bound of a record a scenario draws.
     pub planned: bool,
 }
 
@@ -68,20 +70,20 @@ pub struct Counts {
     pub attempts: u64,
     pub completions: u64,
     pub repeats: u64,
-    /// Starts of an owner that another had fenced: few, since it hears of that within a second.
+    /// Attempts that an owner started after another process's fence: few, since it hears of the fence within a second.
     pub stale_starts: u64,
     pub fences: u64,
     pub facts: u64,
     pub void: u64,
     pub snapshots: u64,
-    /// Of them, those in pieces.
+    /// Of the snapshots, those in pieces.
     pub pieces: u64,
     pub resets: u64,
     pub dead: u64,
 }
 
 impl Counts {
-    /// What never happened.
+    /// The kinds of events that never happened.
     pub fn never(&self) -> Vec<&'static str> {
         let counted = [
             ("acknowledged", self.acknowledged),
@@ -96,7 +98,7 @@ impl Counts {
         counted.iter().filter(|(_, count)| *count == 0).map(|(name, _)| *name).collect()
     }
 
-    /// Adds another run's.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Counts) {
         self.messages += other.messages;
         self.acknowledged += other.acknowledged;
@@ -135,10 +137,10 @@ struct Part {
     fences: BTreeMap<u64, u64>,
     /// The highest commit of an owner since the last reset.
     committed_max: u64,
-    /// The highest that the lowest unsettled position ever was.
+    /// The highest value that the lowest unsettled position ever had.
     low_max: u64,
     was_reset: bool,
-    /// Where an operator ever set it to.
+    /// The positions to which an operator ever reset the partition.
     asked: BTreeSet<u64>,
 }
 
@@ -146,9 +148,9 @@ struct Entry {
     id: String,
     lane: Option<Bytes>,
     acknowledged: bool,
-    /// An operator's reset passed it.
+    /// An operator's reset passed over the message.
     skipped: bool,
-    /// Epochs in which it was handled, and in which it was rejected.
+    /// The epochs in which the message was handled, and in which it was rejected.
     done: BTreeSet<u64>,
     rejected: BTreeSet<u64>,
     attempts: u32,
@@ -187,7 +189,7 @@ impl Checker {
         self.violation.get_or_insert(Violation { property, what, at_ms });
     }
 
-    /// A producer was told that its message is there.
+    /// A producer was told that its message is durable.
     pub fn acknowledged(&mut self, at_ms: u64, partition: u32, position: u64, id: &str) {
         self.counts.acknowledged += 1;
         self.trace.add(at_ms, format_args!("ack {partition}/{position} {id}"));
@@ -201,14 +203,14 @@ impl Checker {
         }
     }
 
-    /// A process was stopped for so long, and goes on now.
+    /// A process that was stopped for this long goes on now.
     pub fn thawed(&mut self, at_ms: u64, process: &str, paused_ms: u64) {
         if paused_ms > PAUSE_MS {
             self.pauses.entry(process.to_owned()).or_default().push(at_ms);
         }
     }
 
-    /// An attempt begins. Answers with its number, and which of all attempts on this message it is.
+    /// An attempt begins. Returns its number, and which attempt on this message it is.
     pub fn began(&mut self, at_ms: u64, process: &str, delivery: &Delivery) -> (u64, u32) {
         let (partition, position, epoch) = (delivery.partition(), delivery.position(), delivery.epoch());
         self.counts.attempts += 1;
@@ -272,7 +274,8 @@ impl Checker {
         broken
     }
 
-    /// An attempt of an owner that another has fenced. It may not know yet; but not for long, and not after a pause.
+    /// Judges an attempt of an owner that another process has fenced. The owner may not know yet; but not for long, and
+    /// not after a pause.
     fn judge_stale(&self, at_ms: u64, attempt: &Attempt, what: &str) -> Option<(&'static str, String)> {
         let part = &self.parts[attempt.partition as usize];
         let (fence, fenced_ms) = part.fences.range(attempt.epoch + 1..).next()?;
@@ -322,7 +325,7 @@ impl Checker {
         }
     }
 
-    /// Something became durable. Answers with the partition if somebody takes it over by that.
+    /// Something became durable. Returns the partition if that was a step of a take-over.
     pub fn landed(&mut self, at_ms: u64, landed: &Landed<'_>) -> Option<u32> {
         match landed {
             Landed::Message { partition, position, frame, .. } => {
@@ -405,7 +408,7 @@ impl Checker {
         takes_over
     }
 
-    /// What goes on record must have happened, and in this epoch (P9).
+    /// Proves that what goes on record has happened, and in this epoch (P9).
     fn judge_facts(&mut self, partition: u32, before: &State, facts: &Facts) -> Vec<(&'static str, String)> {
         let part = &mut self.parts[partition as usize];
         let mut broken = Vec::new();
@@ -460,7 +463,7 @@ impl Checker {
         let mirror = parse_commit_metadata(&commit.metadata);
         let position = commit.position;
         let current = part.epoch();
-        // A commit that lands late may stand above where an operator reset the group to: nobody reads it as truth.
+        // A commit that lands late may stand above an operator's reset; Keylane does not read it as truth.
         let bound = match mirror {
             Some(mirror) if Some(mirror.epoch) == current => part.state().settled.low(),
             _ => part.low_max,
@@ -482,14 +485,14 @@ impl Checker {
         }
     }
 
-    /// What is still to be done before all is quiet.
+    /// The first thing that must still happen before all is quiet.
     pub fn unsettled(&self) -> Option<String> {
         for (partition, part) in self.parts.iter().enumerate() {
             let settled = &part.state().settled;
             if let Some((position, _)) = part.log.iter().find(|(at, _)| !settled.contains(**at)) {
                 return Some(format!("{partition}/{position} is not settled"));
             }
-            // A commit that lands late may replace the newest one; nobody reads it as truth.
+            // A commit that lands late may replace the newest one; Keylane does not read it as truth.
             let committed = part.committed_max;
             if !part.log.is_empty() && committed != settled.low() {
                 let low = settled.low();
@@ -499,7 +502,7 @@ impl Checker {
         None
     }
 
-    /// Nothing that was acknowledged is lost (P1).
+    /// Proves that nothing that was acknowledged is lost (P1).
     pub fn finish(&mut self, at_ms: u64) {
         let mut lost = Vec::new();
         for (partition, part) in self.parts.iter().enumerate() {
@@ -518,7 +521,7 @@ impl Checker {
         }
     }
 
-    /// Where partitions end, for an operator's reset.
+    /// Where a partition begins and ends, for an operator's reset.
     pub fn span(&self, partition: u32) -> (u64, u64) {
         let log = &self.parts[partition as usize].log;
         let end = log.last_key_value().map_or(0, |(position, _)| position + 1);
@@ -535,7 +538,7 @@ impl Part {
         self.state().epoch.as_ref().map(|epoch| epoch.position)
     }
 
-    /// Of a key, everything before was handled in this epoch or is on record; and nothing behind it is (P2).
+    /// Judges whether all earlier messages of a key were handled in this epoch or are on record, and no later one (P2).
     fn judge_order(
         &self,
         position: u64,

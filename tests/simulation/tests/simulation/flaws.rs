@@ -5,10 +5,10 @@ use keylane_core::Rules;
 
 use crate::seeds::run_watched;
 
-/// Within so many seeds each flaw must be found. The rarest shows in one run of one or two thousand.
+/// Each flaw must be found within this many seeds. The rarest shows in one run of one or two thousand.
 const SEEDS_MAX: u64 = 5_000;
 
-/// P4: what is on record below the highest finished was not all done.
+/// P4: below the highest finished position not everything was done.
 #[test]
 fn a_commit_of_the_highest_finished_is_found() {
     let mut flaws = Flaws::default();
@@ -32,7 +32,7 @@ fn an_idle_lane_that_drops_its_queue_is_found() {
     find("idle lane drops its queue", flaws, &["ends", "P1", "P2"]);
 }
 
-/// P9, BRK-7: what counts for a flawed owner does not count for others.
+/// P9, BRK-7: records that count for the flawed owner do not count for others.
 #[test]
 fn a_stale_epoch_that_is_accepted_is_found() {
     let flaws = Flaws { rules: Rules { epoch_check: false, ..Rules::ALL }, ..Flaws::default() };

@@ -1,5 +1,6 @@
-//! A topic gets more partitions while its keys are in flight: processes come, go and die, somebody accepts it, once or
-//! twice or not to the end, and each key keeps its order (BRK-10, P2), also if the journal that has the decision is lost.
+//! A topic gets more partitions while its keys are in flight: processes come, go and die, an operator accepts the
+//! partitions once, twice, or is interrupted, and each key keeps its order (BRK-10, P2), also if the journal with the
+//! decision is lost.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,7 @@ use tokio::time::sleep;
 
 use crate::{GROUP, TOPIC};
 
-/// What handlers have done: of each key, which messages were finished, and the first that began too early.
+/// What handlers have done: the finished messages of each key, and the first message that began too early.
 #[derive(Debug, Default)]
 struct Seen {
     done: BTreeMap<(String, u64), u32>,
@@ -65,9 +66,9 @@ struct World {
     started: u64,
     producer: Keylane,
     sent: BTreeMap<String, u64>,
-    /// Somebody found nothing to accept since the topic last grew.
+    /// A call found nothing to accept since the topic last grew.
     accepted: Arc<AtomicBool>,
-    /// After so many tries to accept, the journal of partition 0 is lost.
+    /// After this many tries to accept, the journal of partition 0 is lost.
     loss: Option<u64>,
     lost: bool,
 }
@@ -114,7 +115,7 @@ impl World {
         self.started += 1;
         let name = format!("p{}", self.started);
         let gate = Arc::<Gate>::default();
-        // News of the group comes late: an owner goes on for a while as if nothing had changed.
+        // News of the group comes late, so an owner goes on for a while as if nothing had changed.
         let news = if self.random.percent(50) { 1_000 } else { 0 };
         let rates = Rates { news, late_max: Duration::from_secs(30), ..Rates::none() };
         let (node, carrier) = (self.cluster.node(&name), self.cluster.node("carrier"));
@@ -141,7 +142,7 @@ impl World {
         self.cluster.expire(&node.name);
     }
 
-    /// Sends messages of some keys, by a producer that may not have seen yet how many partitions there are.
+    /// Sends messages of some keys, by a producer that may not know the new number of partitions yet.
     async fn send(&mut self, count: u64) {
         for _ in 0..count {
             let key = format!("k{}", self.random.between(0, 11));
@@ -152,7 +153,7 @@ impl World {
         }
     }
 
-    /// Somebody accepts, and may die while doing so.
+    /// A process begins to accept, and may die while it does.
     fn accept(&mut self) {
         let at = self.random.between(0, self.nodes.len() as u64 - 1) as usize;
         let Node { gate, keylane, .. } = &self.nodes[at];
@@ -186,18 +187,18 @@ async fn run(seed: u64, loses: bool) {
         world.start();
     }
     world.send(random.between(1, 40)).await;
-    // A group that begins later knows nothing of what was before.
+    // A group that begins later would know nothing of the time before.
     while world.worker.seen.lock().expect("no holder panics").done.is_empty() {
         sleep(Duration::from_millis(100)).await;
     }
     for _ in 0..random.between(1, 2) {
         sleep(random.time(1, 8_000)).await;
         world.send(random.between(0, 40)).await;
-        // Whoever sleeps meanwhile has not heard of it when it goes on.
+        // A process that sleeps meanwhile has not heard of the growth when it goes on.
         let asleep = random.percent(50).then(|| Arc::clone(&random.one_of(&world.nodes).gate));
         asleep.iter().for_each(|gate| gate.freeze());
-        // By a multiple, keys move only to partitions that are new; by any other number also among the old ones, and
-        // nothing may be produced until that is accepted.
+        // By a multiple, keys move only to new partitions. By any other number keys also move among the old partitions,
+        // and nothing may be produced until the number is accepted.
         let multiple = random.percent(50);
         partitions = if multiple { partitions * random.between(2, 3) as u32 } else { partitions + 1 };
         world.cluster.grow_topic(TOPIC, partitions);
@@ -218,7 +219,7 @@ async fn run(seed: u64, loses: bool) {
             world.lose();
         }
         world.right();
-        // One after the other: partitions that are added to unaccepted ones move keys whose place nobody knows.
+        // One growth after the other: if partitions are added to unaccepted ones, the place of keys is unknown.
         let mut rounds = 0;
         while !world.accepted.load(Ordering::Relaxed) {
             rounds += 1;
@@ -236,7 +237,7 @@ async fn run(seed: u64, loses: bool) {
             }
         }
         if world.lost {
-            // Whether it gets accepted is open: no more is produced, and nothing more is added.
+            // Whether the number gets accepted is open, so no more is produced, and no more partitions are added.
             asleep.iter().for_each(|gate| gate.thaw());
             break;
         }
@@ -250,11 +251,11 @@ async fn run(seed: u64, loses: bool) {
             break;
         }
         if world.lost && round == 20 {
-            // The partition whose journal was lost has stopped, and what waits for it waits.
+            // The partition whose journal was lost has stopped, and the messages that wait for it go on waiting.
             break;
         }
         assert!(round < 60, "seed {seed}: not all is done: {}", shown(&world).await);
-        // Whoever began to accept may have died.
+        // The process that began to accept may have died.
         world.accept();
         sleep(Duration::from_secs(20)).await;
         world.right();
@@ -281,8 +282,8 @@ fn keys_keep_their_order_when_more_partitions_are_accepted() {
     (0..300).for_each(|seed| simulate(seed, false));
 }
 
-/// BRK-10, P2: the journal of partition 0, where it is decided, is lost in the middle: what that concerns stops, and
-/// nothing runs early.
+/// BRK-10, P2: the journal of partition 0, which has the decision, is lost in the middle: the partitions concerned
+/// stop, and nothing runs early.
 #[test]
 fn keys_keep_their_order_when_the_journal_that_has_the_decision_is_lost() {
     (0..100).for_each(|seed| simulate(seed, true));

@@ -1,4 +1,4 @@
-//! What runs on simulated messages: takes its time, fails, panics, hangs, rejects, and tells the checker.
+//! The handler of simulated messages: it takes its time, fails, panics, hangs, rejects, and tells the checker.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -46,7 +46,7 @@ impl Eye {
         self.take_overs.notify.notify_one();
     }
 
-    /// Partitions that are being taken over, once there are any.
+    /// Waits until partitions are being taken over, and returns them.
     pub async fn taken_over(&self) -> Vec<u32> {
         loop {
             let partitions =
@@ -68,7 +68,7 @@ impl Eye {
         self.calm.store(true, Ordering::Relaxed);
     }
 
-    /// Tells the checker something, at the time it is.
+    /// Tells the checker something, at the present time.
     pub fn tell<T>(&self, tell: impl FnOnce(&mut Checker, u64) -> T) -> T {
         let now_ms = self.now_ms();
         tell(&mut self.checker.lock().expect("no holder panics"), now_ms)
@@ -83,7 +83,7 @@ pub struct Worker {
     pub eye: Eye,
 }
 
-/// What an attempt will do.
+/// The fate of an attempt.
 enum Fate {
     Done,
     Fail,
@@ -93,7 +93,7 @@ enum Fate {
 }
 
 impl Worker {
-    /// The same for the same attempt of the same message, whoever runs it.
+    /// The fate of an attempt; the same attempt of the same message has the same fate in every process.
     fn fate(&self, partition: u32, position: u64, nth: u32) -> (Fate, Option<Duration>) {
         let mut message = Random::new(self.seed ^ position ^ u64::from(partition).rotate_left(40));
         let rejected = message.percent(self.work.rejects);

@@ -1,7 +1,8 @@
-//! An owner listens always: whatever call of its does not answer, it hears that its partition is another's (ORD-9).
+//! An owner always listens: whichever call is not answered, it hears that another process has its partition (ORD-9).
 //!
-//! Two processes on one partition. A kind of call of the first hangs, and the partition goes to the second, by plan or
-//! unheard. From when the second has it, the first starts nothing; a drain of the first ends.
+//! Two processes share one partition. One kind of call of the first process hangs, and the partition goes to the
+//! second, by plan or unheard. From the moment when the second has it, the first starts nothing; a drain of the first
+//! ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +20,7 @@ use crate::{GROUP, TOPIC};
 
 /// Messages produced while the successor has the partition.
 const LATER: usize = 10;
-/// What two hand-overs, and the silence that a successor waits for, take at most: far below a handler's time-out.
+/// The most that two hand-overs and the silence that a successor waits for take: far below a handler's time-out.
 const SOON: Duration = Duration::from_secs(20);
 
 struct Case {
@@ -88,7 +89,7 @@ impl Case {
     }
 }
 
-/// ORD-9, P9: whatever does not answer, a revocation is heard, and the next owner has the partition soon.
+/// ORD-9, P9: whatever is not answered, a revocation is heard, and the next owner has the partition soon.
 #[tokio::test(start_paused = true)]
 async fn a_revocation_is_heard_whatever_does_not_answer() {
     let all =
@@ -101,7 +102,7 @@ async fn a_revocation_is_heard_whatever_does_not_answer() {
     }
 }
 
-/// ORD-9, P2, P9: an owner that no news reaches hears of its successor in the journal, though its own append, or the body
+/// ORD-9, P2, P9: an owner that no news reaches finds its successor in the journal, though its own append, or the body
 /// of a dead letter, does not land.
 #[tokio::test(start_paused = true)]
 async fn a_successor_is_heard_in_the_journal_whatever_does_not_answer() {
@@ -146,7 +147,7 @@ async fn a_drain_ends_though_a_dead_letter_is_not_stored() {
     let since = Instant::now();
     process.pipeline.drain().await.expect("it drains");
     assert!(since.elapsed() < SOON, "{:?}", since.elapsed());
-    // What was not stored is not settled: whoever comes next handles it again.
+    // A message whose body was not stored is not settled: the next owner handles it again.
     let _next = rig.process(SUCCESSOR, Duration::from_secs(30), 2).await;
     rig.cluster.assign(GROUP, TOPIC, 0, SUCCESSOR);
     rig.started_so_many(SUCCESSOR, 1).await;
@@ -154,7 +155,7 @@ async fn a_drain_ends_though_a_dead_letter_is_not_stored() {
     assert_eq!(rig.started(SUCCESSOR), [1], "the rejected one alone");
 }
 
-/// ORD-10: at its deadline a drain ends without `released`, whatever does not answer.
+/// ORD-10: at its deadline a drain ends without `released`, whatever is not answered.
 #[tokio::test(start_paused = true)]
 async fn a_drain_ends_at_its_deadline_though_a_journal_does_not_answer() {
     for hang in [Hang::JournalAppend, Hang::JournalRead] {
@@ -170,7 +171,7 @@ async fn a_drain_ends_at_its_deadline_though_a_journal_does_not_answer() {
     }
 }
 
-/// DLQ-4, P3: a dead letter that cannot be stored keeps its own key waiting, and nobody else.
+/// DLQ-4, P3: a dead letter that cannot be stored keeps only its own key waiting.
 #[tokio::test(start_paused = true)]
 async fn a_dead_letter_that_cannot_be_stored_stops_only_its_key() {
     let rig = Rig::new().await;
@@ -191,8 +192,8 @@ async fn shown(process: &Process) -> PartitionStatus {
     process.pipeline.status().await.expect("answers").partitions.remove(0)
 }
 
-/// COM-2, P5, P10: while its journal takes no record, or cannot be read, an owner starts nothing more that would only run
-/// again, and says so; then it goes on.
+/// COM-2, P5, P10: while its journal takes no record, or cannot be read, an owner starts nothing more, since it would
+/// only run again, and says so; then it goes on.
 #[tokio::test(start_paused = true)]
 async fn while_a_journal_does_not_answer_nothing_more_starts_and_that_is_shown() {
     for (hang, conditional, why) in [
@@ -221,7 +222,7 @@ async fn while_a_journal_does_not_answer_nothing_more_starts_and_that_is_shown()
     }
 }
 
-/// ORD-12, P10: after a pause nothing starts until the journal was read, and meanwhile that is shown.
+/// ORD-12, P10: after a pause nothing starts until the journal was read, and the status says so meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_partition_that_is_verified_says_so() {
     let rig = Rig::new().await;
@@ -242,7 +243,7 @@ async fn a_partition_that_is_verified_says_so() {
     assert_eq!(shown(&process).await.state, PartitionState::Running);
 }
 
-/// ORD-12, P3: where each reading of a journal takes longer than a second, a partition starts, and goes on after a pause.
+/// ORD-12, P3: where each read of a journal takes over a second, a partition starts, and goes on after a pause.
 #[tokio::test(start_paused = true)]
 async fn a_journal_that_is_read_slowly_stops_nobody_for_good() {
     for conditional in [true, false] {
@@ -261,7 +262,7 @@ async fn a_journal_that_is_read_slowly_stops_nobody_for_good() {
     }
 }
 
-/// ORD-9, ORD-12: a drain that meets a question for the assignment drains all the same: what was done goes on record.
+/// ORD-9, ORD-12: a drain while the assignment is being confirmed still drains: finished work goes on record.
 #[tokio::test(start_paused = true)]
 async fn a_drain_while_the_assignment_is_being_confirmed_drains() {
     let rig = Rig::new().await;
@@ -271,7 +272,7 @@ async fn a_drain_while_the_assignment_is_being_confirmed_drains() {
     rig.started_so_many(SLEEPER, 1).await;
     process.gate.freeze();
     sleep(Duration::from_secs(30)).await;
-    // Who would be asked for the assignment ends before it is asked.
+    // The task that would answer the question for the assignment ends before it is asked.
     let goes_on = async {
         sleep(Duration::from_millis(100)).await;
         process.gate.thaw();
@@ -286,8 +287,8 @@ async fn a_drain_while_the_assignment_is_being_confirmed_drains() {
     assert_eq!(rig.started(SUCCESSOR), [1], "what the first did is on record");
 }
 
-/// ORD-9, P3: owners that ask for their assignment again and again do not keep its member from hearing that a partition goes
-/// elsewhere.
+/// ORD-9, P3: owners that ask for their assignment again and again do not keep the group's task from hearing that a
+/// partition goes elsewhere.
 #[tokio::test(start_paused = true)]
 async fn questions_for_the_assignment_do_not_keep_it_from_being_followed() {
     const PARTITIONS: u32 = 8;
@@ -343,12 +344,12 @@ async fn a_reading_that_fails_for_a_moment_costs_nothing() {
     assert_eq!(claims.load(Ordering::SeqCst), 0);
 }
 
-/// What a successor runs again of what was done before a drain, whose journal takes most of a second for each record of one
-/// range.
+/// How many messages finished before a drain a successor runs again, if the journal takes most of a second for each
+/// record and a record holds one range.
 async fn runs_again_after_a_drain(rules: Rules) -> usize {
     const MESSAGES: u64 = 40;
     let rig = Rig::new().await;
-    // Every other one is done, so that each done one is a range of its own.
+    // Every other message is done, so that each done one is a range of its own.
     for number in 0..MESSAGES {
         let payload = if number % 2 == 0 { "never done" } else { "quick" };
         rig.produce(&number.to_string(), payload).await;
@@ -369,8 +370,8 @@ async fn runs_again_after_a_drain(rules: Rules) -> usize {
     rig.started(SUCCESSOR).iter().filter(|position| *position % 2 == 1).count()
 }
 
-/// ORD-9, W: a drain is written in as few records as it fits into, or it would not end in time where a journal is slow, and
-/// what was done would run again. A drain in many records is found.
+/// ORD-9, W: a drain is written in as few records as possible, or it would not end in time where a journal is slow, and
+/// finished messages would run again. A drain in many records is found.
 #[tokio::test(start_paused = true)]
 async fn a_drain_is_on_record_in_time_since_it_takes_few_records() {
     assert_eq!(runs_again_after_a_drain(Rules::ALL).await, 0);

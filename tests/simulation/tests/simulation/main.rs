@@ -1,7 +1,7 @@
-//! Keylane's runtime, simulated: several processes on one memory broker, one thread, a clock that jumps from event to
+//! Simulates Keylane's runtime: several processes on one memory broker, one thread, a clock that jumps from event to
 //! event, and everything that goes wrong in the world, from one seed.
 //!
-//! `KEYLANE_SIM_SEED=n` runs one seed and prints all that happens; `KEYLANE_SIM_SEEDS=n` sets how many are run.
+//! `KEYLANE_SIM_SEED=n` runs one seed and prints everything that happens; `KEYLANE_SIM_SEEDS=n` sets how many are run.
 
 mod checker;
 mod flaws;
@@ -16,11 +16,11 @@ mod scenario;
 mod seeds;
 mod world;
 
-/// The topic of every simulation, and the group that reads it.
+/// The topic of every simulation.
 pub const TOPIC: &str = "orders";
-/// The group.
+/// The group that reads it.
 pub const GROUP: &str = "billing";
-/// What a handler says that panics on purpose.
+/// The text of a handler's panic on purpose.
 pub const PANIC: &str = "a simulated panic";
-/// What a task says that a simulation ends.
+/// The text of a task that a simulation ends.
 pub const STRUCK: &str = "a test ended it";

@@ -1,7 +1,7 @@
-//! A process that is stopped at one exact moment and goes on later (ORD-12): what random seeds seldom hit.
+//! A process that is stopped at one exact moment and goes on later (ORD-12): cases that random seeds seldom hit.
 //!
-//! Two processes on one partition; the first is stopped, the partition goes to the second, and news of that reaches the
-//! first late. What it starts after it went on must be its own.
+//! Two processes share one partition. The first is stopped, the partition goes to the second, and the first hears of
+//! that late. Whatever the first starts after it went on must be its own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +17,9 @@ fn slow_answers() -> Rates {
     Rates { delay: 1000, delay_max: Duration::from_secs(100), ..Rates::none() }
 }
 
-/// ORD-12: behind the fence that an owner reads stands another's, both in one page: it starts nothing. The answer to its
-/// fence comes at different times after the pause: its shard must have noticed that before, or it would start nothing
-/// for that reason.
+/// ORD-12: behind the fence that an owner reads stands another process's fence, both in one page: the owner starts
+/// nothing. The answer to its fence comes at different times after the pause, since its shard must have noticed the
+/// pause before that, or it would start nothing for that reason alone.
 #[tokio::test(start_paused = true)]
 async fn an_owner_that_slept_behind_its_fence_starts_nothing_on_it() {
     for seed in 1..=10 {
@@ -61,7 +61,7 @@ async fn sleep_behind_a_fence(seed: u64) {
     assert!(rig.started(SLEEPER).is_empty(), "it slept past the successor's fence");
 }
 
-/// ORD-12: after a long pause nothing starts until the assignment is confirmed, though nobody has fenced it.
+/// ORD-12: after a long pause nothing starts until the assignment is confirmed, though no other process has fenced it.
 #[tokio::test(start_paused = true)]
 async fn after_a_long_pause_nothing_starts_before_the_assignment_is_confirmed() {
     let rig = Rig::new().await;
@@ -80,8 +80,7 @@ async fn after_a_long_pause_nothing_starts_before_the_assignment_is_confirmed() 
     assert_eq!(rig.started(SLEEPER), [0], "the broker would have said that it is not its own");
 }
 
-/// ORD-12: also if the journal was being read when the pause began, so that its owner reads it to its end for that reason
-/// too.
+/// ORD-12: also if the journal was being read when the pause began, which is another reason to read it to its end.
 #[tokio::test(start_paused = true)]
 async fn a_reading_that_a_long_pause_met_does_not_stand_for_the_confirmation() {
     for lost in [true, false] {

@@ -17,7 +17,7 @@ use crate::{GROUP, TOPIC};
 /// The wall time at which simulations begin; processes' clocks differ a little.
 const WALL_MS: u64 = 1_700_000_000_000;
 
-/// What a process is doing.
+/// The states of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
     Running,
@@ -28,7 +28,7 @@ pub enum Life {
     CutOff,
     /// Leaves on its own.
     Draining,
-    /// Gone; whether its group knows.
+    /// Gone; and whether its group knows.
     Dead {
         known: bool,
     },
@@ -39,7 +39,7 @@ pub struct Process {
     pub life: Life,
     pub faulty: Arc<Faulty>,
     tasks: Tasks,
-    /// Tasks of it that a test ended.
+    /// How many of its tasks a test ended.
     struck: u64,
     gate: Arc<Gate>,
     keylane: Option<Keylane>,
@@ -105,32 +105,32 @@ impl Process {
         self.tasks.strike(kind);
     }
 
-    /// Tasks of it that ended though nobody asked, neither the test nor anything else.
+    /// The tasks that ended unasked, beyond those that the test ended.
     pub fn fell(&self) -> Option<String> {
         let fallen: Vec<(TaskKind, u64)> = self.tasks.ended().filter(|(_, times)| *times > 0).collect();
         let times: u64 = fallen.iter().map(|(_, times)| times).sum();
         (times > self.struck).then(|| format!("{}: {fallen:?}, {} struck", self.name, self.struck))
     }
 
-    /// Stops it, as SIGSTOP does.
+    /// Stops the process, as SIGSTOP does.
     pub fn freeze(&mut self, now_ms: u64) {
         self.gate.freeze();
         self.life = Life::Frozen { since_ms: now_ms };
     }
 
-    /// It goes on.
+    /// Lets the process go on.
     pub fn thaw(&mut self) {
         self.gate.thaw();
         self.life = Life::Running;
     }
 
-    /// Kills it, as SIGKILL does.
+    /// Kills the process, as SIGKILL does.
     pub fn kill(&mut self, cluster: &MemoryBroker) {
         cluster.crash(&self.name);
         self.end();
     }
 
-    /// Begins to drain it; the answer ends when it is drained.
+    /// Begins to drain the process; the returned task ends when that is done.
     pub fn drain(&mut self) -> Option<JoinHandle<()>> {
         let pipeline = self.pipeline.lock().expect("no holder panics").take()?;
         self.life = Life::Draining;
@@ -140,7 +140,7 @@ impl Process {
         Some(tokio::spawn(Arc::clone(&self.gate).around(drain)))
     }
 
-    /// Nothing of it runs any more.
+    /// Ends everything that runs in the process.
     pub fn end(&mut self) {
         self.gate.kill();
         self.main.take().iter().for_each(JoinHandle::abort);
@@ -149,7 +149,7 @@ impl Process {
         self.life = Life::Dead { known: false };
     }
 
-    /// What its pipeline says of itself.
+    /// The status of its pipeline.
     pub async fn shown(&self) -> String {
         let pipeline = self.pipeline.lock().expect("no holder panics").clone();
         match pipeline {

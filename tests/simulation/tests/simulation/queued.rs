@@ -1,4 +1,4 @@
-//! A batch of which nothing can run at once: the reader is asked on, or whoever comes next would wait for a tick.
+//! A batch of which nothing can run at once: the reader is asked for more, or later messages would wait for a tick.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,7 +15,7 @@ const PARTITIONS: u32 = 4;
 /// Far below the half second between two looks of an idle shard.
 const SOON: Duration = Duration::from_millis(100);
 
-/// Keeps its first key busy for ever, and notes all others.
+/// A handler that keeps its first key busy for ever, and notes all other messages.
 struct Worker(Arc<Mutex<Vec<String>>>);
 
 impl Handler for Worker {
@@ -28,7 +28,7 @@ impl Handler for Worker {
     }
 }
 
-/// ORD-2, P3: what is only queued does not keep the next message of its partition waiting.
+/// ORD-2, P3: a message that is only queued does not keep the next message of its partition waiting.
 #[tokio::test(start_paused = true)]
 async fn a_free_key_behind_a_queued_one_starts_at_once() {
     let cluster = MemoryBroker::new(1, || 0);

@@ -1,4 +1,4 @@
-//! Two processes on one partition, for what must happen at one exact moment: what random seeds seldom hit.
+//! Two processes on one partition, for things that must happen at one exact moment and that random seeds seldom hit.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::{GROUP, TOPIC};
 
 /// The process that has the partition first.
 pub const SLEEPER: &str = "sleeper";
-/// The process that gets it then.
+/// The process that gets the partition next.
 pub const SUCCESSOR: &str = "successor";
-/// Each way of a call to the broker.
+/// The time of each way of a call to the broker.
 const WAY: Duration = Duration::from_millis(400);
-/// What the handler of a slow message takes.
+/// How long the handler of a slow message takes.
 const SLOW: Duration = Duration::from_secs(5);
 
 /// A message that began to run.
@@ -67,12 +67,12 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A topic of one partition; who has it is the test's to say.
+    /// A topic of one partition; the test assigns the partition.
     pub async fn new() -> Rig {
         Rig::with_partitions(1).await
     }
 
-    /// A topic of so many partitions.
+    /// A topic of this many partitions.
     pub async fn with_partitions(partitions: u32) -> Rig {
         let cluster = MemoryBroker::new(1, || 0);
         let spec = TopicSpec { partitions, ..TopicSpec::default() };
@@ -84,7 +84,7 @@ impl Rig {
         Rig { cluster, producer, starts: Starts::default() }
     }
 
-    /// A process that gives a handler so long.
+    /// A process that gives a handler this much time.
     pub async fn process(&self, name: &'static str, timeout: Duration, seed: u64) -> Process {
         self.process_with(name, seed, |settings| settings.timeout = timeout).await
     }
@@ -121,7 +121,7 @@ impl Rig {
         starts.iter().filter(|start| start.process == process).map(|start| start.position).collect()
     }
 
-    /// Waits until a process has started so many; time is simulated, so this ends at once or never.
+    /// Waits until a process has started this many; time is simulated, so this ends at once or never.
     pub async fn started_so_many(&self, process: &str, count: usize) {
         for _ in 0..10_000 {
             if self.started(process).len() >= count {
@@ -132,7 +132,7 @@ impl Rig {
         panic!("{process} started {:?}", self.started(process));
     }
 
-    /// Rings when a record lands that fits; called with it first.
+    /// Rings when a record lands that `fits` accepts. Anything that `fits` itself does happens before the bell rings.
     pub fn on_record(&self, mut fits: impl FnMut(&Record) -> bool + Send + 'static) -> Arc<Notify> {
         let rings = Arc::new(Notify::new());
         let ring = Arc::clone(&rings);
@@ -146,7 +146,7 @@ impl Rig {
         rings
     }
 
-    /// The partition is the successor's, and the sleeper will not hear so soon.
+    /// Gives the partition to the successor; the sleeper hears of that only late.
     pub fn hand_over(&self, sleeper: &Process) {
         self.cluster.lose(GROUP, TOPIC, 0);
         self.cluster.assign(GROUP, TOPIC, 0, SUCCESSOR);

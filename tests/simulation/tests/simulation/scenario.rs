@@ -1,4 +1,4 @@
-//! What one run is like: everything that is drawn from the seed before it begins.
+//! The scenario of one run: everything that is drawn from the seed before the run begins.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use keylane::{Order, Settings};
 use keylane_broker::Rates;
 use keylane_simulation::Random;
 
-/// What tells the numbers of scenarios in which calls hang from all others.
+/// Separates the numbers of scenarios in which calls hang from those of all others.
 const HANGING: u64 = 0x6861_6e67;
-/// The same for scenarios with large snapshots.
+/// Separates the numbers of scenarios with large snapshots from those of all others.
 const PIECES: u64 = 0x5eed_0000_0000_0002;
 
-/// One run.
+/// The scenario of one run.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub partitions: u32,
@@ -22,15 +22,15 @@ pub struct Scenario {
     /// Processes at the beginning, and at most.
     pub processes: usize,
     pub processes_max: usize,
-    /// Producers send for so long; then all becomes quiet.
+    /// How long producers send; then all becomes quiet.
     pub busy_ms: u64,
-    /// Between two calls of a producer, at most.
+    /// The most time between two calls of a producer.
     pub produce_ms: u64,
-    /// Messages of one producer, at most: a backlog that nobody works off tells nothing.
+    /// The most messages of one producer: a backlog that is never worked off shows nothing.
     pub messages_max: u64,
-    /// Messages of one call, at most.
+    /// The most messages of one call.
     pub burst: u64,
-    /// Between two troubles, at most.
+    /// The most time between two troubles.
     pub trouble_ms: u64,
     pub trouble: Trouble,
     /// Take-overs, in 100, whose owner is stopped or killed in the middle.
@@ -38,7 +38,7 @@ pub struct Scenario {
     pub conditional: bool,
     pub proves_dead: bool,
     pub latency_ms: (u64, u64),
-    /// Positions given out to nobody before a message, at most.
+    /// The most positions before a message that are given to no message.
     pub gaps: u64,
     pub by_hand: bool,
     pub rates: Rates,
@@ -46,7 +46,7 @@ pub struct Scenario {
     pub settings: Settings,
 }
 
-/// How often what happens to processes and partitions: weights.
+/// How often each trouble happens to processes and partitions: weights.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Trouble {
     pub start: u64,
@@ -60,29 +60,29 @@ pub struct Trouble {
     pub outage: u64,
     pub disconnect: u64,
     pub reset: u64,
-    /// A kind of call does not answer for a while.
+    /// A kind of call is not answered for a while.
     pub hang: u64,
-    /// A task ends as nobody asked.
+    /// A task ends unasked.
     pub strike: u64,
 }
 
 /// How handlers behave, each in 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// Ready at once.
+    /// Attempts that are ready at once.
     pub quick: u64,
-    /// Attempts that fail, panic, hang until their time-out; only a message's first few.
+    /// Attempts that fail, panic, or hang until their time-out; only a message's first few.
     pub fails: u64,
     pub panics: u64,
     pub hangs: u64,
     /// Messages that are rejected.
     pub rejects: u64,
-    /// What the others take, at most.
+    /// The most time that the other attempts take.
     pub takes_ms: u64,
 }
 
 impl Trouble {
-    /// Nothing but what is planned: processes come and go, partitions are handed over.
+    /// Planned troubles only: processes come and go, partitions are handed over.
     const PLANNED: Trouble = Trouble {
         start: 3,
         drain: 2,
@@ -120,7 +120,7 @@ impl Trouble {
         }
     }
 
-    /// True if nothing runs twice in such a scenario.
+    /// True if nothing may run twice in such a scenario.
     pub fn is_planned(&self) -> bool {
         *self == Trouble::PLANNED
     }
@@ -129,7 +129,7 @@ impl Trouble {
 impl Scenario {
     /// The scenario of a seed.
     pub fn new(random: &mut Random, flaws: Flaws) -> Scenario {
-        // Numbers of its own: what other seeds draw stays as it was.
+        // Numbers of their own, so that what other seeds draw stays as it was.
         let mut beside = Random::new(random.clone().number() ^ HANGING);
         let mut pieces = Random::new(random.clone().number() ^ PIECES);
         let planned = random.percent(25);
@@ -189,8 +189,8 @@ impl Scenario {
         self
     }
 
-    /// Nothing goes wrong but calls that do not answer, while there is always something to start: an owner that waits for
-    /// one of them without listening goes on with what is another's.
+    /// Nothing goes wrong except calls that are not answered, while there is always something to start: an owner that
+    /// waits for such a call without listening goes on with messages that are another process's.
     fn hanging(mut self, random: &mut Random) -> Scenario {
         self.trouble = Trouble { start: 1, drain: 0, hand_over: 0, hang: 4, ..Trouble::PLANNED };
         (self.rates, self.pounce, self.by_hand) = (Rates::none(), 0, false);
@@ -244,7 +244,7 @@ fn work(random: &mut Random, planned: bool, settings: &Settings) -> Work {
     }
 }
 
-/// Answers and news come so late that owners believe for long what is no longer so.
+/// Answers and news come so late that owners long believe what is no longer true.
 fn slow(random: &mut Random) -> Rates {
     Rates {
         delay: random.between(50, 400) as u32,

@@ -1,4 +1,4 @@
-//! Which seeds are run, and what is said about them.
+//! Chooses which seeds are run, and prints what came of them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,12 +13,12 @@ use crate::{PANIC, STRUCK};
 
 /// Seeds that every test runs: about half a minute.
 const SEEDS: u64 = 1_000;
-/// One seed in so many is run twice.
+/// One seed in this many is run twice.
 const AGAIN_EVERY: u64 = 100;
 /// Seeds that broke a promise once: an owner that slept behind its fence started on it; queued messages of a partition
-/// that could not be read any more started after a pause; an owner that waited for an append, and then for a slow read,
-/// did not hear of its successor; two drains that were written a range a record took longer than they had; an owner that was
-/// to read the pieces of a snapshot did nothing else, and did not step back before its successor.
+/// that could no longer be read started after a pause; an owner that waited for an append, and then for a slow read,
+/// did not hear of its successor; two drains that were written one range a record took longer than they had; an owner
+/// that was to read the pieces of a snapshot did nothing else, and did not step back before its successor.
 const FOUND: [u64; 7] = [
     1881970014421513,
     1881970243011327,
@@ -28,9 +28,9 @@ const FOUND: [u64; 7] = [
     1882037337232389,
     1882336476009596,
 ];
-/// For how long `make chaos` runs seeds that nobody ran before.
+/// How long `make chaos` runs new seeds.
 const CHAOS: Duration = Duration::from_secs(900);
-/// A run of minutes of simulated time takes well below a second; one that takes so long polls without end.
+/// A run of minutes of simulated time takes well below a second; a run that takes this long polls without end.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// P1, P2, P4, P9, ORD-4, ORD-9, ORD-10, ORD-12, BRK-6, BRK-7, COM-1, COM-3, RTY-1.
@@ -47,15 +47,14 @@ fn no_seed_breaks_a_promise() {
     let mut seen = Seen::new();
     FOUND.into_iter().chain(first..first + count).for_each(|seed| seen.run(seed));
     seen.finish();
-    // Fewer seeds than usual need not have it all.
+    // Fewer seeds than usual need not show everything.
     if count >= SEEDS {
         let never = seen.counts.never();
         assert!(never.is_empty(), "what never happened was not tested: {never:?}");
     }
 }
 
-/// The same for seeds that nobody ran before, for as long as `make chaos` has, or `KEYLANE_SIM_SECONDS` says; what
-/// breaks prints its seed.
+/// The same for new seeds, as long as `make chaos` or `KEYLANE_SIM_SECONDS` says; a seed with a violation is printed.
 #[test]
 #[ignore = "runs for a quarter of an hour: make chaos"]
 fn chaos_simulation() {
@@ -128,7 +127,7 @@ impl Seen {
     }
 }
 
-/// Runs one seed. A run that does not end by itself is said, with its seed, and ends the test.
+/// Runs one seed. A run that does not end by itself is printed, with its seed, and ends the test.
 pub fn run_watched(seed: u64, flaws: Flaws, show: bool) -> Ended {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

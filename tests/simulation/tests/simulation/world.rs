@@ -1,4 +1,4 @@
-//! One run: processes, producers, trouble, and the quiet end. Everything follows from the seed.
+//! One run of the simulation: processes, producers, trouble, and the quiet end. Everything follows from the seed.
 
 mod producer;
 mod quiet;
@@ -24,12 +24,12 @@ use crate::process::{Life, Process};
 use crate::scenario::Scenario;
 use crate::{GROUP, TOPIC};
 
-/// A broker gives a process up that it has not heard of for so long.
+/// A broker gives up a process from which it has not heard for this long.
 const SESSION_MS: u64 = 10_000;
-/// How often the group's coordinator looks where it is the test's part.
+/// How often the group's coordinator looks, where the test plays the coordinator.
 const COORDINATE_MS: u64 = 3_000;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Clone)]
 pub struct Ended {
     pub violation: Option<Violation>,

@@ -1,11 +1,11 @@
-//! What a broker refuses for good, and what waits across a growth of its topic.
+//! Messages that a broker refuses for good, and messages that wait while their topic grows.
 
 use keylane::Outcome;
 
 use super::*;
 
 /// PRD-3: a message that the broker refuses for good stays, and blocks its key and no other, across a restart, until
-/// the topic takes it.
+/// the topic accepts it.
 #[tokio::test(start_paused = true)]
 async fn what_is_refused_for_good_blocks_only_its_key() {
     let mut world = World::new(7).await;
@@ -40,8 +40,8 @@ async fn what_is_refused_for_good_blocks_only_its_key() {
     assert_eq!((status.state, status.failed, status.bytes), (SpillState::Healthy, 0, 0));
 }
 
-/// PRD-3, P5: a key that is blocked for long takes neither its partition nor the spill from the others: past half of the
-/// spill only its own messages are refused, and all that were taken reach the broker in order at last.
+/// PRD-3, P5: a key that is blocked for long takes neither its partition nor the spill from other keys: past half of
+/// the spill only its own messages are refused, and all accepted messages reach the broker in order at last.
 #[tokio::test(start_paused = true)]
 async fn a_busy_blocked_key_leaves_room_to_others() {
     let mut world = World::new(12).await;
@@ -105,8 +105,8 @@ async fn a_busy_blocked_key_leaves_room_to_others() {
     assert_eq!((status.state, status.failed, status.bytes), (SpillState::Healthy, 0, 0));
 }
 
-/// PRD-3, BRK-10, P2: a topic that was spilled, and has more partitions since, can be spilled again; what waits since
-/// before that is sent to the partition that it was meant for, and nothing that came later before it.
+/// PRD-3, BRK-10, P2: a topic that was spilled, and has more partitions since, can be spilled again; messages that wait
+/// since before the growth go to the partition that they were meant for, and no later message goes before them.
 #[tokio::test(start_paused = true)]
 async fn a_topic_that_grew_can_be_spilled_again() {
     let mut world = World::new(11).await;
@@ -153,9 +153,9 @@ async fn a_topic_that_grew_can_be_spilled_again() {
     assert!(!send(&process, "a-5").await, "it goes straight to the broker");
 }
 
-/// PRD-3, BRK-10, P2: what was refused before a topic got more partitions is tried before what stands behind it since,
-/// also if that came when only the config could say how many there are, and that says too few. One that is refused
-/// again keeps back its own key only.
+/// PRD-3, BRK-10, P2: messages that were refused before a topic got more partitions are tried before those that stand
+/// behind them since, even if these came when only the config could say how many partitions there are, and said too
+/// few. A message that is refused again keeps back its own key only.
 #[tokio::test(start_paused = true)]
 async fn refused_messages_keep_their_order_when_the_topic_grows() {
     let mut world = World::new(13).await;
@@ -207,8 +207,8 @@ async fn refused_messages_keep_their_order_when_the_topic_grows() {
     assert_eq!(process.keylane.spill().failed, 3);
 }
 
-/// PRD-3, BRK-10, P2: added partitions are not accepted while a message that went by the old number is here, be it that
-/// it waits or that it was refused: sent afterwards, it would come behind newer ones of its key.
+/// PRD-3, BRK-10, P2: added partitions are not accepted while a message that went by the old number is on this machine,
+/// waiting or refused: sent afterwards, it would come behind newer ones of its key.
 #[tokio::test(start_paused = true)]
 async fn partitions_are_accepted_when_nothing_that_went_by_the_old_number_is_left() {
     let mut world = World::new(15).await;
@@ -238,8 +238,8 @@ async fn partitions_are_accepted_when_nothing_that_went_by_the_old_number_is_lef
     pipeline.drain().await.expect("it ends");
 }
 
-/// PRD-3: one drain frees a key that is busy all the while, though others of its topic are tried with it: one that has
-/// much behind it, and one that is too large still.
+/// PRD-3: one drain frees a key that is busy all the while, though other keys of its topic are tried with it: one with
+/// many messages behind it, and one whose message is still too large.
 #[tokio::test(start_paused = true)]
 async fn one_drain_frees_a_busy_key() {
     for seed in 1..=20 {
@@ -276,7 +276,7 @@ async fn one_drain_frees_a_busy_key() {
     }
 }
 
-/// PRD-3: a message that is put aside just when what it stands behind was sent is tried as well.
+/// PRD-3: a message that is put aside just when the message before it was sent is tried as well.
 #[tokio::test(start_paused = true)]
 async fn what_is_put_aside_too_late_is_tried_as_well() {
     for seed in 1..=60 {
@@ -306,7 +306,7 @@ async fn what_is_put_aside_too_late_is_tried_as_well() {
     }
 }
 
-/// PRD-3: a key that is refused still and busy does not keep a drain going.
+/// PRD-3: a key that is still refused and busy does not keep a drain going.
 #[tokio::test(start_paused = true)]
 async fn a_drain_ends_though_a_refused_key_is_busy() {
     let mut world = World::new(16).await;

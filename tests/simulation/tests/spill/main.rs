@@ -1,5 +1,5 @@
-//! The spill, simulated: a broker that comes and goes by partition, a process that is killed, and what each key's
-//! messages look like in the log at the end.
+//! Simulates the spill: a broker that comes and goes by partition, a process that is killed, and at the end a look at
+//! each key's messages in the log.
 
 mod aside;
 mod remote;
@@ -24,14 +24,14 @@ const TOPIC: &str = "orders";
 const PARTITIONS: u32 = 3;
 const KEYS: u64 = 6;
 const SEEDS: u64 = 300;
-/// A limit that some messages are over.
+/// A limit that some messages exceed.
 const SMALL: usize = 1_000;
 /// Calls that may be in flight.
 const CALLS_MAX: usize = 1_000;
 /// Longer than any outage lasts and any drain waits.
 const LONG: Duration = Duration::from_secs(600);
 
-/// What was acknowledged, and how.
+/// The messages that were acknowledged, and how.
 #[derive(Default)]
 struct Acked {
     ids: BTreeSet<String>,
@@ -41,7 +41,7 @@ struct Acked {
 struct World {
     random: Random,
     cluster: Arc<Cluster>,
-    /// What its log is kept in.
+    /// The topics that hold the cluster's log.
     topics: MemoryBroker,
     disk: MemoryBroker,
     acked: Arc<Mutex<Acked>>,
@@ -49,7 +49,7 @@ struct World {
     numbers: BTreeMap<u64, u64>,
     options: SpillOptions,
     partitions: u32,
-    /// The largest message that the topic takes.
+    /// The largest message that the topic accepts.
     bytes_max: usize,
 }
 
@@ -93,7 +93,7 @@ impl World {
         Process { gate, remote, keylane }
     }
 
-    /// The topic has so many partitions from now on, and nothing in it.
+    /// Gives the topic this many partitions from now on, with nothing in them.
     async fn grow(&mut self, partitions: u32) {
         let (topics, log) = log_of(self.random.number(), partitions).await;
         (self.cluster, self.topics, self.partitions) = (Cluster::new(log), topics, partitions);
@@ -107,7 +107,7 @@ impl World {
         (0..self.partitions).for_each(|partition| self.cluster.come_back(partition));
     }
 
-    /// The largest message that the topic takes from now on.
+    /// Sets the largest message that the topic accepts.
     async fn limit(&mut self, bytes: usize) {
         self.bytes_max = bytes;
         let partitions = self.partitions;
@@ -121,7 +121,7 @@ impl World {
         self.send_some(process, count).await;
     }
 
-    /// Sends for longer than the broker may take to answer, so that it is found to be away amid all that.
+    /// Sends for longer than the broker may take to answer, so that it counts as away amid all that.
     async fn send_on(&mut self, process: &Process) {
         let until = tokio::time::Instant::now() + self.options.after + Duration::from_millis(600);
         while tokio::time::Instant::now() < until {
@@ -136,7 +136,7 @@ impl World {
         self.numbers.insert(key, first + count);
         for number in first..first + count {
             let id = format!("{key}-{number}");
-            // Not over the limit that is known: whoever is refused for that and does not hear of it is overtaken.
+            // Not over the known limit: a message refused for that, whose producer goes on, would be overtaken.
             let bytes = if self.bytes_max > SMALL && self.random.between(0, 9) == 0 { 2 * SMALL } else { 1 };
             let message = Message::to(TOPIC).id(&id).key(key.to_string()).payload(vec![b'x'; bytes]);
             let ticket = process.keylane.producer().send(message).await.expect("there is room");
@@ -163,7 +163,7 @@ impl World {
             ids.push(id);
         }
         let mut sending = Box::pin(call.send());
-        // Its place is that of its first poll.
+        // The call's place is that of its first poll.
         let first = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
         assert!(first.is_pending(), "it takes time");
         let acked = Arc::clone(&self.acked);
@@ -184,12 +184,12 @@ impl World {
         process.gate.kill();
         process.remote.cut().await;
         drop(process);
-        // What its tasks held goes when they are dropped.
+        // Whatever the process's tasks held goes when they are dropped.
         tokio::task::yield_now().await;
     }
 
     /// Each key's numbers as they stand in the log, repeats included: those of its first partition before those of the
-    /// one that it moved to, as whoever accepts the others reads them.
+    /// partition to which it moved, as pipelines read them after an acceptance.
     async fn log(&self) -> BTreeMap<u64, Vec<u64>> {
         let mut keys = BTreeMap::<u64, Vec<u64>>::new();
         let keylane =
@@ -213,8 +213,8 @@ async fn log_of(seed: u64, partitions: u32) -> (MemoryBroker, Arc<dyn Broker>) {
     (topics, log)
 }
 
-/// PRD-3, P1, P2: whatever comes and goes, what was acknowledged reaches the broker, each key's messages first in the
-/// order in which they were produced.
+/// PRD-3, P1, P2: whatever comes and goes, acknowledged messages reach the broker, and the first copies of each key's
+/// messages are in the order in which they were produced.
 #[test]
 fn a_spilled_key_keeps_its_order_and_loses_nothing() {
     let (mut spilled, mut repeated, mut aside) = (0, 0, 0);
@@ -255,7 +255,7 @@ async fn run(seed: u64) -> (u64, u64, u64) {
             13 => {
                 world.leave();
                 world.send_all(&process).await;
-                // Nothing is offered when it comes: what is refused then has been overtaken in its batch.
+                // Nothing is offered when the limit comes: a message refused then would be overtaken in its batch.
                 tokio::time::sleep(LONG).await;
                 world.send(&process).await;
                 world.limit(SMALL).await;
@@ -326,8 +326,9 @@ async fn ids(world: &World) -> Vec<String> {
     ids.into_iter().map(|(_, id)| id).filter(|id| seen.insert(id.clone())).collect()
 }
 
-/// PRD-3: a partition that answers and takes nothing, as one with too few replicas, leaves the others alone: they are
-/// called back seldom, and drained while it hangs. What waits for it lands when it can.
+/// PRD-3: a partition that answers and accepts nothing, as one with too few replicas, does not disturb the others:
+/// their calls are seldom taken back, and they are drained while it hangs. Messages that wait for it land when they
+/// can.
 #[tokio::test(start_paused = true)]
 async fn a_partition_that_takes_nothing_disturbs_no_other() {
     let mut world = World::new(14).await;
@@ -366,7 +367,7 @@ async fn a_partition_that_takes_nothing_disturbs_no_other() {
     assert_eq!(process.keylane.spill().state, SpillState::Healthy);
 }
 
-/// PRD-3, P5: past its bound the spill refuses, and says so; it takes more when it was drained.
+/// PRD-3, P5: past its bound the spill refuses messages, and says so; it accepts more when it was drained.
 #[tokio::test(start_paused = true)]
 async fn a_full_spill_refuses() {
     let mut world = World::new(8).await;
@@ -392,7 +393,7 @@ async fn a_full_spill_refuses() {
     assert!(!send("a-last".to_owned()).await.expect("it is taken").is_spilled());
 }
 
-/// REC-6: a backlog is told by levels, on the way up and on the way down, with its depth and age.
+/// REC-6: a backlog is reported by levels, on the way up and on the way down, with its depth and age.
 #[tokio::test(start_paused = true)]
 async fn a_growing_backlog_is_told_by_levels() {
     let mut world = World::new(9).await;
@@ -422,7 +423,7 @@ async fn a_growing_backlog_is_told_by_levels() {
     assert_eq!(down, [(High, 899), (Medium, 699), (Low, 499), (None, 299)]);
 }
 
-/// BRK-2, PRD-1: closing waits for what was sent and forgotten.
+/// BRK-2, PRD-1: closing waits for messages that were sent and forgotten.
 #[tokio::test(start_paused = true)]
 async fn closing_waits_for_what_is_on_its_way() {
     let mut world = World::new(10).await;
@@ -443,8 +444,8 @@ async fn closing_waits_for_what_is_on_its_way() {
     assert!(!patient.keylane.close().await, "the cluster is away for longer than that");
 }
 
-/// PRD-2, P5: what is in flight is bounded also if nobody waits for it any more, be it with the broker or on its way to
-/// the disk.
+/// PRD-2, P5: messages in flight are bounded even if no caller waits for them any more, be they with the broker or on
+/// their way to the disk.
 #[tokio::test(start_paused = true)]
 async fn what_nobody_waits_for_is_in_flight_all_the_same() {
     let mut world = World::new(13).await;
@@ -453,7 +454,7 @@ async fn what_nobody_waits_for_is_in_flight_all_the_same() {
     let process = world.start().await;
     let producer = process.keylane.producer().when_full(WhenFull::Fail);
     let forgotten = async || {
-        // A topic that was not used for long is looked at first; here what follows takes its place when it is polled.
+        // A topic not used for long is looked at first; here each call takes its place at its first poll.
         drop(producer.call(TOPIC).await.expect("the topic is known"));
         for _ in 0..CALLS_MAX {
             let message = Message::to(TOPIC).key("a").payload("x");
@@ -466,7 +467,7 @@ async fn what_nobody_waits_for_is_in_flight_all_the_same() {
     };
     world.leave();
     forgotten().await;
-    // All of it is called back and kept, and its room is free again: what comes now goes to the disk at once.
+    // All calls are taken back and kept, and their room is free again: later messages go to the disk at once.
     tokio::time::sleep(4 * LONG).await;
     assert_eq!((producer.backlog().calls, process.keylane.spill().messages), (0, CALLS_MAX as u64));
     forgotten().await;

@@ -1,5 +1,5 @@
-//! A broker on another machine, as a good client of one behaves: calls wait as long as it is away, land in order, and
-//! what was not answered can be called back, though it may have landed or may still land.
+//! A broker on another machine, as a good client of it behaves: calls wait as long as it is away, land in order, and
+//! calls without an answer can be taken back, though they may have landed or may still land.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,11 +19,11 @@ use tokio::sync::{Notify, oneshot};
 type Landed = (u64, usize, Result<u64, ProduceError>);
 type Results = Vec<Result<u64, ProduceError>>;
 
-/// What all processes see.
+/// The cluster, as all processes see it.
 pub struct Cluster {
     pub log: Arc<dyn Broker>,
     away: Mutex<HashSet<u32>>,
-    /// Answer, and take nothing, as partitions with too few replicas.
+    /// Partitions that answer and accept nothing, like those with too few replicas.
     short: Mutex<HashSet<u32>>,
     back: Notify,
 }
@@ -76,7 +76,7 @@ struct Inner {
     calls: HashMap<u64, Open>,
     next: u64,
     queues: HashMap<u32, VecDeque<Entry>>,
-    /// Landed, and its answer is on its way.
+    /// Messages that have landed and whose answer is on its way.
     landed: HashMap<u32, VecDeque<Landed>>,
     pumped: HashSet<u32>,
 }
@@ -113,12 +113,12 @@ impl Remote {
         }
     }
 
-    /// How often it was asked whether a partition takes messages.
+    /// How often it was asked whether a partition accepts messages.
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// How often all was called back.
+    /// How often all calls were taken back.
     pub fn recalls(&self) -> u64 {
         self.recalls.load(Ordering::Relaxed)
     }
@@ -150,7 +150,7 @@ impl Remote {
         for (partition, entry) in landing {
             let _nobody_hears = land(&self.cluster, partition, &entry).await;
         }
-        // They hear of it one by one, as a client's thread gets to it.
+        // The callers hear of it one by one, as a client's thread gets to them.
         for (_, open) in ended {
             let wait = lock(&self.inner).random.between(0, 300);
             tokio::spawn(async move {
@@ -186,7 +186,7 @@ impl Remote {
                     (Arc::clone(&here), Arc::clone(&cluster), lock(&here).random.between(0, 20));
                 tokio::spawn(async move {
                     tokio::time::sleep(Duration::from_millis(back)).await;
-                    // An answer is lost on its way while the cluster cannot be reached, and asked for again then.
+                    // While the cluster is away, an answer is lost on its way, and asked for again afterwards.
                     cluster.there(partition).await;
                     answer(&here, partition);
                 });
@@ -195,7 +195,7 @@ impl Remote {
     }
 }
 
-/// It lands, unless it is too large for the topic.
+/// The message lands, unless it is too large for the topic.
 async fn land(cluster: &Cluster, partition: u32, entry: &Entry) -> Result<u64, ProduceError> {
     let mut frames = Frames::default();
     frames.push_frame(partition, &entry.frame);
@@ -259,7 +259,7 @@ impl Broker for Remote {
 
     async fn recall(&self) {
         self.recalls.fetch_add(1, Ordering::Relaxed);
-        // It takes the client a while to get to it, and more may be handed over meanwhile.
+        // The client takes a while to get to the recall, and more messages may be handed over meanwhile.
         let wait = lock(&self.inner).random.between(0, 200);
         tokio::time::sleep(Duration::from_millis(wait)).await;
         self.wire().await;

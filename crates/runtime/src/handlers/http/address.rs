@@ -1,22 +1,22 @@
-//! Which addresses a push may reach (SEC-4).
+//! Decides which addresses a push may reach (SEC-4).
 //!
-//! A name in, the addresses it resolves to out, without those that belong to this machine or to a private network.
-//! Decided where the connection is made, on the very addresses it is made to: a name that was public when the config
-//! was read and points inwards now is refused too. A literal address never meets the resolver, so whoever builds a
-//! client asks [`is_private`] first.
+//! A name comes in, and the addresses to which it resolves go out, without those of this machine or of a private
+//! network. This is decided while connecting, on the very addresses that are used: so a name that was public when the
+//! config was read, and leads to a private address now, is refused too. The resolver never sees a literal address, so
+//! the code that builds a client asks [`is_private`] first.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-/// How long a name is looked up only to warn: what takes longer is not worth waiting for.
+/// How long a name is looked up for a warning only.
 const LOOKUP_MAX: Duration = Duration::from_secs(5);
 
-/// Resolves names as the system does, and hands out public addresses only.
+/// Resolves names as the system does, and returns public addresses only.
 pub(super) struct PublicOnly;
 
-/// Why a name leads nowhere.
+/// Why a name gives no address.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AddressError {
     #[error("{0} resolves to private addresses only, and `allow_private` is not set")]
@@ -42,16 +42,16 @@ impl Resolve for PublicOnly {
     }
 }
 
-/// Whether a name resolves to addresses, and to private ones only. Looking up takes its time, but not without end.
+/// Whether a name resolves, and to private addresses only. A lookup that takes too long counts as no.
 pub(super) async fn is_private_name(name: &str) -> bool {
     let look = tokio::time::timeout(LOOKUP_MAX, tokio::net::lookup_host((name, 0)));
-    // Whether a name that cannot be resolved now will lead to a private address is not known.
+    // A name that cannot be resolved now may lead anywhere later.
     let Ok(Ok(found)) = look.await else { return false };
     let mut found = found.peekable();
     found.peek().is_some() && found.all(|address| is_private(address.ip()))
 }
 
-/// True for whatever is not a host of the public internet: loopback, private, link-local, shared, reserved and
+/// True for every address that is no host of the public internet: loopback, private, link-local, shared, reserved and
 /// multicast ranges, and the IPv6 forms that carry such an IPv4 address.
 pub(super) fn is_private(address: IpAddr) -> bool {
     match address {
@@ -84,7 +84,7 @@ fn is_private_v6(address: Ipv6Addr) -> bool {
         [0x64, 0xff9b, ..] => true,
         // 6to4 carries the address of its router.
         [0x2002, high, low, ..] => is_private_v4(carried_v4(high, low)),
-        // Teredo hides an IPv4 address, and documentation addresses lead nowhere.
+        // Teredo hides an IPv4 address, and documentation addresses belong to no host.
         [0x2001, 0 | 0xdb8, ..] => true,
         // Global unicast is all of 2000::/3; everything else is local, reserved or multicast.
         [first, ..] => first & 0xe000 != 0x2000,

@@ -1,7 +1,7 @@
-//! What a push handler's answer means (ING-5).
+//! Turns the answer to a push into an outcome (ING-5).
 //!
-//! An answer comes in, an outcome goes out. The status alone decides; of the body, the beginning becomes the error's
-//! text, and the rest is read away within bounds, so that the connection can serve the next push.
+//! The status alone decides. The beginning of the body becomes the text of the error; the rest is read and dropped
+//! within bounds, so that the connection can serve the next push.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -11,15 +11,15 @@ use reqwest::{Response, StatusCode};
 
 /// Bytes of an answer that become the error's text: enough for a message and a few lines of a stack.
 const TEXT_BYTES_MAX: usize = 2 * 1024;
-/// Bytes that are read to save a connection; behind more than that, a new connection is cheaper.
+/// Bytes that are read to keep a connection; for a longer body, a new connection is cheaper.
 const DRAIN_BYTES_MAX: usize = 64 * 1024;
-/// How long a body may dawdle before the connection is given up instead. The status has decided by then: a lane must
-/// not wait for bytes that change nothing.
+/// How long reading a body may take before the connection is given up instead. The status has decided by then, and a
+/// lane must not wait for bytes that change nothing.
 const DRAIN_WAIT: Duration = Duration::from_millis(500);
 /// The longest `Retry-After` that is obeyed: a mistyped date must not stop a key for years.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What `answer` says about the message. `now_ms` is the wall clock, for dates in it.
+/// The outcome that `answer` stands for. `now_ms` is the wall clock, for dates in the answer.
 pub(super) async fn outcome(mut answer: Response, reject: &[u16], now_ms: u64) -> Outcome {
     let status = answer.status();
     if status.is_success() {
@@ -56,7 +56,7 @@ async fn read_away(answer: &mut Response, keep: usize) -> Vec<u8> {
     kept
 }
 
-/// One line for people: no control character of a stranger's answer reaches a terminal (SEC-5).
+/// One line for people. No control character of the answer, which is a stranger's, may reach a terminal (SEC-5).
 fn error_text(status: StatusCode, body: &[u8]) -> String {
     let reason = status.canonical_reason().unwrap_or("");
     let body: String =
@@ -69,12 +69,12 @@ fn error_text(status: StatusCode, body: &[u8]) -> String {
     }
 }
 
-/// `Retry-After` as a wait: seconds, or a date, which is compared with the answer's own `Date` where it has one, so
-/// that clocks which disagree do no harm.
+/// `Retry-After` as a wait: a number of seconds, or a date. A date is compared with the answer's own `Date` where there
+/// is one, so that clocks that differ do no harm.
 fn retry_after(headers: &HeaderMap, now_ms: u64) -> Option<Duration> {
     let value = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     let wait = if !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit()) {
-        // More digits than a u64 holds are a wait without end.
+        // A number too large for a u64 counts as a wait without end.
         value.parse().map_or(RETRY_AFTER_MAX, Duration::from_secs)
     } else {
         let until = httpdate::parse_http_date(value).ok()?;

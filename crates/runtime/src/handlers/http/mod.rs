@@ -1,9 +1,9 @@
-//! The HTTP push handler (ING-5): a `POST` of the payload for each attempt; the status decides.
+//! The HTTP push handler (ING-5): sends each attempt's payload as a `POST`, and lets the status decide.
 //!
-//! A message comes in, one request goes out, and what is answered becomes an outcome (`answer.rs`). No redirect is
-//! followed, no proxy of the environment is used, and a private address is reached only if that is allowed (SEC-4): a
-//! message goes where the config says, or nowhere. Whoever calls [`Handler::handle`] sets the time limit (ORD-7) by
-//! dropping the attempt; here only connecting has one, so that a dead address is told from a slow handler.
+//! A message comes in, one request goes out, and the answer becomes an outcome (`answer.rs`). A message goes where the
+//! config says, or nowhere: the handler follows no redirect, uses no proxy of the environment, and calls a private
+//! address only if that is allowed (SEC-4). The caller of [`Handler::handle`] sets the time limit (ORD-7) by dropping
+//! the attempt. Only connecting has a limit here, so that a dead address can be told from a slow handler.
 
 use std::error::Error as _;
 use std::fmt::{self, Display};
@@ -30,13 +30,13 @@ use trace::{TRACEPARENT, traceparent};
 
 pub use content_type::{CONTENT_TYPE as CONTENT_TYPE_HEADER, OCTET_STREAM, is_content_type};
 
-/// Connecting takes at most this long, or the time limit of a call if that is shorter. A host that drops packets
-/// would otherwise use up the whole limit, and look like a slow handler.
+/// Connecting takes at most this long, or the time limit of a call if that is shorter. A host that drops packets would
+/// otherwise use up the whole limit, and look like a slow handler.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// Idle connections kept: as many as a pipeline that was given the library's default of concurrency makes, so that a full
-/// one reuses all of its own.
+/// Idle connections kept: as many as a pipeline with the library's default concurrency uses, so that a pipeline at full
+/// load reuses all its connections.
 const POOL_IDLE_MAX: usize = 10_000;
-/// How long they are kept: shorter than the minute after which common servers close them, since a push that meets a
+/// How long idle connections are kept: shorter than the minute after which common servers close them, since a push on a
 /// closing connection is a failed attempt.
 const POOL_IDLE_FOR: Duration = Duration::from_secs(30);
 
@@ -51,7 +51,7 @@ const VERSION: HeaderName = HeaderName::from_static("keylane-version");
 const TRACE: HeaderName = HeaderName::from_static(TRACEPARENT);
 const HEADER_PREFIX: &str = "keylane-header-";
 
-/// Headers that a config cannot set, because Keylane or HTTP itself does.
+/// Headers that a config cannot set, because Keylane or HTTP itself sets them.
 const OWN_HEADERS: [&str; 9] = [
     "connection",
     "content-length",
@@ -63,14 +63,14 @@ const OWN_HEADERS: [&str; 9] = [
     "upgrade",
     TRACEPARENT,
 ];
-/// The same for everything that begins so.
+/// Prefixes of further headers that a config cannot set.
 const OWN_PREFIXES: [&str; 2] = ["keylane-", "webhook-"];
 
 /// How messages are pushed.
 #[derive(Clone, PartialEq)]
 #[non_exhaustive]
 pub struct HttpSettings {
-    /// Where to.
+    /// The URL that receives the messages.
     pub url: String,
     /// Statuses that reject a message (400, 413, 422).
     pub reject: Vec<u16>,
@@ -80,15 +80,15 @@ pub struct HttpSettings {
     pub timeout: Duration,
     /// Headers that every call carries besides Keylane's own, for example `Authorization`.
     pub headers: Vec<(String, String)>,
-    /// The content type of messages that do not say one themselves. Without it, a payload that is JSON is sent as
+    /// The content type of messages that do not name one themselves. Without it, a payload that is JSON is sent as
     /// `application/json` and every other one as `application/octet-stream`.
     pub content_type: Option<String>,
-    /// Secrets that every call is signed with as Standard Webhooks describes it: `whsec_` and base64. Several, with
-    /// spaces between them, give several signatures, so that a secret can be replaced without a gap.
+    /// Secrets with which every call is signed as Standard Webhooks describes it: `whsec_` and base64. Several secrets,
+    /// with spaces between them, give several signatures, so that a secret can be replaced without a gap.
     pub sign: Option<String>,
     /// Certificates of authorities, as PEM, that are trusted besides those of the system.
     pub ca: Option<String>,
-    /// The certificate and the private key, as PEM, with which Keylane shows who it is.
+    /// The certificate and the private key, as PEM, with which Keylane proves its identity.
     pub identity: Option<(String, String)>,
 }
 
@@ -110,8 +110,8 @@ impl HttpSettings {
 }
 
 impl HttpSettings {
-    /// What to warn of before the first push: the URL names a host that resolves to private addresses only, which are not
-    /// allowed, so that every push would fail. Looks the name up; None if all is well or nothing is known.
+    /// A warning before the first push: the URL's host resolves to private addresses only, and these are not allowed,
+    /// so every push would fail. Looks the name up. None if all is well or nothing is known.
     pub async fn warning(&self) -> Option<String> {
         let url = Url::parse(&self.url).ok().filter(|_| !self.allow_private)?;
         let host = url.host_str()?;
@@ -123,7 +123,7 @@ impl HttpSettings {
     }
 }
 
-/// Written by hand: a header, a signing secret and a private key are secrets, and so may a part of the URL be (SEC-5).
+/// Written by hand: headers, signing secrets and private keys are secret, and so may parts of the URL be (SEC-5).
 impl fmt::Debug for HttpSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
@@ -137,12 +137,12 @@ impl fmt::Debug for HttpSettings {
     }
 }
 
-/// What is wrong with settings: which one, and why.
+/// A setting that cannot be used, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettingsError {
     /// The setting: `url`, `headers`, `content_type`, `sign`, `ca`, `cert` or `key`.
     pub setting: &'static str,
-    /// What is wrong with it. Never shows a secret.
+    /// Why the setting cannot be used. Never shows a secret.
     pub what: String,
 }
 
@@ -165,7 +165,7 @@ pub struct HttpHandler {
     /// The URL as errors show it.
     shown: String,
     reject: Vec<u16>,
-    /// What the config says that every call carries.
+    /// The config's headers, which every call carries.
     headers: HeaderMap,
     content_type: Option<HeaderValue>,
     signer: Option<Signer>,
@@ -173,7 +173,7 @@ pub struct HttpHandler {
 }
 
 impl HttpHandler {
-    /// A handler that pushes as `settings` say; an error names the setting and what is wrong with it.
+    /// A handler that pushes as `settings` say. An error names the setting and what is wrong with it.
     pub fn new(settings: HttpSettings) -> Result<HttpHandler, HttpSettingsError> {
         let url = checked_url(&settings).map_err(wrong("url"))?;
         let headers = own_headers(&settings.headers).map_err(wrong("headers"))?;
@@ -196,7 +196,7 @@ impl HttpHandler {
         let builder = with_certificates(builder, &url, &settings)?;
         let shown = without_query(&url);
         let client = builder.build().map_err(|error| match settings.identity {
-            // Whether the two belong together is looked at last.
+            // The client checks last whether certificate and key belong together.
             Some(_) => wrong("key")(format!("it cannot be used with `cert`: {}", with_causes(&error))),
             None => wrong("url")(format!("cannot push to {shown}: {}", with_causes(&error))),
         })?;
@@ -204,7 +204,7 @@ impl HttpHandler {
         Ok(HttpHandler { client, url, shown, reject, headers, content_type, signer, clock })
     }
 
-    /// All headers of a call. An error says which one HTTP cannot carry.
+    /// All headers of a call. An error names the one that HTTP cannot carry.
     fn headers(&self, attempt: &Attempt<'_>) -> Result<HeaderMap, String> {
         let mut headers = headers(attempt)?;
         if let Some(found) = content_type(attempt, self.content_type.as_ref()) {
@@ -222,7 +222,7 @@ impl HttpHandler {
     }
 }
 
-/// What the config says about certificates: whom to trust, and who Keylane is.
+/// Applies the config's certificates: the authorities to trust, and Keylane's own identity.
 fn with_certificates(
     mut builder: ClientBuilder,
     url: &Url,
@@ -281,7 +281,7 @@ fn own_headers(pairs: &[(String, String)]) -> Result<HeaderMap, String> {
 }
 
 impl Handler for HttpHandler {
-    /// It waits for nothing but the network, and asynchronously.
+    /// The handler waits only for the network, and asynchronously.
     fn may_block(&self) -> bool {
         false
     }
@@ -290,7 +290,7 @@ impl Handler for HttpHandler {
         let mut request = Request::new(Method::POST, self.url.clone());
         match self.headers(&attempt) {
             Ok(headers) => *request.headers_mut() = headers,
-            // Nothing at the other end could change this, so it is decided.
+            // The receiver could not change this, so another attempt would not help.
             Err(what) => return Outcome::rejected(format!("cannot be sent as HTTP: {what}")),
         }
         *request.body_mut() = Some(attempt.payload_bytes().into());
@@ -305,8 +305,8 @@ impl Handler for HttpHandler {
     }
 }
 
-/// The URL of `settings`, if pushes can go there. No error repeats it: it may hold a secret (SEC-5), and the caller
-/// knows which one it gave.
+/// The URL of `settings`, if pushes can go there. No error repeats the URL: it may hold a secret (SEC-5), and the
+/// caller knows which one it gave.
 fn checked_url(settings: &HttpSettings) -> Result<Url, String> {
     let url = Url::parse(&settings.url).map_err(|error| format!("this is not a URL: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") {
@@ -323,13 +323,13 @@ fn checked_url(settings: &HttpSettings) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Whether a name stands for this machine on every system (RFC 6761), so that there is no need to look it up.
+/// Whether a name means this machine on every system (RFC 6761), so that it need not be looked up.
 fn is_this_machine(host: &str) -> bool {
     let host = host.strip_suffix('.').unwrap_or(host);
     host == "localhost" || host.ends_with(".localhost")
 }
 
-/// What of a URL everybody may see who may read: a query can carry a secret (SEC-5).
+/// The part of a URL that may be shown: the query may carry a secret (SEC-5).
 fn without_query(url: &Url) -> String {
     let mut shown = url.clone();
     shown.set_query(None);
@@ -337,10 +337,10 @@ fn without_query(url: &Url) -> String {
     shown.to_string()
 }
 
-/// The headers that tell of the message. An error says which one HTTP cannot carry.
+/// The headers that describe the message. An error names the one that HTTP cannot carry.
 fn headers(attempt: &Attempt<'_>) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::with_capacity(16);
-    // Said even of an empty payload: some servers answer 411 to a POST without it.
+    // Also for an empty payload: some servers answer 411 to a POST without it.
     headers.insert(CONTENT_LENGTH, attempt.payload().map_or(0, <[u8]>::len).into());
     headers.insert(ID, text(attempt.id().as_bytes())?);
     if let Some(key) = attempt.key() {
@@ -368,7 +368,7 @@ fn text(bytes: &[u8]) -> Result<HeaderValue, String> {
     HeaderValue::try_from(encode(bytes).as_ref()).map_err(|error| error.to_string())
 }
 
-/// An error with what caused it: reqwest's own text stops at "error sending request".
+/// An error together with its causes: reqwest's own text stops at "error sending request".
 fn with_causes(error: &reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -381,7 +381,7 @@ fn with_causes(error: &reqwest::Error) -> String {
 
 fn push_cause(text: &mut String, cause: &dyn Display) {
     let cause = cause.to_string();
-    // Some layers repeat the one below.
+    // Some layers repeat the text of the layer below.
     if !text.ends_with(&cause) {
         text.push_str(": ");
         text.push_str(&cause);

@@ -1,7 +1,7 @@
-//! The signature of a push (ING-5), as the specification Standard Webhooks 1.0 describes it.
+//! Signs pushes (ING-5), as the specification Standard Webhooks 1.0 describes it.
 //!
-//! In: secrets, and for each call its id, time and payload. Out: the headers `webhook-id`, `webhook-timestamp` and
-//! `webhook-signature`. The receiver makes the same signature of what it got, compares, and refuses what is old.
+//! From the secrets, and for each call its id, time and payload, it makes the headers `webhook-id`, `webhook-timestamp`
+//! and `webhook-signature`. The receiver makes the same signature of what it got, compares, and refuses old calls.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,7 @@ const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 
-/// What a secret begins with, so that people and scanners recognise one. It may be left out.
+/// The beginning of a secret, by which people and scanners recognise one. A config may leave it out.
 const PREFIX: &str = "whsec_";
 /// Bytes of a secret: fewer can be guessed, more add nothing.
 const SECRET_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
@@ -25,7 +25,7 @@ pub(super) struct Signer {
 }
 
 impl Signer {
-    /// Signs with each of `secrets`, which stand with spaces between them. No error shows a secret (SEC-5).
+    /// Signs with each of `secrets`, which are separated by spaces. No error shows a secret (SEC-5).
     pub(super) fn new(secrets: &str) -> Result<Signer, String> {
         let keys: Vec<Hmac<Sha256>> = secrets.split_whitespace().map(key).collect::<Result<_, String>>()?;
         match keys.is_empty() {
@@ -36,8 +36,9 @@ impl Signer {
 
     /// Adds the headers of one call. `id` is the message's, as HTTP carries it.
     ///
-    /// Full stops part what is signed, so the id must have none: a signature for the id `a.1`, the time 2 and the payload
-    /// `x` would else be one for the id `a`, the time 1 and the payload `2.x` too, and ids are chosen by producers.
+    /// The signed parts are separated by full stops, so the id must contain none. Otherwise a signature for the id
+    /// `a.1`, the time 2 and the payload `x` would also be one for the id `a`, the time 1 and the payload `2.x`, and
+    /// producers choose ids.
     pub(super) fn sign(
         &self,
         headers: &mut HeaderMap,
@@ -106,7 +107,7 @@ mod tests {
         assert_eq!(signature("MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"), expected, "the prefix may be left out");
     }
 
-    /// ING-5, SEC-1: what is signed for one message is no signature for another.
+    /// ING-5, SEC-1: the signature of one message does not fit another.
     #[test]
     fn an_id_with_full_stops_cannot_pass_for_another_time() {
         let signer = Signer::new(SECRET).expect("a secret");

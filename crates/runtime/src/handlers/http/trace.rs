@@ -7,8 +7,8 @@ use crate::Attempt;
 /// The header, and the name under which a message carries it.
 pub(super) const TRACEPARENT: &str = "traceparent";
 
-/// The `traceparent` of an attempt: the message's own if it is valid, else one in which all attempts of the message
-/// share a trace and each has a span. Not marked as sampled, for nothing was recorded here.
+/// The `traceparent` of an attempt: the message's own if it is valid. Otherwise all attempts of the message share a
+/// trace, and each has its own span. Not marked as sampled, since nothing was recorded here.
 pub(super) fn traceparent(attempt: &Attempt<'_>) -> String {
     let own = attempt
         .headers()

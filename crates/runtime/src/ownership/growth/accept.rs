@@ -1,10 +1,10 @@
-//! Accepting that a topic has more partitions than before, which moved its keys (BRK-10).
+//! Accepts, at an operator's request, that a topic has more partitions than before, which moved its keys (BRK-10).
 //!
-//! Each group that reads it decides once, in the journal of partition 0: where all partitions end at a moment when
-//! every producer of Keylane's uses the new number, and nobody reads by the old one. The decision is copied into the
-//! journals of the partitions that were there before; then journals are made for those that were added, which is what
-//! pipelines wait for, and begin with a copy. Whoever dies in between is gone on from: an owner whose journal lacks the
-//! copy puts it there before it owns anything.
+//! Each group that reads the topic decides once, in the journal of partition 0: where all partitions end at a moment
+//! when every Keylane producer uses the new number and no owner reads by the old one. The decision is copied into the
+//! journals of the partitions that existed before. Then the journals of the new partitions are made, each with a copy;
+//! pipelines wait for them. If the process dies in between, another call goes on from there: an owner whose journal
+//! lacks the copy adds it before it owns anything.
 
 use std::ops::Range;
 
@@ -19,34 +19,35 @@ use super::read_limit::{accepted_of, incarnation_of};
 use crate::pipeline::Subscription;
 use crate::{Error, Keylane, produce};
 
-/// An owner that has written nothing for so long is dead: one that drains writes at least every second, and one that
-/// does not has noticed the new partitions by then.
+/// An owner that has written nothing for this long is dead: a draining owner writes at least every second, and one that
+/// does not drain has noticed the new partitions by then.
 const SILENCE_MS: u64 = 5_000;
-/// How long an owner is waited for that goes on writing, beyond the time that its handlers have.
+/// How long an owner that goes on writing is waited for, beyond its handlers' time-out.
 const PATIENCE_MS: u64 = 5_000;
 
-/// What was accepted for one group.
+/// The acceptance of more partitions for one group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Accepted {
-    /// The pipeline that reads it here.
+    /// The pipeline in this process that reads the topic.
     pub pipeline: String,
-    /// Its group.
+    /// The pipeline's group.
     pub group: String,
-    /// How many partitions it had.
+    /// How many partitions the topic had for the group.
     pub from: u32,
     /// How many it has now.
     pub to: u32,
 }
 
 impl Keylane {
-    /// Accepts that `topic` has more partitions than before, for all groups whose pipelines run here; empty if they
-    /// know that already. What is newer than this moment is read once all that stood before it is settled.
+    /// Accepts that `topic` has more partitions than before, for all groups whose pipelines run here. Returns nothing
+    /// for groups that know it already. Messages newer than this moment are read once all older ones are settled.
     ///
-    /// Add partitions, wait until all producers use the new number (those of Keylane's do after some seconds, which
-    /// this waits for; those of others when they look next, by default within five minutes), then accept. A key's
-    /// messages keep their order then, if the new number is a multiple of the old one; otherwise those that were
-    /// produced between the two moments may run before older ones of their key.
+    /// Add the partitions first, then wait until all producers use the new number, then accept. Keylane producers
+    /// notice the number after some seconds, for which this call waits; other producers notice it at their next look,
+    /// by default within five minutes. If the new number is a multiple of the old one, the messages of each key keep
+    /// their order; otherwise messages that were produced between the two moments may run before older ones of their
+    /// key.
     pub async fn accept(&self, topic: &str, who: &str) -> Result<Vec<Accepted>, Error> {
         let broker = &*self.inner.broker;
         let unknown = || BrokerError::UnknownTopic(topic.to_owned());
@@ -86,7 +87,7 @@ impl Keylane {
     }
 }
 
-/// How many partitions a topic has for a group; none if that is what it has.
+/// The number of partitions by which a group goes; none if the group knows the topic's present number.
 async fn number_of(broker: &dyn Broker, at: &Subscription, there: &Topic) -> Result<Option<u32>, Error> {
     let Some(made) = broker.journals(&at.group, &at.topic).await? else {
         return Ok(None);
@@ -100,22 +101,22 @@ async fn number_of(broker: &dyn Broker, at: &Subscription, there: &Topic) -> Res
         let why = format!("it has {} partitions, and {decided} are on record", there.partitions);
         return Err(Error::Accept(there.name.clone(), why));
     }
-    // Decided, and the journals not made: somebody died in between.
+    // A call decided and died before it made the journals.
     let open = decided != there.partitions || made != there.partitions;
     Ok(open.then_some(if decided == there.partitions { made } else { decided }))
 }
 
-/// The number of partitions that the journal of partition 0 goes by.
+/// The number of partitions by which the journal of partition 0 goes.
 fn decided(state: &State) -> Option<u32> {
     let accepted = state.accepted.last().map(Acceptance::to);
     accepted.or(state.source.map(|source| source.partitions))
 }
 
-/// Decides, unless that was done before.
+/// Puts the decision on record, unless it is there already.
 async fn decide(at: &Subscription, there: &Topic, from: u32, who: &str) -> Result<(), Error> {
     let broker = &*at.broker;
     let mut first = JournalClient::open(at, 0).await?;
-    // Also if that journal has lost it, and others have not.
+    // Also if the journal of partition 0 has lost the decision and other journals have it.
     if decided(&accepted_of(at, from).await?) == Some(there.partitions) {
         return Ok(());
     }
@@ -126,7 +127,7 @@ async fn decide(at: &Subscription, there: &Topic, from: u32, who: &str) -> Resul
         return Err(Error::Accept(at.topic.to_string(), "it is being changed; try again".to_owned()));
     }
     first.tell(Command { accept: Some(accept), ..command(at, CommandKind::Accept, who) }).await?;
-    // Another may have been first; either way it counts once.
+    // Another process may have decided first; either way the decision counts once.
     match decided(&first.read_on().await?) {
         Some(decided) if decided == there.partitions => Ok(()),
         _ => {
@@ -136,7 +137,7 @@ async fn decide(at: &Subscription, there: &Topic, from: u32, who: &str) -> Resul
     }
 }
 
-/// Copies what was decided into the journals of other partitions, as the journals of the first `from` have it.
+/// Copies the decisions that the journals of the first `from` partitions hold into the journals of the partitions `to`.
 async fn copy(at: &Subscription, from: u32, to: Range<u32>, who: &str) -> Result<(), Error> {
     let decided = accepted_of(at, from).await?;
     try_join_all(to.map(async |partition| {
@@ -153,8 +154,8 @@ async fn copy(at: &Subscription, from: u32, to: Range<u32>, who: &str) -> Result
     Ok(())
 }
 
-/// Tells a partition's owner, and all who might yet become it, how many partitions there are, and waits until nobody
-/// who goes by fewer owns it: an owner that reads this drains, and one that slept reads it before it starts anything.
+/// Tells a partition's owner, and all that may become its owner, how many partitions there are. Waits until no owner
+/// goes by fewer: an owner that reads the command drains, and one that slept reads it before it starts anything.
 async fn released(at: &Subscription, partition: u32, partitions: u32, who: &str) -> Result<(), Error> {
     let mut journal = JournalClient::open(at, partition).await?;
     if journal.read_on().await?.widened < partitions {

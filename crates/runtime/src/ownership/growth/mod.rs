@@ -1,4 +1,4 @@
-//! A topic that got more partitions: somebody accepts that, and until then nobody reads too far (BRK-10).
+//! A topic gets more partitions: an operator accepts them, and until then no pipeline reads too far (BRK-10).
 
 mod accept;
 mod read_limit;

@@ -1,8 +1,9 @@
-//! A topic that got more partitions: how far each may be read until what stood before that is settled (BRK-10).
+//! Limits how far each partition of a topic may be read after the topic got more partitions, until everything older
+//! than that is settled (BRK-10).
 //!
-//! Comes in: what was accepted, from the journal of partition 0 or, if that does not tell, from those of the others; and
-//! what each partition has settled, from its commit, which is never above an unsettled position. Goes out: readers that
-//! stop where they must, and go on when they may.
+//! Two things come in: the acceptances, from the journal of partition 0 or, if that has lost them, from the other
+//! journals; and how far each partition is settled, from its commit, which never lies above an unsettled position.
+//! Readers go out that stop at their limit, and go on when the limit is lifted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -17,7 +18,7 @@ use tokio::sync::Notify;
 use super::super::journal_client::{JournalClient, command};
 use crate::pipeline::Subscription;
 
-/// How often it is looked what others have settled.
+/// How often the commits of the awaited partitions are read.
 const SETTLED_EVERY_MS: u64 = 500;
 
 /// How far each partition of a pipeline's topic may be read.
@@ -25,9 +26,9 @@ const SETTLED_EVERY_MS: u64 = 500;
 pub(crate) struct ReadLimits {
     growth: Mutex<Option<Growth>>,
     partitions: Vec<ReadLimit>,
-    /// Told when something was learned that has to be waited for, and at the end.
+    /// Notified when `learn` found something new to wait for, and at the end.
     learned: Arc<Notify>,
-    /// Who is waited for, in words.
+    /// The partitions that are waited for, as text for the status.
     awaited: Mutex<String>,
 }
 
@@ -58,13 +59,13 @@ impl ReadLimits {
         Arc::new(limits)
     }
 
-    /// Numbers of partitions from which an acceptance has led to the present one.
+    /// The numbers of partitions before each acceptance that led to the present number.
     pub(crate) fn former(&self) -> Vec<u32> {
         self.with(|growth| growth.former()).unwrap_or_default()
     }
 
-    /// Takes in what a partition's own journal says, before the partition is read. It may know what that of partition 0
-    /// has lost.
+    /// Takes in what a partition's own journal says, before the partition is read. That journal may know acceptances
+    /// that the journal of partition 0 has lost.
     pub(crate) fn learn(&self, state: &State) {
         if self.with(|growth| growth.learn(state)) == Some(true) {
             tracing::warn!(
@@ -75,7 +76,7 @@ impl ReadLimits {
         }
     }
 
-    /// Acceptances that a partition's journal lacks.
+    /// The acceptances that a partition's journal lacks.
     pub(crate) fn missing(&self, state: &State) -> Vec<Acceptance> {
         self.with(|growth| growth.missing(state).cloned().collect()).unwrap_or_default()
     }
@@ -84,7 +85,7 @@ impl ReadLimits {
         self.growth.lock().expect("no holder panics").as_mut().map(look)
     }
 
-    /// A reader that begins at `next`, and stops where it must.
+    /// Wraps a reader that begins at `next`, so that it stops at the partition's limit.
     pub(crate) fn guard(
         self: &Arc<Self>,
         partition: u32,
@@ -97,7 +98,7 @@ impl ReadLimits {
         }
     }
 
-    /// Why a partition that is settled up to `settled` is not read, if so.
+    /// Why a partition that is settled up to `settled` is not read, if a limit is the reason.
     pub(crate) fn why(&self, partition: u32, settled: u64) -> Option<String> {
         (settled >= self.limit(partition)).then(|| {
             let awaited = self.awaited.lock().expect("no holder panics");
@@ -129,8 +130,9 @@ impl ReadLimits {
     }
 }
 
-/// Lifts limits when what they wait for is settled, here or elsewhere, and puts on record that none is left. Ends with
-/// the limits. While it only waits it keeps nothing alive: who drained a pipeline may open its folder again at once.
+/// Lifts limits once what they wait for is settled, by this process or another, and puts on record that none is left.
+/// Ends with the limits. While it waits it holds only weak references: the caller of `drain` may open the folder again
+/// at once.
 pub(crate) async fn lift_limits(limits: Weak<ReadLimits>, subscription: Weak<Subscription>) {
     loop {
         let (Some(strong), Some(at)) = (limits.upgrade(), subscription.upgrade()) else { return };
@@ -143,7 +145,7 @@ pub(crate) async fn lift_limits(limits: Weak<ReadLimits>, subscription: Weak<Sub
         if awaited.is_empty() {
             match put_on_record(&at, new).await {
                 Ok(()) => drop(limits.upgrade().and_then(|limits| limits.with(Growth::open))),
-                // The next start looks once more.
+                // If this fails, the next start of the pipeline tries again.
                 Err(error) => {
                     tracing::debug!(%error, "it is not on record that what stood before new partitions is settled");
                 }
@@ -165,12 +167,12 @@ pub(crate) async fn lift_limits(limits: Weak<ReadLimits>, subscription: Weak<Sub
     }
 }
 
-/// How far partitions are settled, of those whose commits say so. None: the broker is closed.
+/// How far the partitions are settled, as far as their commits say. None: the broker is closed.
 async fn settled(at: &Subscription, awaited: &[u32]) -> Option<Vec<(u32, u64)>> {
     let mut settled = Vec::new();
     for partition in awaited {
         match at.broker.committed(&at.group, &at.topic, *partition).await {
-            // One that is not ours is an operator's wish, which its owner has not carried out yet.
+            // A commit that is not ours is an operator's reset, which the partition's owner has not carried out yet.
             Ok(Some(commit)) => {
                 let whose = Committed::read(Some((commit.position, &commit.metadata)), true);
                 if matches!(whose, Committed::Mirror(_)) {
@@ -179,7 +181,7 @@ async fn settled(at: &Subscription, awaited: &[u32]) -> Option<Vec<(u32, u64)>> 
             }
             Ok(None) => {}
             Err(BrokerError::Closed) => return None,
-            // The others would be waited for as long, and in vain.
+            // A call for the other partitions would wait as long, and in vain.
             Err(error) => {
                 tracing::debug!(partition, %error, "it is not known how far a partition is settled");
                 break;
@@ -189,7 +191,7 @@ async fn settled(at: &Subscription, awaited: &[u32]) -> Option<Vec<(u32, u64)>> 
     Some(settled)
 }
 
-/// In every journal: whichever of them is lost, the others know that the moment is history.
+/// Puts it into every journal: if any of them is lost, the others still know that no limit is left.
 async fn put_on_record(at: &Subscription, partitions: u32) -> Result<(), BrokerError> {
     for partition in 0..partitions {
         let opened = Command { partitions: Some(partitions), ..command(at, CommandKind::Open, &at.node) };
@@ -198,7 +200,7 @@ async fn put_on_record(at: &Subscription, partitions: u32) -> Result<(), BrokerE
     Ok(())
 }
 
-/// Puts acceptances that are known into a journal that lacks them, before its partition is owned.
+/// Adds known acceptances to a journal that lacks them, before its partition is owned.
 pub(crate) async fn complete(
     at: &Subscription,
     limits: &ReadLimits,
@@ -210,7 +212,7 @@ pub(crate) async fn complete(
     }
     let mut journal = JournalClient::of(at, partition, Arc::clone(journal));
     let state = match journal.read_on().await {
-        // Its owner stops for that, and says so.
+        // The partition's owner stops for this error, and reports it.
         Err(BrokerError::Stopped(_)) => return Ok(()),
         read => read?,
     };
@@ -220,20 +222,20 @@ pub(crate) async fn complete(
     Ok(())
 }
 
-/// Reads up to a limit, and on when that is gone.
+/// A reader that stops at a limit, and goes on when the limit is lifted.
 struct Guarded {
     limits: Arc<ReadLimits>,
     partition: u32,
     reader: Box<dyn Reader>,
-    /// Everything below it was handed out.
+    /// Everything below this position was handed out.
     next: u64,
-    /// What was read beyond the limit.
+    /// The part of a batch that lies beyond the limit.
     rest: Option<Batch>,
 }
 
 impl Reader for Guarded {
     fn poll_batch(&mut self, cx: &mut Context<'_>, bytes_max: usize) -> Poll<Result<Batch, BrokerError>> {
-        // Before the look: what is opened behind it wakes.
+        // Registered before the limit is read: a limit that is lifted after that wakes the reader.
         if let Some(part) = self.limits.partitions.get(self.partition as usize) {
             part.waker.register(cx.waker());
         }
@@ -254,14 +256,14 @@ impl Reader for Guarded {
     }
 }
 
-/// What was accepted of a topic as it is now; [`BrokerError::Partitions`] if its number of partitions was not.
+/// What was accepted for a topic; [`BrokerError::Partitions`] if its present number of partitions was not accepted.
 pub(crate) async fn growth_of(at: &Subscription, topic: &Topic) -> Result<Growth, BrokerError> {
     let source = Source { incarnation: topic.incarnation, partitions: topic.partitions };
     let other = |asked| BrokerError::Partitions { topic: topic.name.clone(), there: topic.partitions, asked };
     let Some(made) = at.broker.journals(&at.group, &at.topic).await? else {
         return Growth::of(&State::default(), source).map_err(other);
     };
-    // Behind what was accepted, journals are made: whoever sees these sees that.
+    // Journals are made after the acceptance, so a process that sees the journals sees the acceptance too.
     let known = accepted_of(at, made).await?;
     if incarnation_of(&known).is_some_and(|recorded| recorded != topic.incarnation) {
         return Err(BrokerError::Recreated(topic.name.clone()));
@@ -272,20 +274,20 @@ pub(crate) async fn growth_of(at: &Subscription, topic: &Topic) -> Result<Growth
     }
 }
 
-/// What the journal of partition 0 says; if that is lost, what the others say of acceptances.
+/// The state of the journal of partition 0; if that is lost, what the other journals say of acceptances.
 pub(crate) async fn accepted_of(at: &Subscription, made: u32) -> Result<State, BrokerError> {
     let mut known = State::default();
     for partition in 0..made {
         let state = match JournalClient::open(at, partition).await?.read_on().await {
-            // Its own partition stops for that, and says so; the others go by what their journals say (P3).
+            // The owner of that partition stops for this and reports it; other partitions go by their journals (P3).
             Err(BrokerError::Stopped(why)) => {
                 tracing::warn!(topic = &*at.topic, partition, why, "a journal cannot be read");
                 continue;
             }
             read => read?,
         };
-        // Of the first one everything counts, of others what they have copies of: their partitions may not have been
-        // owned since the topic grew.
+        // Of partition 0 the whole state counts. Of the others only their copies count: their partitions may not have
+        // been owned since the topic grew.
         if partition == 0 && incarnation_of(&state).is_some() {
             return Ok(state);
         }
@@ -297,7 +299,7 @@ pub(crate) async fn accepted_of(at: &Subscription, made: u32) -> Result<State, B
     Ok(known)
 }
 
-/// The incarnation of the topic that a journal of partition 0 is about.
+/// The incarnation of the topic to which a journal of partition 0 belongs.
 pub(crate) fn incarnation_of(first: &State) -> Option<u128> {
     first.source.map(|source| source.incarnation).or(first.accepted.last().map(|last| last.incarnation))
 }

@@ -1,18 +1,19 @@
-//! The list of deadlines: attempts that wait, in the order in which they have failed if nothing happens.
+//! The time-outs of a shard's attempts: a list of the attempts that wait, in the order of their deadlines.
 
 use keylane_core::LaneId;
 
 use super::{Attempts, NONE, SeatState};
 
 impl<F> Attempts<F> {
-    /// The attempt waits: it has a lane, and a deadline.
+    /// The attempt in `seat` was polled and is not ready: from here on it has a lane and a deadline.
     pub(crate) fn waits(&mut self, seat: u32, lane: LaneId, deadline_ms: u64) {
         self.seats[seat as usize].lane = Some(lane);
         if self.seats[seat as usize].state != (SeatState::Here { armed: false }) {
             return;
         }
-        // All have the same time to end, so a new one is the last. One that comes back from another thread has kept its
-        // deadline, and goes before those that began after it.
+        // All attempts of a pipeline have the same time-out, so a new attempt has the latest deadline and goes to the
+        // end. An attempt that comes back from another thread has kept its deadline, and goes before those that began
+        // later.
         let mut before = self.last;
         while before != NONE && self.seats[before as usize].deadline_ms > deadline_ms {
             before = self.seats[before as usize].before;
@@ -48,12 +49,12 @@ impl<F> Attempts<F> {
         }
     }
 
-    /// When the attempt, which has waited before, has failed.
+    /// The deadline of an attempt that has waited before.
     pub(crate) fn deadline(&self, seat: u32) -> u64 {
         self.seats[seat as usize].deadline_ms
     }
 
-    /// A seat whose deadline has passed. Its time-out is no longer armed.
+    /// A seat whose deadline has passed. The seat leaves the list, so it is reported once.
     pub(crate) fn overdue(&mut self, now_ms: u64) -> Option<u32> {
         let first = self.first;
         (first != NONE && self.seats[first as usize].deadline_ms <= now_ms).then(|| {
@@ -62,7 +63,7 @@ impl<F> Attempts<F> {
         })
     }
 
-    /// The next deadline.
+    /// The earliest deadline in the list, for which the shard sets its alarm.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         (self.first != NONE).then(|| self.seats[self.first as usize].deadline_ms)
     }
@@ -86,7 +87,7 @@ mod tests {
     }
 
     proptest! {
-        /// ORD-7: whichever attempts went to other threads and came back, in whatever order, each times out in its turn.
+        /// ORD-7: whichever attempts went to other threads and came back, in any order, each times out in its turn.
         #[test]
         fn attempts_that_come_back_keep_their_deadlines_in_order(
             away in proptest::collection::vec(any::<bool>(), 1..40),

@@ -1,8 +1,9 @@
-//! Handlers at work: a seat for each attempt in flight, and the list of their deadlines.
+//! The attempts of one shard that are in flight: a seat for each, and the list of their deadlines.
 //!
-//! Comes in: a delivery whose turn it is. Goes out: its outcome. A seat is used again and again; one whose attempt is
-//! ready at its first poll costs no allocation and no timer. The time-out is armed only once an attempt waits, and
-//! since it is the same for all attempts of a pipeline, the armed ones form a list in the order of their deadlines.
+//! A delivery comes in when its lane's turn has come, and goes out with its outcome when the attempt has ended. Seats
+//! are reused: an attempt that is ready at its first poll allocates nothing and arms no timer. Only an attempt that
+//! waits gets a deadline. All attempts of a pipeline have the same time-out, so a list in the order of arrival is a
+//! list in the order of deadlines.
 
 mod deadlines;
 
@@ -15,10 +16,10 @@ use super::slot::Slot;
 use super::wake::{ListWaker, Wakes};
 
 const NONE: u32 = u32::MAX;
-/// Free seats kept for reuse; beyond that, and twice what is in use, they are given back.
+/// Free seats kept for reuse. [`Attempts::shrink`] gives back free seats beyond these and twice the seats in use.
 const SPARE_SEATS: usize = 1024;
 
-/// Where an attempt sits.
+/// The place of one attempt in flight.
 struct Seat<F> {
     slot: Box<Slot<F>>,
     lane: Option<LaneId>,
@@ -26,30 +27,30 @@ struct Seat<F> {
     before: u32,
     behind: u32,
     state: SeatState,
-    /// It waits, and keeps its whole batch in memory.
+    /// The attempt waits, and its delivery keeps a whole batch's buffer in memory.
     pinned: bool,
 }
 
-/// What a seat is doing.
+/// The states of a seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SeatState {
-    /// Nobody sits there.
+    /// No attempt is in this seat.
     Free,
-    /// An attempt of this shard; whether its time-out is armed.
+    /// This shard polls the attempt.
     Here {
-        /// In the list of deadlines.
+        /// The attempt waits and is in the list of deadlines.
         armed: bool,
     },
-    /// An attempt of this shard that is polled no more: its future is to be dropped.
+    /// The attempt is polled no more. Its future is to be dropped.
     Ending,
-    /// Another thread polls it, or drops its future; whether it was woken meanwhile.
+    /// Another thread polls the attempt or drops its future. The shard must not touch the slot meanwhile.
     Elsewhere {
-        /// To be polled again when it comes back.
+        /// The attempt was woken meanwhile, and must be polled when it comes back; or the wake would be lost.
         woken: bool,
     },
 }
 
-/// All attempts in flight of one shard.
+/// All attempts of one shard that are in flight.
 pub(crate) struct Attempts<F> {
     seats: Vec<Seat<F>>,
     free: Vec<u32>,
@@ -73,7 +74,7 @@ impl<F> Attempts<F> {
         }
     }
 
-    /// Seats a delivery for its attempt `number`.
+    /// Puts a delivery into a seat, for the attempt `number` on it.
     #[inline(always)]
     pub(crate) fn place(
         &mut self,
@@ -105,13 +106,13 @@ impl<F> Attempts<F> {
         seat
     }
 
-    /// The seat's slot, to be polled. It stays where it is until the seat is free.
+    /// The seat's slot, for a poll. The slot does not move while the seat is taken.
     #[inline]
     pub(crate) fn slot(&self, seat: u32) -> *const Slot<F> {
         &raw const *self.seats[seat as usize].slot
     }
 
-    /// The attempt ended: its future is dropped, its delivery comes back, its seat is free.
+    /// The attempt ended: drops its future, frees the seat, and returns the delivery with its lane and its number.
     #[inline]
     pub(crate) fn leave(&mut self, seat: u32) -> (Delivery, Option<LaneId>, u32) {
         self.disarm(seat);
@@ -126,7 +127,7 @@ impl<F> Attempts<F> {
         (delivery, lane, number)
     }
 
-    /// The attempt ended, and nobody needs its delivery: all is dropped where it is.
+    /// The attempt ended and its delivery is not needed: drops both in place, without moving the delivery.
     #[inline]
     pub(crate) fn clear(&mut self, seat: u32) {
         self.disarm(seat);
@@ -139,36 +140,37 @@ impl<F> Attempts<F> {
         self.in_flight -= 1;
     }
 
-    /// The attempt that waits shares its batch's buffer.
+    /// The attempt waits, and its delivery shares its batch's buffer.
     pub(crate) fn pin(&mut self, seat: u32) {
         let pinned = std::mem::replace(&mut self.seats[seat as usize].pinned, true);
         self.pinned += usize::from(!pinned);
     }
 
-    /// Attempts that wait and keep a whole batch in memory.
+    /// The number of waiting attempts that each keep a whole batch in memory.
     #[inline]
     pub(crate) fn pinned(&self) -> usize {
         self.pinned
     }
 
-    /// The attempt is polled no more: its future is to be dropped.
+    /// The attempt is polled no more, and its future is to be dropped.
     pub(crate) fn ends(&mut self, seat: u32) {
         self.disarm(seat);
         self.seats[seat as usize].state = SeatState::Ending;
     }
 
-    /// Another thread polls this seat now.
+    /// Another thread polls this seat from here on.
     pub(crate) fn went_elsewhere(&mut self, seat: u32) {
         self.disarm(seat);
         self.seats[seat as usize].state = SeatState::Elsewhere { woken: false };
     }
 
-    /// Another thread polls this seat, and nothing else that is known of it counts any more.
+    /// Another thread polls this seat. Used after a panic of the shard: the seat's links in the list of deadlines may
+    /// be wrong by then, so they are left alone.
     pub(crate) fn is_elsewhere(&mut self, seat: u32) {
         self.seats[seat as usize].state = SeatState::Elsewhere { woken: false };
     }
 
-    /// The thread that polled it reported back. True if it was woken meanwhile.
+    /// The thread that polled the seat reported back. Returns true if the attempt was woken meanwhile.
     pub(crate) fn came_back(&mut self, seat: u32) -> bool {
         let at = &mut self.seats[seat as usize];
         let woken = at.state == (SeatState::Elsewhere { woken: true });
@@ -176,7 +178,7 @@ impl<F> Attempts<F> {
         woken
     }
 
-    /// The seat was woken. True if it is to be polled now.
+    /// The waker of the seat was called. Returns true if the shard is to poll the attempt now.
     #[inline]
     pub(crate) fn woken(&mut self, seat: u32) -> bool {
         let Some(at) = self.seats.get_mut(seat as usize) else {
@@ -192,7 +194,7 @@ impl<F> Attempts<F> {
         }
     }
 
-    /// Attempts in flight.
+    /// The number of attempts in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -203,19 +205,19 @@ impl<F> Attempts<F> {
         self.seats[seat as usize].slot.delivery().expect("the seat is taken")
     }
 
-    /// The lane of an attempt.
+    /// The lane of the attempt; none before its first wait, if the attempt began without waiting in a lane.
     #[inline]
     pub(crate) fn lane(&self, seat: u32) -> Option<LaneId> {
         self.seats[seat as usize].lane
     }
 
-    /// Deliveries of a partition in flight, read under `epoch`.
+    /// The deliveries in flight that were read from `partition` under `epoch`.
     pub(crate) fn of(&self, partition: u32, epoch: u64) -> impl Iterator<Item = &Delivery> {
         let of = move |delivery: &&Delivery| delivery.partition() == partition && delivery.epoch() == epoch;
         self.seats.iter().filter_map(|seat| seat.slot.delivery()).filter(of)
     }
 
-    /// Seats of a partition that this shard polls itself.
+    /// The seats of a partition's attempts that this shard polls itself.
     pub(crate) fn here_of(&self, partition: u32) -> impl Iterator<Item = u32> {
         (0..).zip(&self.seats).filter_map(move |(index, seat)| {
             let here = matches!(seat.state, SeatState::Here { .. });
@@ -223,7 +225,7 @@ impl<F> Attempts<F> {
         })
     }
 
-    /// Attempts on messages of a partition that other threads poll: seat and delivery.
+    /// The seats and deliveries of a partition's attempts that other threads poll.
     pub(crate) fn elsewhere_of(&self, partition: u32) -> impl Iterator<Item = (u32, &Delivery)> {
         (0..).zip(&self.seats).filter_map(move |(index, seat)| {
             let elsewhere = matches!(seat.state, SeatState::Elsewhere { .. });
@@ -232,26 +234,26 @@ impl<F> Attempts<F> {
         })
     }
 
-    /// The attempt in that seat has this lane from here on.
+    /// Gives the attempt in that seat this lane from here on.
     pub(crate) fn has_lane(&mut self, seat: u32, lane: LaneId) {
         self.seats[seat as usize].lane = Some(lane);
     }
 
-    /// What runs in these lanes: the delivery, and whether another thread polls it.
+    /// For each lane with an attempt: the delivery and the state of its seat.
     pub(crate) fn by_lane(&self) -> HashMap<LaneId, (&Delivery, SeatState)> {
         let seats = self.seats.iter();
         seats.filter_map(|seat| Some((seat.lane?, (seat.slot.delivery()?, seat.state)))).collect()
     }
 
-    /// Ends all attempts that this shard polls itself; those that another thread polls end when that returns. Returns how
-    /// many there were in all. Nothing else may be asked after it.
+    /// Ends all attempts that this shard polls itself. An attempt that another thread polls ends when that poll
+    /// returns. Returns the number of attempts of both kinds. The caller uses nothing of `self` afterwards.
     pub(crate) fn end_all(&mut self) -> usize {
         let here = |seat: &&mut Seat<F>| matches!(seat.state, SeatState::Here { .. } | SeatState::Ending);
         self.seats.iter_mut().filter(here).for_each(|seat| seat.slot.clear());
         self.in_flight
     }
 
-    /// Gives seats back that a burst left behind.
+    /// Frees the seats that a burst of attempts left behind.
     pub(crate) fn shrink(&mut self) {
         if self.free.len() <= SPARE_SEATS + 2 * self.in_flight {
             return;

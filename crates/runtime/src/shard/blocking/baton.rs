@@ -1,12 +1,12 @@
-//! What keeps one blocking handler from stopping its shard (ORD-4).
+//! The baton: the rule that keeps a handler that blocks its thread from stopping its shard (ORD-4).
 //!
-//! A shard stores an odd number in its baton before each poll of a handler and swaps it to the next even one after.
-//! A watchdog that sees the same odd number for 8 ms takes the baton away and has the shard run elsewhere;
-//! the late thread finds its swap failed, touches nothing of the shard any more, posts its result and ends. No clock
-//! is read on the message path.
+//! A shard stores an odd number in its baton before each poll of a handler, and swaps it to the next even number after
+//! the poll. If the watchdog sees the same odd number for 8 ms, it takes the baton and lets the shard run on in another
+//! task. When the blocked poll returns at last, its own swap fails; then its thread touches nothing of the shard any
+//! more, posts the poll's result and ends. The message path reads no clock for this.
 //!
-//! Invariant: between `enter` and a `leave` that succeeded, nobody but the one who `take`s the baton may touch the
-//! shard; whoever finds `leave` failed has lost it for good.
+//! Invariant: between `enter` and a `leave` that succeeded, only the caller of a `take` that succeeded may touch the
+//! shard. A thread whose `leave` failed has lost the shard for good.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,25 +16,26 @@ use loom::sync::atomic::AtomicU64;
 #[cfg(not(loom))]
 use std::sync::atomic::AtomicU64;
 
-/// How often the watchdog looks.
+/// How often the watchdog looks at each shard.
 pub(crate) const WATCH_EVERY: Duration = Duration::from_millis(4);
-/// A poll that was there at so many looks before has lasted for 8 ms at least, and blocks its thread.
+/// A poll that was already running at this many earlier looks has lasted for 8 ms at least: it blocks its thread.
 pub(crate) const WATCHES_BLOCKED: u32 = 2;
 
-/// A blocked poll weighs as much as so many that were not. Where cores are short, a poll can wait for a lock whose
-/// holder has no core, and looks as if its handler blocked; but that does not happen to one poll in a thousand.
+/// The weight of one blocked poll, in polls that were not blocked. Where cores are short, a poll can wait for a lock
+/// whose holder has no core, and looks as if its handler blocked; but that happens to less than one poll in a thousand.
 const WEIGHT: u32 = 1_000;
-/// Three blocked polls close together.
+/// More than two blocked polls close together.
 const TOO_OFTEN: u32 = 2 * WEIGHT + 1;
 
-/// How often the handlers of a pipeline block their thread. Once that is too often, it stays so, and their polls go to
-/// threads of their own (`threads.rs`).
+/// How often the handlers of a pipeline block their thread. Once that is too often, the pipeline's handlers are polled
+/// on threads of their own (`threads.rs`) until the pipeline ends.
 #[derive(Debug)]
 pub(crate) struct Blocked {
-    /// What the handler says of itself. If it cannot block, whatever looks so is the machine, which does not stay so.
+    /// What the handler says of itself. If it says that it never blocks, a poll that looks blocked only shows that the
+    /// machine is short of time, which passes; so no lasting change follows from it.
     may_block: bool,
     weight: std::sync::atomic::AtomicU32,
-    /// Polls that were contained and have not returned.
+    /// Blocked polls that were taken from their shard and have not returned.
     contained: std::sync::atomic::AtomicU32,
 }
 
@@ -45,7 +46,7 @@ impl Default for Blocked {
 }
 
 impl Blocked {
-    /// Of a handler that may block its thread, or says that it does not.
+    /// Counts for one handler, which may block its thread or says that it does not.
     pub(crate) fn new(may_block: bool) -> Blocked {
         Blocked { may_block, weight: Default::default(), contained: Default::default() }
     }
@@ -55,7 +56,7 @@ impl Blocked {
         self.may_block
     }
 
-    /// One more poll blocks its thread; it must be said when it `returned`.
+    /// One more poll blocks its thread. The caller must call `returned` when that poll has ended.
     pub(crate) fn one_more(&self) {
         self.weight.fetch_add(WEIGHT, Ordering::Relaxed);
         self.contained.fetch_add(1, Ordering::Relaxed);
@@ -66,39 +67,41 @@ impl Blocked {
         self.contained.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Threads that contained polls have now.
+    /// The number of threads that blocked polls occupy now.
     pub(crate) fn contained(&self) -> u32 {
         self.contained.load(Ordering::Relaxed)
     }
 
-    /// So many polls were not.
+    /// Takes `polls`, the number of polls that did not block, off the weight.
     pub(crate) fn forgive(&self, polls: u32) {
         let weight = self.weight.load(Ordering::Relaxed);
         if (1..TOO_OFTEN).contains(&weight) {
             let less = weight.saturating_sub(polls);
-            // One that was blocked meanwhile must not be forgotten; these will be forgiven another time.
+            // If a poll was counted as blocked since the load, that must not be overwritten; these polls are not
+            // subtracted then.
             let _ = self.weight.compare_exchange(weight, less, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// True if attempts of the pipeline are to be polled elsewhere, for good.
+    /// True if the pipeline's attempts are to be polled on threads of their own, for good.
     pub(crate) fn too_often(&self) -> bool {
         self.may_block && self.weight.load(Ordering::Relaxed) >= TOO_OFTEN
     }
 
-    /// True if attempts are to be polled elsewhere now: one more that blocks could take the last of so many workers of the
-    /// runtime. Where its blocking threads are all in use, nobody takes a worker's place.
+    /// True if attempts are to be polled on threads of their own now: for good, or because one more blocked poll could
+    /// take the last of the runtime's `workers`. The runtime replaces a blocked worker only while it has a spare
+    /// blocking thread.
     pub(crate) fn elsewhere(&self, workers: usize) -> bool {
         let contained = self.contained() as usize;
         self.too_often() || (contained > 0 && contained + 1 >= workers)
     }
 }
 
-/// Says who may touch a shard.
+/// Decides which thread may touch a shard.
 #[derive(Debug)]
 pub(crate) struct Baton(AtomicU64);
 
-/// Seen in a baton: a poll under way.
+/// A poll under way, as seen in a baton.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Polling(u64);
 
@@ -107,7 +110,7 @@ impl Baton {
         Baton(AtomicU64::new(0))
     }
 
-    /// A poll begins. Release: whoever takes the baton sees all that the shard did before.
+    /// A poll begins. Release: the thread that takes the baton must see all that the shard did before.
     #[inline]
     pub(crate) fn enter(&self) -> Polling {
         let odd = self.0.load(Ordering::Relaxed) + 1;
@@ -128,8 +131,8 @@ impl Baton {
         (seen % 2 == 1).then_some(Polling(seen))
     }
 
-    /// Takes the baton away from that very poll. True: the caller has it now. Acquire: it sees the shard as it was
-    /// left when the poll began.
+    /// Takes the baton away from exactly this poll. True: the caller holds the baton now. Acquire: the caller sees the
+    /// shard as it was when the poll began.
     pub(crate) fn take(&self, polling: Polling) -> bool {
         self.0.compare_exchange(polling.0, polling.0 + 1, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

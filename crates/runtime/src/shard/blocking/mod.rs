@@ -1,7 +1,8 @@
-//! Handlers that block their thread, and how their shard goes on without them (ORD-4).
+//! Handlers that block their thread, and how a shard goes on while one of its handlers does (ORD-4).
 //!
-//! A watchdog finds a poll that blocks (`watchdog`, `thread_state`), takes the [`Baton`] from it (`shard/watched.rs`),
-//! and the shard runs on in another task. A pipeline whose handlers block often polls them on a [`ThreadPool`].
+//! A watchdog finds a poll that blocks (`watchdog`, `thread_state`) and takes the shard's [`Baton`] away from it
+//! (`shard/watched.rs`); then the shard runs on in another task. If a pipeline's handlers block often, they are polled
+//! on the threads of a [`ThreadPool`].
 
 mod baton;
 mod thread_state;

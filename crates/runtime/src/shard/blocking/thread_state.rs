@@ -1,30 +1,30 @@
-//! Whether a thread that does not move is blocked, or only waits for a core.
+//! Tells a thread that is blocked from a thread that only waits for a core.
 //!
-//! On a busy machine a thread can wait for its turn longer than the watchdog's patience. Linux tells the two apart;
-//! elsewhere nothing is known, and every thread that does not move counts as blocked.
+//! On a busy machine a runnable thread can wait for a core longer than the watchdog waits for a poll. Linux says which
+//! of the two is the case. Other systems do not; there every thread that makes no progress counts as blocked.
 
 use std::cell::Cell;
 
-/// What the kernel says of a thread.
+/// The state of a thread, as the kernel reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pace {
-    /// It runs, or would if it had a core.
+    /// The thread runs, or would run if it had a core.
     runnable: bool,
-    /// CPU time that it had so far.
+    /// The CPU time that the thread has used so far.
     ran_ns: u64,
 }
 
-/// CPU time that makes a poll one that keeps its thread busy: far more than one poll needs, less than a tick.
+/// CPU time after which a thread counts as busy: far more than one poll needs, less than a tick of the scheduler.
 const BUSY_NS: u64 = 1_000_000;
 
 impl Pace {
-    /// True if the thread neither slept nor computed since `before`: it waited for a core.
+    /// True if the thread neither slept nor computed since `before`: it only waited for a core.
     pub(crate) fn starved_since(self, before: Pace) -> bool {
         self.runnable && self.ran_ns < before.ran_ns + BUSY_NS
     }
 }
 
-/// The calling thread's number at the kernel; 0 where it has none.
+/// The kernel's number of the calling thread; 0 where it has none.
 #[inline]
 pub(crate) fn current() -> u32 {
     thread_local!(static NUMBER: Cell<Option<u32>> = const { Cell::new(None) });
@@ -40,10 +40,10 @@ fn own_number() -> Option<u32> {
     link.file_name()?.to_str()?.parse().ok()
 }
 
-/// How that thread is now, if the kernel says.
+/// The state of the thread with this number, if the kernel reports it.
 pub(crate) fn pace(number: u32) -> Option<Pace> {
     let read = |file: &str| std::fs::read_to_string(format!("/proc/self/task/{number}/{file}")).ok();
-    // The state follows the name, which is in parentheses and may contain anything.
+    // The state follows the thread's name, which is in parentheses and may contain anything, parentheses too.
     let stat = read("stat")?;
     let state = stat.rsplit_once(')')?.1.trim_start().chars().next()?;
     let ran_ns = read("schedstat")?.split(' ').next()?.parse().ok()?;

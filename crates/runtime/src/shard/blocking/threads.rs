@@ -1,12 +1,13 @@
-//! Threads for polls that may block, of one pipeline.
+//! The threads on which one pipeline polls handlers that may block.
 //!
-//! The runtime's own blocking pool starts a thread whenever none is idle, and on a busy machine a thread that has done
-//! its work is not idle at once: a few dozen polls at a time came to hundreds of threads, and kept others of that pool
-//! waiting. These are counted. How many there may be is a setting of the pipeline (`blocking`): when all of them block, its
-//! other messages wait too, which is logged once and shown.
+//! The runtime's own blocking pool starts a thread whenever none is idle, and on a busy machine a thread that has
+//! finished its work is not idle at once. So a few dozen polls at a time grew to hundreds of threads, and delayed other
+//! users of that pool. This pool counts its threads; the pipeline's setting `blocking` limits them. When all of them
+//! block, the pipeline's other messages wait; that is logged once and shown in the status.
 //!
-//! Kept: a shard has a thread before it chooses what runs there. What waits for a thread so waits in its lane, where it can
-//! still be taken back; an attempt that waited here would begin after its partition was given up.
+//! Invariant: a shard reserves a thread before it chooses the message that runs there. So a message that waits for a
+//! thread waits in its lane, where the shard can still take it back. If it waited here, its attempt could begin after
+//! its partition was given up.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
@@ -18,21 +19,21 @@ use tokio::runtime::Handle;
 use crate::shard::wake::Wakes;
 use crate::tasks::Tasks;
 
-/// A thread that has had nothing to do for so long ends.
+/// A thread that had no work for this long ends.
 const IDLE: Duration = Duration::from_secs(10);
-/// Threads for a handler that blocks none. They are used only while a machine that is short of time makes its calls look
-/// blocked; more of them would be one more load, and all of these come free again.
+/// The most threads for a handler that says that it does not block. They are used only while a machine that is short of
+/// time makes its calls look blocked. More threads would add to the load, and all of these become free again.
 const UNBLOCKED_MAX: usize = 16;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// The threads of one pipeline. They end with it.
+/// The threads of one pipeline. They end with the pipeline.
 pub(crate) struct ThreadPool(Arc<Shared>);
 
 struct Shared {
     pipeline: Arc<str>,
     threads_max: usize,
-    /// The handler may block its threads: it is to blame if none is free.
+    /// The handler may block its threads. If none is free, the handler is to blame, and a warning says so.
     may_block: bool,
     state: Mutex<State>,
     more: Condvar,
@@ -40,24 +41,24 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Handed over, and not begun: as many threads are on their way.
+    /// Work that was handed over and that no thread has begun. Each piece has a thread reserved for it.
     waiting: VecDeque<Work>,
     threads: usize,
     /// Threads that are reserved or have work.
     taken: usize,
-    /// Of these, those that have none yet.
+    /// Of the taken threads, those that have no work yet.
     reserved: usize,
-    /// Shards that found none free, and for how many attempts.
+    /// Shards that found no free thread, and the number of attempts for which each wants one.
     short: Vec<(Arc<Wakes>, usize)>,
-    /// Threads that wait for work, those included that were woken and do not run yet.
+    /// Threads that wait for work, including those that were notified and do not run yet.
     idle: usize,
     ended: bool,
-    /// It was logged that none is free.
+    /// The warning that no thread is free was logged.
     said: bool,
 }
 
 impl ThreadPool {
-    /// At most so many threads for a handler that may block them, few for one that says it does not.
+    /// Allows `threads_max` threads for a handler that may block, and few for a handler that says that it does not.
     pub(crate) fn new(pipeline: &Arc<str>, threads_max: usize, may_block: bool) -> ThreadPool {
         let threads_max = if may_block { threads_max } else { threads_max.min(UNBLOCKED_MAX) };
         ThreadPool(Arc::new(Shared {
@@ -69,13 +70,13 @@ impl ThreadPool {
         }))
     }
 
-    /// Threads at work, polls that wait for one, and how many threads there may be.
+    /// How many threads are at work, how many polls wait for a thread, and how many threads are allowed.
     pub(crate) fn figures(&self) -> (usize, usize, usize) {
         let state = self.0.state.lock().expect("no holder panics");
         (state.taken - state.reserved, state.short.iter().map(|(_, wants)| wants).sum(), self.0.threads_max)
     }
 
-    /// Reserves a thread for one of `wants` attempts of a shard. If there is none, the shard is woken when one is free.
+    /// Reserves a thread for one of a shard's `wants` attempts. If none is free, the shard is woken once one is.
     pub(crate) fn reserve(&self, wants: usize, shard: &Arc<Wakes>) -> Option<Thread> {
         let mut state = self.0.state.lock().expect("no holder panics");
         state.short.retain(|(short, _)| !Arc::ptr_eq(short, shard));
@@ -86,7 +87,7 @@ impl ThreadPool {
             (state.taken, state.reserved) = (state.taken + 1, state.reserved + 1);
             return Some(Thread(Some(Arc::clone(&self.0))));
         }
-        // It stays there until it has one: who is told that one is free may find that another shard was faster.
+        // The shard stays listed until it has a thread: when it wakes, another shard may have taken the free one.
         state.short.push((Arc::clone(shard), wants));
         if self.0.may_block && !std::mem::replace(&mut state.said, true) {
             tracing::warn!(
@@ -105,7 +106,7 @@ impl ThreadPool {
     }
 }
 
-/// A thread that is reserved. Not used, it is given back.
+/// A reserved thread. If it is dropped unused, the reservation is given back.
 pub(crate) struct Thread(Option<Arc<Shared>>);
 
 impl Drop for Thread {
@@ -119,7 +120,7 @@ impl Drop for Thread {
 }
 
 impl Thread {
-    /// Runs `work` there.
+    /// Runs `work` on the reserved thread.
     pub(crate) fn run(mut self, tasks: &Tasks, work: impl FnOnce() + Send + 'static) {
         let shared = self.0.take().expect("used once");
         let mut state = shared.state.lock().expect("no holder panics");
@@ -135,7 +136,7 @@ impl Thread {
             };
             match tasks.spawn_thread("keylane-blocked", serve) {
                 Ok(()) => state.threads += 1,
-                // Those that are there will come to it; without any, whoever has a thread left does it.
+                // The threads that exist will do the work later. If there is none, the runtime's blocking pool does it.
                 Err(error) if state.threads == 0 => {
                     tracing::warn!(%error, "no thread for a handler that blocks its own");
                     let serving = Arc::clone(&shared);
@@ -149,7 +150,7 @@ impl Thread {
 }
 
 impl Shared {
-    /// A thread is no longer reserved or at work.
+    /// A thread is no longer reserved or at work: wakes the shards that want one.
     fn give_back(&self, state: &mut State) {
         state.taken -= 1;
         state.short.iter().for_each(|(shard, _)| shard.wake());
@@ -192,7 +193,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc;
 
-    /// ORD-4: however fast work comes and goes, threads are bounded, and none of it is lost.
+    /// ORD-4: however fast work comes and goes, threads are bounded, and no work is lost.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn threads_are_bounded_and_all_work_is_done() {
         const THREADS_MAX: usize = 64;
@@ -214,7 +215,7 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, (0..10_000).collect::<Vec<_>>());
     }
-    /// ORD-4, P5: calls that only look blocked, since the machine is short of time, do not come to hundreds of threads.
+    /// ORD-4, P5: calls that only look blocked, because the machine is short of time, do not take hundreds of threads.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_handler_that_blocks_nothing_has_few_threads() {
         let pool = ThreadPool::new(&"t".into(), 512, false);

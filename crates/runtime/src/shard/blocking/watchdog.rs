@@ -1,5 +1,6 @@
-//! The watchdog: finds polls that block their thread, and contains them (ORD-4; `baton.rs` has the rules). Whenever it is
-//! awake it has shards look whether the process was paused (ORD-12).
+//! The watchdog thread of a pipeline: finds polls that block their thread, and takes their shards away from them
+//! (ORD-4; `baton.rs` has the rules). Each time it wakes, it also makes the shards look whether the process was paused
+//! (ORD-12).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -8,32 +9,32 @@ use super::baton::{Polling, WATCH_EVERY, WATCHES_BLOCKED};
 use super::thread_state::{self, Pace};
 use crate::tasks::{TaskKind, Tasks};
 
-/// A shard as the watchdog sees it.
+/// A shard, as the watchdog sees it.
 pub(crate) trait Watched: Send + Sync {
-    /// The poll under way.
+    /// The poll under way, if there is one.
     fn polling(&self) -> Option<Polling>;
-    /// The watchdog is awake (ORD-12).
+    /// Tells the shard that the watchdog is awake (ORD-12).
     fn beat(&self);
-    /// The thread that polls.
+    /// The kernel's number of the thread that polls.
     fn thread(&self) -> u32;
-    /// Takes the baton from that poll, and has the shard run elsewhere.
-    /// The message that blocks it, if so.
+    /// Takes the baton away from that poll and lets the shard run in another task. Returns the message whose handler
+    /// blocks the thread, or nothing if the poll ended in time.
     fn contain(self: Arc<Self>, polling: Polling) -> Option<Blocking>;
 }
 
-/// The message whose call keeps its thread.
+/// The message whose handler keeps its thread.
 pub(crate) struct Blocking {
-    /// Whether its handler may be to blame. If not, the machine is short of time.
+    /// Whether the handler may be to blame. If not, the machine is short of time.
     pub(crate) by_handler: bool,
     pub(crate) partition: u32,
     pub(crate) position: u64,
     pub(crate) id: String,
 }
 
-/// The shards of a pipeline as they are now: one that ended has a successor in its place.
+/// The shards of a pipeline. If a shard falls, its successor takes its place in the list.
 pub(crate) type AllWatched = Arc<Mutex<Vec<Weak<dyn Watched>>>>;
 
-/// Watches the shards of one pipeline until they are gone or `stop` is set.
+/// Watches the shards of one pipeline until all of them are gone or `stop` is set.
 pub(crate) fn watch(tasks: &Tasks, pipeline: &Arc<str>, shards: AllWatched, stop: Arc<AtomicBool>) {
     if !tasks.watches() {
         return;
@@ -86,7 +87,7 @@ fn say(pipeline: &str, message: &Blocking) {
             "a handler blocks its thread; its shard goes on elsewhere. Use async calls, or spawn_blocking"
         );
     } else {
-        // Nobody can mend anything by it, and on a busy machine there are many.
+        // No user can change anything about this, and on a busy machine there are many such lines.
         tracing::debug!(
             pipeline,
             partition,
@@ -97,16 +98,16 @@ fn say(pipeline: &str, message: &Blocking) {
     }
 }
 
-/// A poll that was there at so many looks.
+/// A poll that was under way at several looks in a row.
 #[derive(Clone, Copy)]
 struct Suspect {
     polling: Polling,
     looks: u32,
-    /// How its thread was at the last look, once it was there at two.
+    /// The state of its thread at the last look; none until the poll was seen twice.
     pace: Option<Pace>,
 }
 
-/// One look at a shard. A poll whose thread only waits for a core is not held against it.
+/// One look at a shard. A look at which the poll's thread only waited for a core does not count.
 fn look(shard: &dyn Watched, before: Option<Suspect>) -> Option<Suspect> {
     let polling = shard.polling()?;
     let Some(before) = before.filter(|before| before.polling == polling) else {

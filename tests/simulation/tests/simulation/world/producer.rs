@@ -7,7 +7,7 @@ use crate::TOPIC;
 use crate::handler::Eye;
 use crate::scenario::Scenario;
 
-/// Produces until the scenario has had enough, and tells what was acknowledged.
+/// Produces until the scenario has had enough, and tells the checker what was acknowledged.
 pub(super) async fn produce(keylane: Keylane, client: u64, scenario: Scenario, mut random: Random, eye: Eye) {
     let mut sent = 0u64;
     while eye.now_ms() < scenario.busy_ms && sent < scenario.messages_max {

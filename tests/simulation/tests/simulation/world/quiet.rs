@@ -1,10 +1,10 @@
-//! The quiet end: nothing goes wrong any more, and everything must come to an end.
+//! The quiet end of a run: nothing goes wrong any more, and everything must come to an end.
 
 use super::{COORDINATE_MS, World};
 use crate::process::{Life, Process};
 use crate::{GROUP, TOPIC};
 
-/// Once all is calm, everything must be settled within so much simulated time.
+/// Once all is calm, everything must be settled within this much simulated time.
 const QUIET_MS: u64 = 600_000;
 
 impl World {
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// A drain ends within its deadline, and leaves nothing behind (ORD-10).
+    /// Proves that a drain ends within its deadline, and leaves nothing behind (ORD-10).
     async fn drain_all(&mut self) {
         for at in 0..self.processes.len() {
             if self.processes[at].life == Life::Running

@@ -1,4 +1,4 @@
-//! What happens to processes and partitions, now and later.
+//! The troubles that happen to processes and partitions, now and later.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(super) enum Later {
     Displace(String),
     Start,
     Coordinate,
-    /// Stops or kills who takes a partition over.
+    /// Stops or kills the process that takes a partition over.
     Pounce(u32),
 }
 
@@ -108,7 +108,7 @@ impl World {
         }
     }
 
-    /// In the middle of a take-over.
+    /// Schedules trouble in the middle of a take-over.
     pub(super) fn pounce(&mut self, partitions: Vec<u32>) {
         let most_ms = 4 * self.scenario.latency_ms.1 + 10;
         for partition in partitions {
@@ -123,7 +123,7 @@ impl World {
         let name = self.processes[at].name.clone();
         self.note(format_args!("kill {name}, {:?}", self.processes[at].life));
         self.processes[at].kill(&self.cluster);
-        // Its drain ends no more.
+        // Its drain will not end any more.
         self.drains.retain(|(draining, _)| *draining != name);
         let known_ms = self.random.between(100, SESSION_MS);
         self.schedule(known_ms, Later::Expire(name));
@@ -189,8 +189,8 @@ impl World {
         self.processes[at].faulty.disconnect();
     }
 
-    /// Calls of one kind do not answer, as appends do not where a cluster has too few copies in sync. Often the process
-    /// also loses its partitions meanwhile, and no news of that reaches it: it must read so in its journals.
+    /// Calls of one kind are not answered, as appends are not where a cluster has too few copies in sync. Often the
+    /// process also loses its partitions meanwhile without hearing of it; it must then read that in its journals.
     fn hang(&mut self) {
         let Some(at) = self.victim() else { return };
         let kind = *self.random.one_of(&[
@@ -229,7 +229,7 @@ impl World {
         self.processes[at].strike(kind);
     }
 
-    /// An operator sets the group back or forward, and whoever owns the partition is made to start over.
+    /// An operator sets the group back or forward, and the partition's owner is made to start over.
     fn reset(&mut self) {
         let partition = self.partition();
         let (start, end) = self.eye.tell(|checker, _| checker.span(partition));
@@ -329,7 +329,7 @@ impl World {
         self.named(name).thaw();
     }
 
-    /// Gives partitions that nobody owns to somebody.
+    /// Assigns partitions without an owner to processes.
     pub(super) fn coordinate(&mut self) {
         for partition in 0..self.scenario.partitions {
             let owner = self.cluster.owner(GROUP, TOPIC, partition);

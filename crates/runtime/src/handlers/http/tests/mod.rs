@@ -1,4 +1,4 @@
-//! The push handler against a real server: bytes on a socket, written by hand, so that it can also misbehave.
+//! Tests the push handler against a real server that writes bytes to a socket by hand, so that it can also misbehave.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -273,7 +273,7 @@ async fn a_redirect_is_a_failure_and_is_not_followed() {
     assert_eq!(target.seen().len(), 0);
 }
 
-/// ING-5: pool. A connection serves one push after another, whatever was answered on it.
+/// ING-5: a connection serves one push after another, whatever was answered on it.
 #[tokio::test]
 async fn connections_are_reused_after_bodies_of_every_kind() {
     for answer in [
@@ -294,7 +294,7 @@ async fn connections_are_reused_after_bodies_of_every_kind() {
     }
 }
 
-/// ING-5: of a long answer little is kept, and the next push works all the same.
+/// ING-5: little of a long answer is kept, and the next push works all the same.
 #[tokio::test]
 async fn a_long_answer_is_cut_short() {
     let body = "x".repeat(1 << 20);
@@ -332,7 +332,7 @@ async fn a_body_that_breaks_off_does_not_change_what_the_status_said() {
     );
 }
 
-/// ING-5, SEC-5: a wrong address must not void a stream, and what its query holds is nobody's business.
+/// ING-5, SEC-5: a wrong address must not make messages void, and the error must not show the secrets of its query.
 #[tokio::test]
 async fn nobody_there_is_a_failure_that_says_so() {
     let gone = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
@@ -373,10 +373,10 @@ async fn private_addresses_are_called_only_if_that_is_allowed() {
     }
 }
 
-/// SEC-4: told before the first push, wherever the name stands.
+/// SEC-4: the warning comes before the first push.
 #[tokio::test]
 async fn a_name_that_leads_to_private_addresses_only_is_warned_of() {
-    // It is refused besides, since it needs no look-up; any other name that leads inwards is warned of like it.
+    // `localhost` is also refused without a lookup; other names that lead to private addresses get the same warning.
     let named = HttpSettings::new("http://localhost:1/orders?token=hunter2");
     let warning = named.warning().await.expect("it leads to this machine");
     assert!(warning.contains("localhost") && warning.contains("allow_private"), "{warning}");
@@ -437,7 +437,7 @@ async fn every_payload_has_a_content_type() {
     }
 }
 
-/// ING-5, SEC-5: a handler can tell Keylane from a stranger.
+/// ING-5, SEC-5: a receiver can tell Keylane from a stranger.
 #[tokio::test]
 async fn a_push_carries_the_headers_of_the_config_and_its_signature() {
     let server = Server::start(Answer::Keep(OK)).await;

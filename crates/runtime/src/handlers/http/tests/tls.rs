@@ -1,4 +1,4 @@
-//! Pushes over TLS: whom Keylane believes, and by what it is believed.
+//! Tests pushes over TLS: which servers Keylane trusts, and how a server recognises Keylane.
 
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, date_time_ymd,
@@ -33,7 +33,7 @@ impl Authority {
         Authority { issuer: Issuer::new(params, key), certificate }
     }
 
-    /// For `localhost`, as a server and as a client; from 2020 to this year.
+    /// A certificate for `localhost`, as server and as client, valid from 2020 to the first day of `until_year`.
     fn signs(&self, until_year: i32) -> Papers {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
         params.extended_key_usages =
@@ -45,7 +45,7 @@ impl Authority {
     }
 }
 
-/// A server with these papers, on which only clients of `clients` may call, if there is one.
+/// A server with this certificate. If `clients` is given, only clients with its certificates may call.
 async fn secure(papers: &Papers, clients: Option<&Authority>) -> Server {
     let provider = Arc::new(default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider));
@@ -76,7 +76,7 @@ async fn secure(papers: &Papers, clients: Option<&Authority>) -> Server {
                 let Ok(hello) = LazyConfigAcceptor::new(Acceptor::default(), stream).await else { return };
                 match hello.into_stream(config).into_fallible().await {
                     Ok(stream) => serve(stream, 0, Answer::Keep(OK), seen).await,
-                    // What is still on its way must be read, or the alert would be lost with the connection.
+                    // The rest of the client's bytes must be read, or the alert would be lost with the connection.
                     Err((_refused, mut stream)) => {
                         let _until_the_client_is_gone =
                             tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
@@ -99,7 +99,7 @@ async fn pushed(settings: HttpSettings) -> Outcome {
     push(&HttpHandler::new(settings).expect("good settings"), &plain(), 1).await
 }
 
-/// A failure, with this in its text.
+/// Expects a failure with this in its text.
 async fn fails(settings: HttpSettings, says: &str) {
     match pushed(settings).await {
         Outcome::Failed { error, .. } => {
@@ -112,8 +112,8 @@ async fn fails(settings: HttpSettings, says: &str) {
 const LATER: i32 = 2090;
 const LONG_AGO: i32 = 2021;
 
-/// ING-5, SEC-1: a handler whose certificate is no public authority's is believed if the config names its authority, and
-/// not otherwise; nothing is lost by that.
+/// ING-5, SEC-1: a server whose certificate comes from no public authority is trusted if the config names its
+/// authority, and not otherwise; no message is lost by that.
 #[tokio::test]
 async fn an_authority_of_ones_own_is_believed_where_the_config_names_it() {
     let authority = Authority::new();
@@ -126,7 +126,7 @@ async fn an_authority_of_ones_own_is_believed_where_the_config_names_it() {
     assert_eq!(server.seen().len(), 1);
 }
 
-/// ING-5, SEC-1: a certificate that has expired is a failure that says so, whoever's it is.
+/// ING-5, SEC-1: an expired certificate of either side is a failure that says so.
 #[tokio::test]
 async fn a_certificate_that_has_expired_is_a_failure_that_says_so() {
     let authority = Authority::new();
@@ -142,7 +142,7 @@ async fn a_certificate_that_has_expired_is_a_failure_that_says_so() {
     assert_eq!(server.seen().len(), 0);
 }
 
-/// ING-5, SEC-1: a handler can ask for a certificate of Keylane's.
+/// ING-5, SEC-1: a server can ask for Keylane's certificate.
 #[tokio::test]
 async fn a_client_certificate_shows_who_calls() {
     let authority = Authority::new();
@@ -158,7 +158,7 @@ async fn a_client_certificate_shows_who_calls() {
     assert_eq!(pushed(HttpSettings { ca: ca(), identity, ..settings(&server) }).await, Outcome::Done);
 }
 
-/// ING-5, SEC-5: found at the start, named by its setting, and no key is shown.
+/// ING-5, SEC-5: the error comes at the start and names the setting, and shows no key.
 #[test]
 fn a_key_that_does_not_belong_to_its_certificate_is_refused() {
     let authority = Authority::new();
