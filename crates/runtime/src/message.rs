@@ -254,6 +254,8 @@ fn whole_ms(span: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use keylane_core::Frames;
+
     use super::*;
 
     fn headers(message: &NewMessage) -> Vec<(String, Vec<u8>)> {
@@ -274,5 +276,33 @@ mod tests {
         assert_eq!(json(Message::to("t")), []);
         assert_eq!(json(Message::to("t").payload("bytes at first")), []);
         assert_eq!(headers(&Message::to("t").key("without a payload")), []);
+    }
+
+    /// MSG-1: a message that was read can be produced once more, with everything that its producer gave it.
+    #[test]
+    fn a_copy_has_everything_but_the_place() {
+        let mut frames = Frames::default();
+        let draft = Draft {
+            id: "m-1",
+            key: Some(b"k"),
+            payload: Some(b"{}"),
+            headers: &[("a", b"b")],
+            version: Some(3),
+            deliver_at_ms: Some(5),
+            priority: Some(7),
+            ttl_ms: Some(9),
+            ..Draft::default()
+        };
+        frames.push(0, &draft).expect("a valid draft");
+        let delivery = frames.messages().next().expect("just pushed").expect("just encoded");
+        let copy = Message::read("t".into(), delivery, 1).copy_to("u");
+        assert_eq!((copy.topic(), copy.own_id()), ("u", Some("m-1")));
+        copy.with_draft("m-1", 0, |copied| {
+            assert_eq!((copied.id, copied.key, copied.payload), (draft.id, draft.key, draft.payload));
+            assert_eq!(copied.headers, draft.headers);
+            let numbers =
+                |draft: &Draft<'_>| (draft.version, draft.deliver_at_ms, draft.priority, draft.ttl_ms);
+            assert_eq!(numbers(copied), numbers(&draft));
+        });
     }
 }
