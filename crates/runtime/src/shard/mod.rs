@@ -11,6 +11,7 @@ mod commands;
 mod drops;
 mod handover;
 mod lane_view;
+mod leave;
 mod mailbox;
 mod partition;
 mod partitions;

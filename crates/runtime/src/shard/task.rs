@@ -15,13 +15,11 @@ use keylane_core::Outcome;
 use tokio::sync::mpsc;
 
 use super::blocking::{Baton, Blocked, Thread, ThreadPool};
+use super::leave::Leave;
 use super::mailbox::{Pauses, ShardCommand};
-use super::partition::Standing;
 use super::pass::{Next, Shard};
-use super::pause::PAUSE_MS;
 use super::slot::{Begin, Late, Polled, Slot};
 use super::wake::Wakes;
-use crate::clock::Clock;
 use crate::tasks::{TaskKind, Tasks};
 
 /// A shard, its baton, and what its handlers need.
@@ -277,23 +275,6 @@ where
             }
         };
         self.post(seat, late);
-    }
-}
-
-/// What a thread may rely on that comes to an attempt late.
-pub(super) struct Leave {
-    pub(super) standing: Arc<Standing>,
-    pub(super) clock: Clock,
-    /// When the shard chose the attempt, on the clock that goes on while the process is stopped.
-    pub(super) given_ms: u64,
-}
-
-impl Leave {
-    /// True if the attempt may be polled now. After a pause of the process nothing begins until the journal was read
-    /// (ORD-12); the shard, which sees to that, may not have had a core yet.
-    fn allows(&self, begun: bool) -> bool {
-        let paused = self.clock.passed_ms().saturating_sub(self.given_ms) > PAUSE_MS;
-        self.standing.allows(begun) && (begun || !paused)
     }
 }
 

@@ -14,11 +14,12 @@ use keylane_core::{Batch, Draft, Engine, Intake, Outcome, Settings, Settled};
 use tokio::sync::mpsc;
 
 use super::blocking::ThreadPool;
+use super::leave::Leave;
 use super::mailbox::{COMMANDS_MAX, Link, Pauses, ShardCommand, Start};
 use super::pass::{Next, Setup, Shard};
 use super::permits::Permits;
 use super::slot::{Late, Polled};
-use super::task::{Leave, ShardTask, Successor};
+use super::task::{ShardTask, Successor};
 use super::wake::Wakes;
 use crate::clock::Clock;
 use crate::handlers::Attempt;
