@@ -114,6 +114,11 @@ pub trait Broker: Send + Sync + 'static {
         None
     }
 
+    /// How often a thread of it ended as nobody asked, since it was opened: for metrics. Asks nobody.
+    fn threads_ended(&self) -> u64 {
+        self.client_figures().map_or(0, |figures| figures.threads_ended)
+    }
+
     /// First position kept and the next to be given out, for each partition of a topic.
     async fn ends(&self, topic: &str) -> Result<Vec<Ends>, BrokerError>;
 

@@ -12,6 +12,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::disk::{Disk, RealDisk};
 use super::failure::{Action, Failure};
+use crate::threads::Threads;
 
 /// How an embedded broker is opened. The default is right for a server.
 #[derive(Clone)]
@@ -44,6 +45,7 @@ impl Default for Options {
                 threads: true,
                 promised: Arc::default(),
                 topics: Arc::default(),
+                panics: Threads::default(),
                 #[cfg(feature = "flaws")]
                 flaws: Flaws::default(),
             },
@@ -88,6 +90,13 @@ impl Options {
     pub fn with_uptime(mut self, uptime: Arc<dyn Fn() -> u64 + Send + Sync>) -> Options {
         self.host.uptime = uptime;
         self
+    }
+
+    /// Has a thread panic when it next gets to where it may: `log-scrub`, `log-read`, `log-spare`, or that of a log,
+    /// `log-TOPIC`, `log-journals` or `log-holds`.
+    #[cfg(feature = "testing")]
+    pub fn strike(&self, thread: &str) {
+        self.host.panics.strike(thread);
     }
 
     /// Bytes of the disk that topics leave free, so that what pipelines settle can be recorded when it is nearly full:
@@ -138,6 +147,8 @@ pub(crate) struct Host {
     pub promised: Arc<Mutex<u64>>,
     /// Topics that are open: what all of them may hold in memory is divided among them.
     pub topics: Arc<AtomicUsize>,
+    /// Sees threads that panic.
+    pub panics: Threads,
     #[cfg(feature = "flaws")]
     pub flaws: Flaws,
 }

@@ -15,7 +15,10 @@ use super::folder::Folder;
 use super::lock;
 use super::segment::{Extent, ReadHeader, Segment, SegmentHeader, scan};
 use crate::contract::{BrokerError, Scrubbed};
+use crate::threads::{AGAIN, BEGUN_ANEW};
 
+/// The thread that reads.
+pub(super) const NAME: &str = "log-scrub";
 /// Bytes read in a second, at most: a terabyte in three days, and a hundredth of what a slow disk gives.
 const BYTES_PER_SECOND: u64 = 4 << 20;
 /// It waits whenever it has read so much.
@@ -62,9 +65,15 @@ impl Scrub {
         !*waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Reads round after round until the folder is closed.
+    /// Reads round after round until the folder is closed. After a panic it begins anew.
     pub fn run(&self, folder: &Folder) {
+        let panics = &folder.options.host.panics;
+        while panics.watch(NAME, BEGUN_ANEW, || self.rounds(folder)).is_err() && self.wait(AGAIN) {}
+    }
+
+    fn rounds(&self, folder: &Folder) {
         let pace = Duration::from_micros(PIECE_BYTES * 1_000_000 / BYTES_PER_SECOND);
+        folder.options.host.panics.may_be_struck(NAME);
         while self.round(folder, pace) && self.wait(PAUSE) {}
     }
 

@@ -27,6 +27,8 @@ use crate::embedded::failure::{Action, Failure};
 use crate::embedded::options::Host;
 use crate::threads;
 
+/// The thread that makes the next file.
+const SPARE_THREAD: &str = "log-spare";
 /// Spare files kept for use: one is all that is needed before the next is made.
 const SPARES_MAX: usize = 2;
 /// After a file could not be made for want of space it is not tried again for this long, …
@@ -109,7 +111,7 @@ pub(crate) struct Appender {
     pub(super) spares: Vec<Spare>,
     pub(super) spare_number: u64,
     /// A thread that makes the next spare: zeros for a whole segment take longer than callers should wait.
-    pub(super) preparing: Option<JoinHandle<Result<Spare, Failure>>>,
+    pub(super) preparing: Option<JoinHandle<Option<Result<Spare, Failure>>>>,
     pub(super) full: Option<Full>,
     /// False for a log of an earlier version, whose end could not be recorded when it was opened.
     pub(super) recorded: bool,
@@ -314,7 +316,15 @@ impl Appender {
             self.spares.push(made?);
             return Ok(());
         }
-        let making = threads::thread("log-spare", move || make_zeroed(&host, path, capacity, reserve));
+        let make = move || {
+            let panics = host.panics.clone();
+            let made = panics.watch(SPARE_THREAD, "the log makes its next file itself", || {
+                panics.may_be_struck(SPARE_THREAD);
+                make_zeroed(&host, path, capacity, reserve)
+            });
+            made.ok()
+        };
+        let making = threads::thread(SPARE_THREAD, make);
         self.preparing = Some(making.map_err(Failure::io(Action::StartThread, &self.dir))?);
         Ok(())
     }
@@ -330,7 +340,7 @@ impl Appender {
             return;
         }
         // One that could not be made is not missed: the roll makes its own, and says why if it cannot.
-        if let Some(Ok(made)) = self.preparing.take().map(JoinHandle::join) {
+        if let Some(Ok(Some(made))) = self.preparing.take().map(JoinHandle::join) {
             self.note_full(made.as_ref().err());
             self.spares.extend(made.ok());
         }

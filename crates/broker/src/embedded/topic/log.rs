@@ -37,6 +37,9 @@ const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// The first segment of a topic; the next ones double, so that a topic with few messages stays small.
 const SEGMENT_BYTES_FIRST: u64 = 4 << 20;
 
+/// What reads a span, where that is told of.
+const READ_THREAD: &str = "log-read";
+
 /// One topic.
 pub(crate) struct TopicLog {
     /// As it was opened; its bounds now are in `spec`.
@@ -282,6 +285,16 @@ impl TopicLog {
     /// Reads a span, from memory or from the disk.
     pub fn load(&self, span: &Span) -> Result<Arc<SpanBatches>, BrokerError> {
         self.spans.load(span, self.memory.share()).map_err(BrokerError::from)
+    }
+
+    /// The same, on a thread of the blocking pool. After a panic the reader may try again: it is none that was closed.
+    pub fn load_watched(&self, span: &Span) -> Result<Arc<SpanBatches>, BrokerError> {
+        let panics = &self.host.panics;
+        let read = panics.watch(READ_THREAD, "its partition starts over", || {
+            panics.may_be_struck(READ_THREAD);
+            self.load(span)
+        });
+        read.unwrap_or_else(|why| Err(BrokerError::Unavailable(why)))
     }
 
     /// Lets go what is beyond the topic's part of the memory: there may be more topics than before.
