@@ -114,10 +114,14 @@ impl Keylane {
         Keylane { inner: Arc::new(inner) }
     }
 
-    /// How often something that runs in the background ended as nobody asked, by what it was. More than 0 is a bug, from
-    /// which it was recovered: the log says more.
+    /// How often something that runs in the background ended as nobody asked, by what it was; the threads of a broker by
+    /// its kind. More than 0 is a bug, from which it was recovered: the log says more.
     pub fn tasks_ended(&self) -> Vec<(&'static str, u64)> {
-        self.inner.tasks.ended().map(|(kind, ended)| (kind.name(), ended)).collect()
+        let of = |broker: &dyn Broker| (broker.kind(), broker.threads_ended());
+        let mut ended: Vec<_> = self.inner.tasks.ended().map(|(kind, ended)| (kind.name(), ended)).collect();
+        ended.push(of(&*self.inner.broker));
+        ended.extend(self.inner.producer.spill().map(|spill| of(spill.log())));
+        ended
     }
 
     /// `embedded`, `kafka` …
