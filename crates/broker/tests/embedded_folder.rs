@@ -444,7 +444,7 @@ async fn struck(dir: &Path, thread: &str) -> Embedded {
     Embedded::open(dir, options).unwrap()
 }
 
-/// OBS-1, P10: a read that panics is told of as what may pass, so that its partition starts over, and counted.
+/// P10: a read that panics is told of as what may pass, so that its partition starts over, and counted.
 #[tokio::test]
 async fn a_read_that_panics_says_so_and_the_next_one_goes_on() {
     let dir = tempfile::tempdir().unwrap();
@@ -456,7 +456,7 @@ async fn a_read_that_panics_says_so_and_the_next_one_goes_on() {
     assert_eq!(next(&mut *reader).await.unwrap()[0], "a");
 }
 
-/// OBS-1, P10: a log whose thread panics stops and says so, and that is counted; other logs go on.
+/// P10: a log whose thread panics stops and says so, and that is counted; other logs go on.
 #[tokio::test]
 async fn a_log_whose_thread_panics_has_stopped() {
     let dir = tempfile::tempdir().unwrap();
@@ -472,7 +472,7 @@ async fn a_log_whose_thread_panics_has_stopped() {
     assert_eq!(broker.produce("other", frames(&[(0, "b")])).await, [Ok(0)]);
 }
 
-/// OBS-1, BRK-1: who reads the log again to find damage early begins anew after a panic.
+/// BRK-1: who reads the log again to find damage early begins anew after a panic.
 #[tokio::test]
 async fn who_looks_for_damage_begins_anew() {
     let dir = tempfile::tempdir().unwrap();

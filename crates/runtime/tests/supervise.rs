@@ -271,7 +271,7 @@ async fn calling_back_begins_anew() {
     spilling.drains(TaskKind::SpillRecall, &["0", "1", "2"]).await;
 }
 
-/// OBS-1, P10: a pipeline that nobody runs any more does not say that it runs, and gives its partitions up.
+/// P10: a pipeline that nobody runs any more does not say that it runs, and gives its partitions up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pipeline_that_ends_says_that_it_has_stopped() {
     let mut world = World::new().await;

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 
 use super::broker_health::BrokerHealth;
 use super::outboxes::Outboxes;
+use super::tasks::EndedTasks;
 use crate::config::Config;
 use crate::http::{Access, Metrics};
 use crate::ingest::{Admission, Bodies, FirstUse};
@@ -46,6 +47,8 @@ pub(crate) struct App {
     pub(crate) first_use: FirstUse,
     pub(crate) metrics: Metrics,
     pub(crate) outboxes: Outboxes,
+    /// Tasks of the server itself that panicked.
+    pub(crate) ended_tasks: EndedTasks,
     /// How the broker was when it was last looked at.
     pub(crate) broker_health: BrokerHealth,
     pub(crate) clock: Clock,
@@ -70,6 +73,7 @@ impl App {
             first_use: FirstUse::default(),
             metrics: Metrics::new(),
             outboxes: Outboxes::default(),
+            ended_tasks: EndedTasks::default(),
             broker_health: BrokerHealth::default(),
             clock: Clock::system(),
             phase: watch::Sender::new(Phase::Opening),

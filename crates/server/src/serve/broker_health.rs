@@ -7,6 +7,7 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use super::app::App;
+use super::tasks::ServerTask;
 
 /// Between two looks at whether the broker takes messages.
 const HEALTH_EVERY: Duration = Duration::from_secs(1);
@@ -47,10 +48,14 @@ pub(super) async fn at_health(app: &App) {
 /// Looks until the task is ended. An answer that does not come holds up the next look only: what is shown is then what
 /// was seen last.
 pub(crate) async fn watch(app: Arc<App>) {
+    app.ended_tasks.keep(ServerTask::BrokerHealth, || look_for_ever(&app)).await;
+}
+
+async fn look_for_ever(app: &App) {
     loop {
         app.keylane.look().await;
         for _ in 0..HEALTH_LOOKS {
-            at_health(&app).await;
+            at_health(app).await;
             tokio::time::sleep(HEALTH_EVERY).await;
         }
     }
