@@ -2,13 +2,17 @@
 //! reads that may wait for the disk, and what must not stop half-way though its caller goes away; for Kafka those that serve its
 //! client library. Closing a broker ends them all.
 //!
-//! Nobody waits for a thread that serves a client library, so that its panic would pass unseen, and what it did would not
-//! be done any more: [`Threads`] sees it.
+//! Nobody waits for these threads, so that a panic would pass unseen, and what they did would not be done any more:
+//! [`Threads`] sees it.
 #![allow(clippy::disallowed_methods, reason = "this is the place")]
 
+use std::any::Any;
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use keylane_core::ErrorCode;
 
@@ -93,23 +97,40 @@ impl<T: Send + 'static> Drop for Apart<T> {
     }
 }
 
-/// Threads of one broker that nobody waits for: each is begun anew when it panics, and that is told.
-#[cfg(feature = "kafka")]
+/// Before a thread that panicked begins anew: it must not keep a core busy, nor fill the log.
+pub(crate) const AGAIN: Duration = Duration::from_secs(1);
+/// What becomes of a thread that panicked, for the log.
+pub(crate) const BEGUN_ANEW: &str = "it is begun anew";
+
+/// Threads of one broker: a panic of one is told, and counted.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Threads {
-    ended: std::sync::Arc<std::sync::atomic::AtomicU64>,
+    ended: Arc<AtomicU64>,
     /// Those that a test has panic.
     #[cfg(feature = "testing")]
-    struck: std::sync::Arc<Mutex<std::collections::HashSet<String>>>,
+    struck: Arc<Mutex<std::collections::HashSet<String>>>,
 }
 
-#[cfg(feature = "kafka")]
 impl Threads {
-    /// Before one that panicked begins anew: it must not keep a core busy, nor fill the log.
-    const AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
+    /// Does `work` on this thread. A panic is counted and logged, with what becomes of the thread `then`; what it said
+    /// is the error.
+    pub(crate) fn watch<T>(&self, name: &str, then: &str, work: impl FnOnce() -> T) -> Result<T, String> {
+        catch_unwind(AssertUnwindSafe(work)).map_err(|panic| self.note(name, then, &*panic))
+    }
+
+    fn note(&self, name: &str, then: &str, panic: &(dyn Any + Send)) -> String {
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        let said = (panic.downcast_ref::<&str>().copied())
+            .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+        let said = said.unwrap_or("it does not say why");
+        let why = format!("{}: {name} ended unexpectedly: {said}", ErrorCode::TaskEnded);
+        tracing::error!(task = name, why, "something ended that should not; {then}");
+        why
+    }
 
     /// Runs `work` on a thread of its own until it returns. If it panics, `ended` is told what it said, and `work` is
     /// begun anew.
+    #[cfg(feature = "kafka")]
     pub(crate) fn keep(
         &self,
         name: &'static str,
@@ -118,18 +139,9 @@ impl Threads {
     ) -> io::Result<()> {
         let threads = self.clone();
         let kept = move || {
-            while let Err(panic) = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&mut work)) {
-                threads.ended.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                let said = (panic.downcast_ref::<&str>().copied())
-                    .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-                let why = format!(
-                    "{}: {name} ended unexpectedly: {}",
-                    ErrorCode::TaskEnded,
-                    said.unwrap_or("it does not say why")
-                );
-                tracing::error!(task = name, why, "something ended that should not; it is begun anew");
+            while let Err(why) = threads.watch(name, BEGUN_ANEW, &mut work) {
                 ended(&why);
-                std::thread::sleep(Threads::AGAIN);
+                std::thread::sleep(AGAIN);
             }
         };
         thread(name, kept).map(drop)
@@ -137,6 +149,7 @@ impl Threads {
 
     /// As [`Threads::keep`], for what waits for several things at once: it has a runtime of its own, and so never waits
     /// behind others.
+    #[cfg(feature = "kafka")]
     pub(crate) fn keep_with_runtime<F: Future<Output = ()>>(
         &self,
         name: &'static str,
@@ -149,7 +162,7 @@ impl Threads {
 
     /// How often one of them panicked.
     pub(crate) fn ended(&self) -> u64 {
-        self.ended.load(std::sync::atomic::Ordering::Relaxed)
+        self.ended.load(Ordering::Relaxed)
     }
 
     /// Has the next thread of that name panic that gets to where it may.

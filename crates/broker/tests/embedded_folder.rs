@@ -427,3 +427,59 @@ async fn damage_is_found_before_anybody_reads_it() {
     }
     assert_eq!(broker.health().await, Ok(()));
 }
+
+/// A folder whose threads may panic, with one topic whose messages lie on the disk alone. It is filled by an earlier
+/// broker, and `thread` panics in the next.
+async fn struck(dir: &Path, thread: &str) -> Embedded {
+    let mut options = Options::default();
+    (options.segment_bytes, options.tail_bytes) = (64 << 10, 0);
+    let broker = Embedded::open(dir, options.clone()).unwrap();
+    broker.create_topic("orders", &TopicSpec { retention_bytes: Some(512 << 10), ..spec(1) }).await.unwrap();
+    for _ in 0..40 {
+        let mut frames = Frames::default();
+        frames.push(0, &Draft { id: "a", payload: Some(&[b'p'; 4000]), ..Draft::default() }).unwrap();
+        broker.produce("orders", frames).await.remove(0).unwrap();
+    }
+    drop(broker);
+    options.strike(thread);
+    Embedded::open(dir, options).unwrap()
+}
+
+/// P10: a read that panics is told of as what may pass, so that its partition starts over, and counted.
+#[tokio::test]
+async fn a_read_that_panics_says_so_and_the_next_one_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = struck(dir.path(), "log-read").await;
+    let mut reader = broker.reader("orders", 0, 0).await.unwrap();
+    let told = next(&mut *reader).await.expect_err("it panicked");
+    assert!(matches!(&told, BrokerError::Unavailable(why) if why.contains("KL-1321")), "{told}");
+    assert_eq!(broker.threads_ended(), 1);
+    assert_eq!(next(&mut *reader).await.unwrap()[0], "a");
+}
+
+/// P10: a log whose thread panics stops and says so, and that is counted; other logs go on.
+#[tokio::test]
+async fn a_log_whose_thread_panics_has_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = struck(dir.path(), "log-orders").await;
+    let answers = broker.produce("orders", frames(&[(0, "b")])).await;
+    assert!(matches!(&answers[..], [Err(ProduceError::Unavailable(_))]), "{answers:?}");
+    // Who waits is told before the panic is counted.
+    while broker.threads_ended() < 1 {
+        tokio::task::yield_now().await;
+    }
+    assert!(matches!(broker.health().await, Err(BrokerError::Stopped(_))));
+    broker.create_topic("other", &spec(1)).await.unwrap();
+    assert_eq!(broker.produce("other", frames(&[(0, "b")])).await, [Ok(0)]);
+}
+
+/// BRK-1: who reads the log again to find damage early begins anew after a panic.
+#[tokio::test]
+async fn who_looks_for_damage_begins_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let broker = struck(dir.path(), "log-scrub").await;
+    while broker.scrubbed().bytes == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(broker.threads_ended(), 1);
+}

@@ -61,6 +61,14 @@ pub enum TaskKind {
     SpillWriter,
     /// Who brings the spill to the broker. It begins anew.
     SpillDrain,
+    /// Who brings one partition of the spill to the broker. The partition is tried again.
+    SpillPartition,
+    /// Who tries again what the broker refused of a topic. It begins anew.
+    SpillRefused,
+    /// Who waits for the broker's answer to a call that the spill may have to keep. Nothing is known of the call then.
+    SpillCall,
+    /// Who calls back what is under way to a broker that is away. It begins anew.
+    SpillRecall,
     /// Who sees that the broker is away. It begins anew.
     SpillWatch,
     /// Who relays an outbox. It begins anew.
@@ -69,11 +77,13 @@ pub enum TaskKind {
     Burial,
     /// Who makes the broker's commits of a pipeline. It begins anew.
     Committer,
+    /// What a pipeline runs in: who follows its group, and its committer. The pipeline has stopped.
+    Pipeline,
 }
 
 impl TaskKind {
     /// Every kind.
-    pub const ALL: [TaskKind; 12] = [
+    pub const ALL: [TaskKind; 17] = [
         TaskKind::Shard,
         TaskKind::Owner,
         TaskKind::Reader,
@@ -82,10 +92,15 @@ impl TaskKind {
         TaskKind::Watchdog,
         TaskKind::SpillWriter,
         TaskKind::SpillDrain,
+        TaskKind::SpillPartition,
+        TaskKind::SpillRefused,
+        TaskKind::SpillCall,
+        TaskKind::SpillRecall,
         TaskKind::SpillWatch,
         TaskKind::Relay,
         TaskKind::Burial,
         TaskKind::Committer,
+        TaskKind::Pipeline,
     ];
 
     /// Its name in logs and metrics.
@@ -95,14 +110,28 @@ impl TaskKind {
             TaskKind::Owner => "owner",
             TaskKind::Reader => "reader",
             TaskKind::Group => "group",
-            TaskKind::ReadLimits => "gates",
+            TaskKind::ReadLimits => "read_limits",
             TaskKind::Watchdog => "watchdog",
             TaskKind::SpillWriter => "spill_writer",
             TaskKind::SpillDrain => "spill_drain",
+            TaskKind::SpillPartition => "spill_partition",
+            TaskKind::SpillRefused => "spill_refused",
+            TaskKind::SpillCall => "spill_call",
+            TaskKind::SpillRecall => "spill_recall",
             TaskKind::SpillWatch => "spill_watch",
             TaskKind::Relay => "relay",
             TaskKind::Burial => "burial",
             TaskKind::Committer => "committer",
+            TaskKind::Pipeline => "pipeline",
+        }
+    }
+
+    /// What goes on in its place, for the log.
+    fn then(self) -> &'static str {
+        match self {
+            TaskKind::Pipeline => "its pipeline has stopped",
+            TaskKind::SpillCall => "its messages count as not acknowledged",
+            _ => "it is begun anew",
         }
     }
 }
@@ -200,7 +229,7 @@ impl Tasks {
             kind.name(),
             panic_said(panic)
         );
-        tracing::error!(task = kind.name(), why, "something ended that should not; it is begun anew");
+        tracing::error!(task = kind.name(), why, "something ended that should not; {}", kind.then());
         why
     }
 

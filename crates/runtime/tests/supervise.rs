@@ -9,7 +9,7 @@ use std::time::Duration;
 use keylane::raw::{Clock, TaskKind, Tasks};
 use keylane::status::PartitionState;
 use keylane::{Keylane, Message, Pipeline, SpillOptions};
-use keylane_broker::MemoryBroker;
+use keylane_broker::{MemoryBroker, TopicSpec};
 use wait::until;
 
 struct World {
@@ -145,4 +145,145 @@ async fn tasks_of_the_spill_begin_anew() {
         }
     }
     keylane.produce(Message::to("t").key("k").payload("x")).await.expect("produced");
+}
+
+/// A broker that can be cut off, with a spill beside it.
+struct Spilling {
+    cluster: MemoryBroker,
+    tasks: Tasks,
+    keylane: Keylane,
+}
+
+impl Spilling {
+    async fn new() -> Spilling {
+        let (cluster, log) = (MemoryBroker::new(1, || 0), MemoryBroker::new(2, || 0));
+        let tasks = Tasks::default();
+        let mut options = SpillOptions::default();
+        options.drain_every = Duration::from_millis(20);
+        let (broker, log) = (cluster.node("n"), log.node("n"));
+        let keylane = Keylane::with_spill(broker, log, options, Clock::system(), tasks.clone(), true);
+        let keylane = keylane.await.expect("opens");
+        let spilling = Spilling { cluster, tasks, keylane };
+        spilling.produce("0", 1).await;
+        spilling
+    }
+
+    async fn produce(&self, id: &str, bytes: usize) {
+        let message = Message::to("t").key("k").id(id).payload(vec![b'x'; bytes]);
+        self.keylane.produce(message).await.expect("it is stored or kept");
+    }
+
+    /// Changes the largest message that the topic takes.
+    async fn takes_up_to(&self, message_bytes_max: usize) {
+        let operator = self.cluster.node("operator");
+        let there = operator.topic("t").await.expect("it answers").expect("it was made");
+        let spec = TopicSpec { message_bytes_max, ..there.spec };
+        operator.create_topic("t", &spec).await.expect("it is changed");
+    }
+
+    fn ended(&self, kind: TaskKind) -> u64 {
+        self.tasks.ended().find(|(of, _)| *of == kind).expect("every kind is counted").1
+    }
+
+    /// The first time that each message is with the broker, in their order.
+    async fn ids(&self) -> Vec<String> {
+        let mut ids = Vec::new();
+        let operator = self.cluster.node("operator");
+        for (partition, ends) in (0..).zip(operator.ends("t").await.expect("it answers")) {
+            for message in self.keylane.peek("t", partition, ends.start, 100).await.expect("it answers") {
+                let id = message.id().to_owned();
+                if !ids.contains(&id) {
+                    ids.push(id);
+                }
+            }
+        }
+        ids
+    }
+
+    /// All that is kept is brought to the broker, though one of that kind ended, and all of it is there in its order.
+    async fn drains(&self, kind: TaskKind, ids: &[&str]) {
+        until("it ended", || self.ended(kind) == 1).await;
+        until("nothing is kept any more", || {
+            let spill = self.keylane.spill();
+            spill.messages == 0 && spill.failed == 0 && spill.lines.is_empty()
+        })
+        .await;
+        assert_eq!(self.ids().await, ids);
+        assert_eq!(self.tasks.ended().map(|(_, ended)| ended).sum::<u64>(), 1, "nothing else ended");
+    }
+}
+
+/// PRD-3, P2: a partition of the spill whose try ended as nobody asked is tried again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_partition_of_the_spill_is_tried_again_when_who_brings_it_ends() {
+    let spilling = Spilling::new().await;
+    spilling.cluster.cut_off("n");
+    for id in ["1", "2"] {
+        spilling.produce(id, 1).await;
+    }
+    spilling.tasks.strike(TaskKind::SpillPartition);
+    until("it ended", || spilling.ended(TaskKind::SpillPartition) == 1).await;
+    spilling.cluster.reconnect("n");
+    spilling.drains(TaskKind::SpillPartition, &["0", "1", "2"]).await;
+}
+
+/// PRD-3, P2: what the broker refused is tried again as it was asked for, though who tries it ends as nobody asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_refused_is_tried_again_when_who_tries_it_ends() {
+    let spilling = Spilling::new().await;
+    spilling.cluster.cut_off("n");
+    for id in ["1", "2"] {
+        spilling.produce(id, 5_000).await;
+    }
+    spilling.takes_up_to(1_000).await;
+    spilling.cluster.reconnect("n");
+    until("it is refused", || spilling.keylane.spill().failed == 2).await;
+    spilling.takes_up_to(1 << 20).await;
+    spilling.tasks.strike(TaskKind::SpillRefused);
+    spilling.keylane.drain_spill();
+    spilling.drains(TaskKind::SpillRefused, &["0", "1", "2"]).await;
+}
+
+/// PRD-3, P2: a call whose task ends as nobody asked has no answer: its messages are kept like others that were not
+/// acknowledged, its caller hears so, and what is called back with it does not wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_whose_task_ends_is_kept() {
+    let spilling = Spilling::new().await;
+    // So that the broker does not answer at once.
+    spilling.cluster.set_latency(Duration::from_millis(1), Duration::from_millis(1));
+    spilling.tasks.strike(TaskKind::SpillCall);
+    for id in ["1", "2"] {
+        spilling.produce(id, 1).await;
+    }
+    spilling.drains(TaskKind::SpillCall, &["0", "1", "2"]).await;
+}
+
+/// PRD-3, P2: what was called back is kept, though who called it back ends as nobody asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calling_back_begins_anew() {
+    let spilling = Spilling::new().await;
+    spilling.tasks.strike(TaskKind::SpillRecall);
+    spilling.cluster.cut_off("n");
+    for id in ["1", "2"] {
+        spilling.produce(id, 1).await;
+    }
+    spilling.cluster.reconnect("n");
+    spilling.drains(TaskKind::SpillRecall, &["0", "1", "2"]).await;
+}
+
+/// P10: a pipeline that nobody runs any more does not say that it runs, and gives its partitions up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pipeline_that_ends_says_that_it_has_stopped() {
+    let mut world = World::new().await;
+    world.goes_on().await;
+    world.tasks.strike(TaskKind::Pipeline);
+    until("it ended", || world.ended(TaskKind::Pipeline) == 1).await;
+    until("it says so", || world.pipeline.seen().state == "stopped").await;
+    let why = world.pipeline.seen().why.expect("it says why");
+    assert!(why.contains("KL-1321"), "{why}");
+    until("its partitions are given up", || {
+        world.pipeline.seen().partitions.iter().all(|partition| partition.state == PartitionState::Idle)
+    })
+    .await;
+    world.pipeline.drain().await.expect("there is nothing left to drain");
 }

@@ -117,6 +117,11 @@ pub trait Broker: Send + Sync + 'static {
         None
     }
 
+    /// How often a thread of the broker panicked since it was opened: for metrics. Asks nobody.
+    fn threads_ended(&self) -> u64 {
+        self.client_figures().map_or(0, |figures| figures.threads_ended)
+    }
+
     /// For each partition of a topic, the first position kept and the position that the next message gets.
     async fn ends(&self, topic: &str) -> Result<Vec<Ends>, BrokerError>;
 

@@ -177,7 +177,8 @@ impl Folder {
 
     fn start(&self, name: &str, log: Arc<dyn Drive>) -> Result<(), Failure> {
         if self.options.host.threads {
-            let thread = drive(name, log).map_err(Failure::io(Action::StartThread, &self.root))?;
+            let thread = drive(name, log, &self.options.host.panics)
+                .map_err(Failure::io(Action::StartThread, &self.root))?;
             lock(&self.threads).push(thread);
         }
         Ok(())

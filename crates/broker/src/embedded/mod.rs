@@ -75,7 +75,7 @@ impl Embedded {
         let scrubber = match folder.options.host.threads {
             true => {
                 let (scrub, scrubbed) = (Arc::clone(&folder.scrub), Arc::clone(&folder));
-                let started = threads::thread("log-scrub", move || scrub.run(&scrubbed));
+                let started = threads::thread(scrub::NAME, move || scrub.run(&scrubbed));
                 Some(started.map_err(Failure::io(Action::StartThread, path.as_ref()))?)
             }
             false => None,
@@ -214,6 +214,10 @@ impl Broker for Embedded {
 
     fn scrubbed(&self) -> Scrubbed {
         self.folder.scrub.figures()
+    }
+
+    fn threads_ended(&self) -> u64 {
+        self.folder.options.host.panics.ended()
     }
 
     async fn produce(&self, topic: &str, frames: Frames) -> Vec<Result<u64, ProduceError>> {

@@ -12,6 +12,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::disk::{Disk, RealDisk};
 use super::failure::{Action, Failure};
+use crate::threads::Threads;
 
 /// How an embedded broker is opened. The default suits a server.
 #[derive(Clone)]
@@ -44,6 +45,7 @@ impl Default for Options {
                 threads: true,
                 promised: Arc::default(),
                 topics: Arc::default(),
+                panics: Threads::default(),
                 #[cfg(feature = "flaws")]
                 flaws: Flaws::default(),
             },
@@ -88,6 +90,13 @@ impl Options {
     pub fn with_uptime(mut self, uptime: Arc<dyn Fn() -> u64 + Send + Sync>) -> Options {
         self.host.uptime = uptime;
         self
+    }
+
+    /// Makes a thread panic when it next comes to a place where a test may end it: `log-scrub`, `log-read`, `log-spare`, or
+    /// the thread of a log: `log-TOPIC`, `log-journals`, `log-holds`.
+    #[cfg(feature = "testing")]
+    pub fn strike(&self, thread: &str) {
+        self.host.panics.strike(thread);
     }
 
     /// Bytes of the disk that topics leave free, so that settlements can be recorded when the disk is nearly full:
@@ -138,6 +147,8 @@ pub(crate) struct Host {
     pub promised: Arc<Mutex<u64>>,
     /// The number of open topics, which share the bound of the memory.
     pub topics: Arc<AtomicUsize>,
+    /// Sees threads that panic.
+    pub panics: Threads,
     #[cfg(feature = "flaws")]
     pub flaws: Flaws,
 }

@@ -15,7 +15,10 @@ use super::folder::Folder;
 use super::lock;
 use super::segment::{Extent, ReadHeader, Segment, SegmentHeader, scan};
 use crate::contract::{BrokerError, Scrubbed};
+use crate::threads::{AGAIN, BEGUN_ANEW};
 
+/// The name of the thread that reads.
+pub(super) const NAME: &str = "log-scrub";
 /// Bytes read per second at most: a terabyte takes three days, and a slow disk gives a hundred times as much.
 const BYTES_PER_SECOND: u64 = 4 << 20;
 /// The scrubber waits each time it has read this many bytes.
@@ -62,9 +65,15 @@ impl Scrub {
         !*waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Reads round after round until the folder is closed.
+    /// Reads round after round until the folder is closed. After a panic it begins anew.
     pub fn run(&self, folder: &Folder) {
+        let panics = &folder.options.host.panics;
+        while panics.watch(NAME, BEGUN_ANEW, || self.rounds(folder)).is_err() && self.wait(AGAIN) {}
+    }
+
+    fn rounds(&self, folder: &Folder) {
         let pace = Duration::from_micros(PIECE_BYTES * 1_000_000 / BYTES_PER_SECOND);
+        folder.options.host.panics.may_be_struck(NAME);
         while self.round(folder, pace) && self.wait(PAUSE) {}
     }
 

@@ -16,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::lock;
-use crate::threads;
+use crate::threads::{self, Threads};
 
 /// A write that is not urgent waits at most this long. A commit that mirrors a journal can share another caller's
 /// sync.
@@ -42,20 +42,25 @@ pub(crate) trait Drive: Send + Sync + 'static {
     fn abandon(&self);
 }
 
-/// Starts the thread `log-NAME`, which runs the log until it is closed.
-pub(crate) fn drive(name: &str, log: Arc<dyn Drive>) -> io::Result<JoinHandle<()>> {
-    threads::thread(&format!("log-{name}"), move || {
-        let log = Driven(log);
-        let mut gather = Duration::ZERO;
-        while log.0.wait(gather) {
-            let start = Instant::now();
-            log.0.commit_once();
-            gather = match (start.elapsed() / GATHER_PART).min(GATHER_MAX) {
-                short if short < GATHER_MIN => Duration::ZERO,
-                gather => gather,
-            };
-        }
-        log.0.finish();
+/// Starts the thread `log-NAME`, which runs the log until it is closed. If the thread panics the log stops, as after a
+/// write of which nobody knows how far it got.
+pub(crate) fn drive(name: &str, log: Arc<dyn Drive>, panics: &Threads) -> io::Result<JoinHandle<()>> {
+    let (name, panics) = (format!("log-{name}"), panics.clone());
+    threads::thread(&name.clone(), move || {
+        let _told = panics.watch(&name, "its log takes nothing more", || {
+            let log = Driven(log);
+            let mut gather = Duration::ZERO;
+            while log.0.wait(gather) {
+                panics.may_be_struck(&name);
+                let start = Instant::now();
+                log.0.commit_once();
+                gather = match (start.elapsed() / GATHER_PART).min(GATHER_MAX) {
+                    short if short < GATHER_MIN => Duration::ZERO,
+                    gather => gather,
+                };
+            }
+            log.0.finish();
+        });
     })
 }
 

@@ -55,8 +55,8 @@ const FIRST: Duration = Duration::from_secs(10);
 /// What a reader may use that looks at a few messages.
 const GLANCE_BYTES: usize = 256 << 10;
 
-/// A client of a group that nobody here is a member of.
-type GroupClient = Apart<BaseConsumer<Context>>;
+/// A client that never reads: it asks where partitions end, or commits for a group that nobody here is a member of.
+type AskingClient = Apart<BaseConsumer<Context>>;
 
 /// A Kafka cluster.
 pub struct Kafka {
@@ -70,9 +70,9 @@ pub struct Kafka {
     journals: Arc<Journals>,
     members: Mutex<HashMap<(String, String), Weak<Member>>>,
     /// Clients of groups that nobody here is a member of.
-    groups: Mutex<HashMap<String, Arc<GroupClient>>>,
+    groups: Mutex<HashMap<String, Arc<AskingClient>>>,
     /// Asks where partitions end for those who read what is not committed, too. Made by the first.
-    asker: Mutex<Option<Arc<BaseConsumer<Context>>>>,
+    asker: Mutex<Option<Arc<AskingClient>>>,
 }
 
 impl Kafka {
@@ -109,12 +109,12 @@ impl Kafka {
         lock(&self.members).get(&(group.to_owned(), topic.to_owned())).and_then(Weak::upgrade)
     }
 
-    async fn group(&self, group: &str) -> Result<Arc<GroupClient>, BrokerError> {
+    async fn group(&self, group: &str) -> Result<Arc<AskingClient>, BrokerError> {
         if let Some(there) = lock(&self.groups).get(group) {
             return Ok(Arc::clone(there));
         }
         let made = self.make_client(group, self.options.member(group)).await?;
-        let made = Arc::new(Apart::new(made));
+        let made = Arc::new(AskingClient::new(made));
         self.context.serve(made.clone());
         Ok(Arc::clone(lock(&self.groups).entry(group.to_owned()).or_insert(made)))
     }
@@ -315,7 +315,8 @@ impl Broker for Kafka {
         let asker = match there {
             Some(there) => there,
             None => {
-                let made = Arc::new(self.make_client(topic, self.options.journal_reader()).await?);
+                let made = self.make_client(topic, self.options.journal_reader()).await?;
+                let made = Arc::new(AskingClient::new(made));
                 self.context.serve(made.clone());
                 // Somebody else may have been quicker; then this one is not kept.
                 Arc::clone(lock(&self.asker).get_or_insert(made))

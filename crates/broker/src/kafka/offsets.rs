@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{Offset, TopicPartitionList};
 
-use super::context::Context;
+use super::AskingClient;
 use super::errors::{broker_error, lacking};
 use super::topics::{ASK, Admin, blocking, options};
 use crate::contract::{BrokerError, Ends};
@@ -90,7 +90,7 @@ impl Admin {
     /// Where partitions begin or end as this client sees it, asked once.
     pub(super) async fn ask(
         &self,
-        asker: &Arc<BaseConsumer<Context>>,
+        asker: &Arc<AskingClient>,
         topic: &str,
         partitions: Vec<u32>,
         offset: Offset,

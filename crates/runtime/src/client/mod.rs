@@ -114,10 +114,14 @@ impl Keylane {
         Keylane { inner: Arc::new(inner) }
     }
 
-    /// How often a background task ended unasked, by its kind. A count above 0 is a bug from which Keylane has
-    /// recovered; the log says more.
+    /// How often a background task or a thread of the broker ended unasked, by its kind; the broker's threads count under
+    /// the broker's kind. A count above 0 is a bug from which Keylane has recovered; the log says more.
     pub fn tasks_ended(&self) -> Vec<(&'static str, u64)> {
-        self.inner.tasks.ended().map(|(kind, ended)| (kind.name(), ended)).collect()
+        let of = |broker: &dyn Broker| (broker.kind(), broker.threads_ended());
+        let mut ended: Vec<_> = self.inner.tasks.ended().map(|(kind, ended)| (kind.name(), ended)).collect();
+        ended.push(of(&*self.inner.broker));
+        ended.extend(self.inner.producer.spill().map(|spill| of(spill.log())));
+        ended
     }
 
     /// The broker's kind: `embedded`, `kafka` …

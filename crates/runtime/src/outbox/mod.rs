@@ -177,7 +177,7 @@ pub enum OutboxState {
     StandingBy,
     /// Rows are relayed.
     Relaying,
-    /// It was told to stop, and has.
+    /// It was told to stop, and has; or what it ran in ended as nobody asked (KL-1321).
     Stopped,
 }
 

@@ -48,6 +48,13 @@ pub(super) struct Relay {
     counted_ms: u64,
 }
 
+/// However it ends: nothing may be shown as relaying that is not.
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.status.send_modify(|status| status.state = OutboxState::Stopped);
+    }
+}
+
 /// What became of the rows of a wave.
 #[derive(Default)]
 struct Outcome {
@@ -88,7 +95,6 @@ impl Relay {
             self.rest(wait).await;
             wait = (wait * 2).min(AWAY_MAX);
         }
-        self.status.send_modify(|status| status.state = OutboxState::Stopped);
     }
 
     /// One session with the database, until it is lost or we are told to stop.

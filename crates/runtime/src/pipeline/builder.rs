@@ -11,10 +11,11 @@ use tokio::sync::watch;
 
 use super::lag::Lagging;
 use super::start::Shards;
-use super::{CommitCounters, PartitionView, Pipeline, Rejections, Running, Subscription, Views};
+use super::{CommitCounters, Ending, PartitionView, Pipeline, Rejections, Running, Subscription, Views};
 use crate::handlers::IntoHandler;
 use crate::ownership::{Committer, Follow, Stopping, keep_committing};
 use crate::settings::Settings;
+use crate::tasks::TaskKind;
 use crate::{Error, Handler, Keylane};
 
 /// Of a pipeline's bytes in memory, the part for what the broker's client reads ahead, where it does.
@@ -194,20 +195,24 @@ async fn views_of(at: &Subscription, ends: &[Ends]) -> Result<Views, BrokerError
     Ok(Arc::new(RwLock::new(views)))
 }
 
-/// Follows the group, and commits for it until that ends; the answer says when.
+/// Follows the group, and commits for it until that ends; the answer says when, and whether anybody asked for it.
 fn run_in_background(
     subscription: Arc<Subscription>,
     following: impl Future<Output = ()> + Send + 'static,
-) -> watch::Receiver<bool> {
-    let (ended, ending) = watch::channel(false);
+) -> watch::Receiver<Ending> {
+    let (ended, ending) = watch::channel(None);
     let tasks = subscription.tasks.clone();
-    tasks.spawn(async move {
-        tokio::select! {
-            biased;
-            () = following => {}
-            () = keep_committing(subscription) => {}
-        }
-        let _ = ended.send(true);
+    tasks.clone().spawn(async move {
+        let both = async {
+            tokio::select! {
+                biased;
+                () = following => {}
+                () = keep_committing(subscription) => {}
+            }
+        };
+        // What goes with a panic gives its partitions up, and joins no group again: the status has to say so.
+        let how = tasks.supervise(TaskKind::Pipeline, both).await;
+        let _ = ended.send(Some(how));
     });
     ending
 }

@@ -35,12 +35,15 @@ pub struct Pipeline {
     inner: Arc<Running>,
 }
 
+/// How a pipeline ended, if it has: as it was asked to, or with what a panic said.
+type Ending = Option<Result<(), String>>;
+
 struct Running {
     subscription: Arc<Subscription>,
     shards: Shards,
     views: Views,
     stop: watch::Sender<Stopping>,
-    ended: watch::Receiver<bool>,
+    ended: watch::Receiver<Ending>,
     drain: Duration,
     lagging: Lagging,
     claimed: Mutex<Option<Claimed>>,
@@ -62,13 +65,13 @@ impl Pipeline {
         let inner = &self.inner;
         inner.stop.send_if_modified(|stopping| advance(stopping, Stopping::Drain));
         let mut ended = inner.ended.clone();
-        if tokio::time::timeout(inner.drain, ended.wait_for(|ended| *ended)).await.is_err() {
+        if tokio::time::timeout(inner.drain, ended.wait_for(Option::is_some)).await.is_err() {
             tracing::warn!(
                 pipeline = self.name(),
                 "handlers did not end in time; they run again after a restart"
             );
             inner.stop.send_if_modified(|stopping| advance(stopping, Stopping::Drop));
-            let _ = ended.wait_for(|ended| *ended).await;
+            let _ = ended.wait_for(Option::is_some).await;
         }
         inner.shards.stop();
         inner.subscription.rejections.end(&inner.subscription);
@@ -126,7 +129,7 @@ impl Pipeline {
             buffered: figures.buffered,
             buffered_bytes: figures.buffered_bytes,
             partitions,
-            why: None,
+            why: self.inner.ended.borrow().clone().and_then(Result::err),
         }
     }
 
@@ -135,12 +138,12 @@ impl Pipeline {
         let all = |state| partitions.iter().all(|partition| partition.state == state);
         let any = |state| partitions.iter().any(|partition| partition.state == state);
         match *self.inner.stop.borrow() {
-            Stopping::No if *self.inner.ended.borrow() => "stopped",
+            Stopping::No if self.inner.ended.borrow().is_some() => "stopped",
             Stopping::No if all(PartitionState::Stopped) => "stopped",
             Stopping::No if any(PartitionState::Stopped) => "partly stopped",
             Stopping::No if all(PartitionState::Claiming) => "starting",
             Stopping::No => "running",
-            _ if *self.inner.ended.borrow() => "stopped",
+            _ if self.inner.ended.borrow().is_some() => "stopped",
             _ => "draining",
         }
     }

@@ -113,20 +113,12 @@ impl Metrics {
             vec![],
             up.into(),
         );
-        for (task, ended) in app.keylane.tasks_ended() {
+        for (task, ended) in app.keylane.tasks_ended().into_iter().chain(app.ended_tasks.all()) {
             scrape.counter(
                 "keylane_tasks_ended_unexpectedly",
-                "Background tasks that ended as nobody asked, and were begun anew, by what they are",
+                "Background tasks that ended as nobody asked, by what they are",
                 vec![("task", task.to_owned())],
                 ended,
-            );
-        }
-        if let Some(figures) = app.keylane.client_figures() {
-            scrape.counter(
-                "keylane_tasks_ended_unexpectedly",
-                "Background tasks that ended as nobody asked, and were begun anew, by what they are",
-                vec![("task", "kafka".to_owned())],
-                figures.threads_ended,
             );
         }
         scrub(&mut scrape, app);

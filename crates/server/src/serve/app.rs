@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use super::broker_health::BrokerHealth;
 use super::outboxes::Outboxes;
 use super::refused_requests::RefusedRequests;
+use super::tasks::EndedTasks;
 use crate::admin::Pages;
 use crate::config::Config;
 use crate::http::{Access, Metrics};
@@ -52,6 +53,8 @@ pub(crate) struct App {
     pub(crate) refused: RefusedRequests,
     pub(crate) pages: Pages,
     pub(crate) outboxes: Outboxes,
+    /// How often tasks of the server itself panicked.
+    pub(crate) ended_tasks: EndedTasks,
     /// The state of the broker when it was last checked.
     pub(crate) broker_health: BrokerHealth,
     pub(crate) clock: Clock,
@@ -78,6 +81,7 @@ impl App {
             refused: RefusedRequests::default(),
             pages: Pages::default(),
             outboxes: Outboxes::default(),
+            ended_tasks: EndedTasks::default(),
             broker_health: BrokerHealth::default(),
             clock: Clock::system(),
             phase: watch::Sender::new(Phase::Opening),

@@ -7,6 +7,7 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use super::app::App;
+use super::tasks::ServerTask;
 
 /// Time between two checks whether the broker accepts messages.
 const HEALTH_EVERY: Duration = Duration::from_secs(1);
@@ -47,10 +48,14 @@ pub(super) async fn at_health(app: &App) {
 /// Checks the broker until the task is ended. If the broker does not answer, only the next check is delayed, and the
 /// routes show the state from the last check.
 pub(crate) async fn watch(app: Arc<App>) {
+    app.ended_tasks.keep(ServerTask::BrokerHealth, || look_for_ever(&app)).await;
+}
+
+async fn look_for_ever(app: &App) {
     loop {
         app.keylane.look().await;
         for _ in 0..HEALTH_LOOKS {
-            at_health(&app).await;
+            at_health(app).await;
             tokio::time::sleep(HEALTH_EVERY).await;
         }
     }

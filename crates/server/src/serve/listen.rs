@@ -31,7 +31,7 @@ use super::linger::Linger;
 use super::raw_stream::{HEAD_BYTES_MAX, RawStream, SentHead};
 use super::refused_requests::Seen;
 use super::request_head;
-use super::tasks::Tasks;
+use super::tasks::{AGAIN, ServerTask, Tasks};
 use super::write_timeout::WriteTimeout;
 use crate::config::ServerConfig;
 use crate::http::{Problem, Who, router};
@@ -57,6 +57,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Connections {
     graceful: GracefulShutdown,
     tasks: Tasks,
+    places: Arc<Semaphore>,
 }
 
 impl Connections {
@@ -67,12 +68,28 @@ impl Connections {
     }
 }
 
-/// Accepts connections until the server is closing.
+/// Accepts connections until the server is closing. After a panic it begins anew, with the connections that are there.
 pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, config: ServerConfig) -> Connections {
-    let mut connections = Connections { graceful: GracefulShutdown::new(), tasks: Tasks::default() };
-    let mut phase = app.phase.subscribe();
-    let router = router(Arc::clone(&app));
     let places = Arc::new(Semaphore::new(config.connections));
+    let mut connections = Connections { graceful: GracefulShutdown::new(), tasks: Tasks::default(), places };
+    loop {
+        let accepting = accept_into(&mut connections, &listener, &app, &config);
+        match app.ended_tasks.supervise(ServerTask::Accept, accepting).await {
+            Ok(()) => return connections,
+            // Clients wait in the listener meanwhile.
+            Err(_told) => tokio::time::sleep(AGAIN).await,
+        }
+    }
+}
+
+async fn accept_into(
+    connections: &mut Connections,
+    listener: &TcpListener,
+    app: &Arc<App>,
+    config: &ServerConfig,
+) {
+    let mut phase = app.phase.subscribe();
+    let router = router(Arc::clone(app));
     let mut beyond = Beyond::default();
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new())
@@ -83,7 +100,7 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, config: ServerC
     loop {
         let accepted = tokio::select! {
             biased;
-            _ = phase.wait_for(|phase| *phase == Phase::Closing) => return connections,
+            _ = phase.wait_for(|phase| *phase == Phase::Closing) => return,
             // Remove tasks that have ended; otherwise the set would grow with every connection.
             () = connections.tasks.one_ends() => continue,
             accepted = listener.accept() => accepted,
@@ -99,21 +116,23 @@ pub(crate) async fn accept(listener: TcpListener, app: Arc<App>, config: ServerC
         // Answers are small, and clients wait for them. With Nagle's algorithm, an answer could wait for the client's
         // delayed acknowledgement.
         let _ = stream.set_nodelay(true);
-        match Arc::clone(&places).try_acquire_owned() {
+        match Arc::clone(&connections.places).try_acquire_owned() {
             Ok(place) => {
-                let (asked, linger) = (Asked::by(peer, &app, &router), Linger::default());
+                let (asked, linger) = (Asked::by(peer, app, &router), Linger::default());
                 let stream =
                     RawStream::new(WriteTimeout::new(stream, config.idle_timeout), asked.head.clone());
                 let left = linger.clone();
                 let service = service_fn(move |request| asked.clone().answer(left.clone(), request));
                 let connection = http.serve_connection(TokioIo::new(stream), service);
                 let connection = connections.graceful.watch(connection);
-                connections.tasks.spawn(run(linger.during(connection), place));
+                let run = run(linger.during(connection), place);
+                connections.tasks.spawn(supervised(Arc::clone(app), run));
             }
             Err(_) => {
-                let gone = beyond.one_more(&app, config.connections);
-                let asked = Asked::by(peer, &app, &router);
-                connections.tasks.spawn(brief(stream, asked, config.connections, gone));
+                let gone = beyond.one_more(app, config.connections);
+                let asked = Asked::by(peer, app, &router);
+                let brief = brief(stream, asked, config.connections, gone);
+                connections.tasks.spawn(supervised(Arc::clone(app), brief));
             }
         }
     }
@@ -148,6 +167,11 @@ impl Beyond {
         self.newest.push_back(place);
         gone
     }
+}
+
+/// Runs a connection. A panic where a request is answered ends its connection, and no other.
+async fn supervised(app: Arc<App>, connection: impl Future<Output = ()>) {
+    let _told = app.ended_tasks.supervise(ServerTask::Connection, connection).await;
 }
 
 /// Runs a connection to its end. A client that goes away or breaks the protocol is only worth a debug line.

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::app::{App, Phase};
-use super::tasks;
+use super::tasks::{self, ServerTask};
 
 /// The running relays, by the name of their outbox.
 #[derive(Default)]
@@ -35,10 +35,11 @@ impl Outboxes {
         let relay = app.keylane.outbox(options.clone());
         let status = relay.watch();
         let mut phase = app.phase.subscribe();
-        let named = name.to_owned();
+        let (named, app) = (name.to_owned(), Arc::clone(app));
         let task = tasks::spawn(async move {
             let draining = async { _ = phase.wait_for(|phase| *phase >= Phase::Draining).await };
-            if let Err(error) = relay.run_until(draining).await {
+            let relaying = app.ended_tasks.supervise(ServerTask::Outbox, relay.run_until(draining));
+            if let Ok(Err(error)) = relaying.await {
                 tracing::error!(outbox = named, code = %error.code(), %error, "an outbox cannot be relayed");
             }
         });

@@ -21,7 +21,7 @@ use super::listen;
 use super::opening;
 use super::refused_requests;
 use super::start::{self, Coming};
-use super::tasks;
+use super::tasks::{self, ServerTask};
 use crate::config::{Config, ServerConfig};
 
 /// How much longer than its own deadline a drain may take before it is given up.
@@ -68,6 +68,11 @@ pub enum ServeError {
         "pipelines were not drained within {0:?}; what was not settled is handled again after the next start"
     )]
     Drain(Duration),
+    /// What brings the server up panicked.
+    #[error(
+        "the server cannot come up: {0}; start it again, and report it with the lines of the log before this one"
+    )]
+    Ended(String),
 }
 
 impl ServeError {
@@ -80,6 +85,7 @@ impl ServeError {
             ServeError::Keylane(error) => error.code(),
             ServeError::Handler { .. } => ErrorCode::HandlerNotMade,
             ServeError::Drain(_) => ErrorCode::NotDrained,
+            ServeError::Ended(_) => ErrorCode::TaskEnded,
         }
     }
 }
@@ -168,7 +174,7 @@ impl Server {
         tracing::info!(address = %server.address, "listening");
         match coming.step().await {
             Ok(true) => {}
-            Ok(false) => *server.coming.lock().await = Some(tasks::spawn(coming.up())),
+            Ok(false) => *server.coming.lock().await = Some(tasks::spawn(come_up(coming))),
             Err(error) => {
                 // What did start holds partitions; the error that stopped us is the one worth telling.
                 drop(coming);
@@ -183,7 +189,7 @@ impl Server {
     }
 
     /// Ready when the server cannot come up after all: its broker, once it could be reached, refused what the config
-    /// asks for. Pending for ever otherwise. Cancel safe.
+    /// asks for, or what brings it up panicked. Pending for ever otherwise. Cancel safe.
     pub async fn failed(&self) -> ServeError {
         let mut coming = self.coming.lock().await;
         if let Some(task) = coming.as_mut() {
@@ -244,6 +250,13 @@ impl Server {
     }
 }
 
+/// Brings the server up. One that would never become ready, and that nobody tells of, is worse than one that ends.
+async fn come_up(coming: Coming) -> Result<(), ServeError> {
+    let app = Arc::clone(&coming.app);
+    let up = app.ended_tasks.supervise(ServerTask::ComingUp, coming.up()).await;
+    up.unwrap_or_else(|why| Err(ServeError::Ended(why)))
+}
+
 async fn bind(config: &ServerConfig) -> Result<TcpListener, ServeError> {
     let address = config.listen;
     if config.is_open_to_all() {
@@ -253,4 +266,92 @@ async fn bind(config: &ServerConfig) -> Result<TcpListener, ServeError> {
         std::io::ErrorKind::AddrInUse => ServeError::AddressInUse(address),
         _ => ServeError::Listen { address, why: error.to_string() },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use keylane::raw::{Clock, Tasks};
+    use keylane_broker::{Faulty, MemoryBroker, Rates};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+    use crate::config::Environment;
+
+    fn broker() -> Arc<Faulty> {
+        Faulty::new(MemoryBroker::new(1, || 0).node("n"), 1, Rates::none())
+    }
+
+    async fn started(broker: &Arc<Faulty>, text: &str) -> Server {
+        let environment = Environment::of([("KEYLANE_SERVER__LISTEN", "127.0.0.1:0")]);
+        // One that may be away when the server starts.
+        let text = format!("broker: {{ kind: kafka }}\n{text}");
+        let config = Config::parse("test", &text, &environment).expect("a valid config");
+        let keylane = Keylane::with_broker(broker.clone(), Clock::system(), Tasks::default(), true);
+        Server::start_on(config, keylane).await.expect("it starts, or waits for its broker")
+    }
+
+    fn ended(server: &Server, task: &str) -> u64 {
+        server.app.ended_tasks.all().find(|(name, _)| *name == task).expect("it is counted").1
+    }
+
+    async fn until(condition: impl Fn() -> bool) {
+        while !condition() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Whether the server answers on this connection.
+    async fn is_answered(stream: &mut TcpStream) -> bool {
+        let request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        let mut status = [0; 12];
+        stream.write_all(request).await.is_ok()
+            && stream.read_exact(&mut status).await.is_ok()
+            && status == *b"HTTP/1.1 200"
+    }
+
+    /// P10: a server whose accept loop panics accepts connections again, and those that are there go on.
+    #[tokio::test]
+    async fn accepting_begins_anew() {
+        let server = started(&broker(), "").await;
+        let mut there = TcpStream::connect(server.address()).await.expect("it listens");
+        server.app.ended_tasks.strike(ServerTask::Accept);
+        let mut next = TcpStream::connect(server.address()).await.expect("it listens");
+        until(|| ended(&server, "accept") == 1).await;
+        let mut last = TcpStream::connect(server.address()).await.expect("it listens");
+        assert!(
+            is_answered(&mut last).await && is_answered(&mut there).await && is_answered(&mut next).await
+        );
+        let shown = server.app.metrics.text(&server.app);
+        assert!(shown.contains("keylane_tasks_ended_unexpectedly_total{task=\"accept\"} 1"), "{shown}");
+        server.stop().await.expect("it stops");
+    }
+
+    /// ING-8: a server goes on looking at its broker after a panic: what it shows is not what was once.
+    #[tokio::test]
+    async fn looking_at_the_broker_begins_anew() {
+        let broker = broker();
+        let server = started(&broker, "").await;
+        server.app.ended_tasks.strike(ServerTask::BrokerHealth);
+        until(|| ended(&server, "broker_health") == 1).await;
+        broker.outage(Duration::from_secs(3600));
+        until(|| server.app.broker_health.trouble().is_some()).await;
+        broker.calm();
+        until(|| server.app.broker_health.trouble().is_none()).await;
+        server.stop().await.expect("it stops");
+    }
+
+    /// P10: a server that nobody brings up any more ends with the cause, and does not wait for ever.
+    #[tokio::test]
+    async fn a_server_whose_coming_up_panics_fails() {
+        let broker = broker();
+        broker.outage(Duration::from_secs(3600));
+        let server = started(&broker, "topics: { t: { partitions: 1 } }").await;
+        server.app.ended_tasks.strike(ServerTask::ComingUp);
+        let error = server.failed().await;
+        assert_eq!(error.code(), ErrorCode::TaskEnded);
+        assert!(error.to_string().contains("a test ended it"), "{error}");
+        assert_eq!(ended(&server, "coming_up"), 1);
+        let _stopped = server.stop().await;
+    }
 }

@@ -27,6 +27,8 @@ use crate::embedded::failure::{Action, Failure};
 use crate::embedded::options::Host;
 use crate::threads;
 
+/// The name of the thread that makes the next spare.
+const SPARE_THREAD: &str = "log-spare";
 /// At most this many spare files wait for use; the files of further old segments are removed.
 const SPARES_MAX: usize = 2;
 /// After a full disk prevented a new file, none is tried again for this long, …
@@ -111,7 +113,7 @@ pub(crate) struct Appender {
     pub(super) spare_number: u64,
     /// The thread `log-spare`, which makes the next spare: zeroing a whole segment takes longer than callers should
     /// wait.
-    pub(super) preparing: Option<JoinHandle<Result<Spare, Failure>>>,
+    pub(super) preparing: Option<JoinHandle<Option<Result<Spare, Failure>>>>,
     pub(super) full: Option<Full>,
     /// False for a log of an older version if the file `end` could not be written when the log was opened.
     pub(super) recorded: bool,
@@ -323,7 +325,15 @@ impl Appender {
             self.spares.push(made?);
             return Ok(());
         }
-        let making = threads::thread("log-spare", move || make_zeroed(&host, path, capacity, reserve));
+        let make = move || {
+            let panics = host.panics.clone();
+            let made = panics.watch(SPARE_THREAD, "the log makes its next file itself", || {
+                panics.may_be_struck(SPARE_THREAD);
+                make_zeroed(&host, path, capacity, reserve)
+            });
+            made.ok()
+        };
+        let making = threads::thread(SPARE_THREAD, make);
         self.preparing = Some(making.map_err(Failure::io(Action::StartThread, &self.dir))?);
         Ok(())
     }
@@ -339,7 +349,7 @@ impl Appender {
             return;
         }
         // A spare that could not be made is not missed: the roll makes its own file, and reports why if it cannot.
-        if let Some(Ok(made)) = self.preparing.take().map(JoinHandle::join) {
+        if let Some(Ok(Some(made))) = self.preparing.take().map(JoinHandle::join) {
             self.note_full(made.as_ref().err());
             self.spares.extend(made.ok());
         }

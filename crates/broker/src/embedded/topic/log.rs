@@ -38,6 +38,9 @@ const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// The first segment of a topic. Each further one is twice as large, so that a topic with few messages stays small.
 const SEGMENT_BYTES_FIRST: u64 = 4 << 20;
 
+/// The name under which a panic of a read is counted.
+const READ_THREAD: &str = "log-read";
+
 /// The log of one topic, shared by its producers, its readers and its writer thread.
 pub(crate) struct TopicLog {
     /// The topic as it was when the log was opened. Its present bounds are in `spec`.
@@ -285,6 +288,17 @@ impl TopicLog {
     /// The batches of a span, from memory or from the disk.
     pub fn load(&self, span: &Span) -> Result<Arc<SpanBatches>, BrokerError> {
         self.spans.load(span, self.memory.share()).map_err(BrokerError::from)
+    }
+
+    /// As [`TopicLog::load`], on a thread of the blocking pool. After a panic the reader may try again: its log is not
+    /// closed.
+    pub fn load_watched(&self, span: &Span) -> Result<Arc<SpanBatches>, BrokerError> {
+        let panics = &self.host.panics;
+        let read = panics.watch(READ_THREAD, "its partition starts over", || {
+            panics.may_be_struck(READ_THREAD);
+            self.load(span)
+        });
+        read.unwrap_or_else(|why| Err(BrokerError::Unavailable(why)))
     }
 
     /// Releases memory beyond the topic's share, which shrinks when further topics are opened.

@@ -32,6 +32,7 @@ impl Loading {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Loaded> {
         match self {
             Loading::Done(loaded) => Poll::Ready(loaded.take().unwrap_or(Err(BrokerError::Closed))),
+            // A panic comes out as an error of the read: what is not joined ended with the runtime.
             Loading::Elsewhere(task) => {
                 Pin::new(task).poll(cx).map(|joined| joined.unwrap_or(Err(BrokerError::Closed)))
             }
@@ -85,7 +86,7 @@ impl PartitionReader {
         }
         let log = Arc::clone(&self.log);
         self.loading = Some(match self.threads {
-            true => Loading::Elsewhere(threads::blocking(move || log.load(&span))),
+            true => Loading::Elsewhere(threads::blocking(move || log.load_watched(&span))),
             false => Loading::Done(Some(log.load(&span))),
         });
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, AdminOptions, ConfigResource, NewPartitions, ResourceSpecifier};
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
 use tokio::sync::{Mutex, OwnedMutexGuard, Semaphore};
@@ -16,8 +16,8 @@ use crate::contract::{BrokerError, Ids, Topic, TopicSpec};
 use crate::kafka::context::Context;
 use crate::kafka::errors::{broker_error, broker_error_of, lacking};
 use crate::kafka::options::KafkaOptions;
-use crate::kafka::{clock, lock, read_lock, write_lock};
-use crate::threads;
+use crate::kafka::{AskingClient, clock, lock, read_lock, write_lock};
+use crate::threads::{self, Apart};
 
 /// How long a question may take before the cluster counts as away.
 pub(in crate::kafka) const ASK: Duration = Duration::from_secs(30);
@@ -33,9 +33,9 @@ const TEACH_WAIT: Duration = Duration::from_millis(100);
 
 /// What is asked of a cluster about its topics.
 pub(crate) struct Admin {
-    pub(in crate::kafka) client: Arc<AdminClient<Context>>,
+    pub(in crate::kafka) client: Arc<Apart<AdminClient<Context>>>,
     /// Asks where partitions begin and end. Never reads, so that nothing waits behind a fetch.
-    pub(in crate::kafka) asker: Arc<BaseConsumer<Context>>,
+    pub(in crate::kafka) asker: Arc<AskingClient>,
     pub(in crate::kafka) context: Context,
     /// Held by who looks where the brokers are: one at a time is enough for all.
     looking: Mutex<()>,
@@ -98,8 +98,8 @@ impl Admin {
         // As a reader of topics: they end for us where an open transaction begins. Who waits for more than that waits
         // for somebody else.
         let asker = options.reader(1 << 20).create_with_context(context.clone()).map_err(failed)?;
-        let (client, asker) =
-            (Arc::<AdminClient<Context>>::new(client), Arc::<BaseConsumer<Context>>::new(asker));
+        let (client, asker) = (Apart::<AdminClient<Context>>::new(client), AskingClient::new(asker));
+        let (client, asker) = (Arc::new(client), Arc::new(asker));
         context.serve(client.clone());
         context.serve(asker.clone());
         Ok(Admin {

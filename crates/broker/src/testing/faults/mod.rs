@@ -317,6 +317,10 @@ impl Broker for Faulty {
         self.inner.scrubbed()
     }
 
+    fn threads_ended(&self) -> u64 {
+        self.inner.threads_ended()
+    }
+
     async fn troubles(&self) -> Vec<BrokerError> {
         self.inner.troubles().await
     }

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
 use std::task::{Context, Poll};
 
 use keylane_broker::ProduceError;
@@ -18,6 +18,7 @@ use super::store::Place;
 use super::way::Way;
 use super::{Results, Spill, Stored, lock};
 use crate::produce::call::Target;
+use crate::tasks::TaskKind;
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -45,6 +46,33 @@ pub(super) struct Open {
     pub(super) called_back: bool,
     /// It was called back because it took too long itself.
     pub(super) overdue: bool,
+}
+
+/// A call that is with the broker, for as long as this is held: a recall waits for the end of all calls, also of one
+/// whose task panics.
+struct UnderWay {
+    spill: Arc<Spill>,
+    number: u64,
+}
+
+impl UnderWay {
+    /// The call has ended. `None` if that was said before.
+    fn end(&self) -> Option<Open> {
+        // It runs also in a panic, where a second one would end the process.
+        let mut calls = self.spill.calls.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = calls.open.remove(&self.number)?;
+        drop(calls);
+        if open.called_back {
+            self.spill.notifies.ended.notify_one();
+        }
+        Some(open)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 impl Calls {
@@ -86,12 +114,12 @@ impl Spill {
     ) -> oneshot::Receiver<Results> {
         frames.share();
         let (answer, answered) = Answer::of_all(frames.len(), caller);
-        let (number, mut call) = self.call(target, frames.clone(), self.options.after.as_millis() as u64);
+        let (under_way, mut call) = self.call(target, frames.clone(), self.options.after.as_millis() as u64);
         let first = call.as_mut().poll(cx);
         if let Poll::Ready(results) = &first
             && !results.iter().any(is_unknown)
         {
-            lock(&self.calls).open.remove(&number);
+            drop(under_way);
             answer.answer(stored(results.clone()));
             return answered;
         }
@@ -101,9 +129,18 @@ impl Spill {
         self.tasks.spawn(async move {
             let results = match first {
                 Poll::Ready(results) => results,
-                Poll::Pending => call.await,
+                Poll::Pending => {
+                    let ended = spill.tasks.supervise(TaskKind::SpillCall, call).await;
+                    // Nobody knows what became of the messages.
+                    let unknown = |why| vec![Err(ProduceError::Unavailable(why)); frames.len()];
+                    ended.unwrap_or_else(unknown)
+                }
             };
-            spill.ended(number, &target, &frames, results, answer);
+            let ending = || spill.ended(under_way, &target, &frames, results, answer);
+            if let Err(why) = spill.tasks.supervise_now(TaskKind::SpillCall, ending) {
+                // If the call failed at once, nothing is written before the broker counts as away.
+                spill.away(&why);
+            }
         });
         answered
     }
@@ -113,11 +150,12 @@ impl Spill {
         target: &Arc<Target>,
         frames: Frames,
         patience_ms: u64,
-    ) -> (u64, Boxed<Vec<Result<u64, ProduceError>>>) {
+    ) -> (UnderWay, Boxed<Vec<Result<u64, ProduceError>>>) {
         let number = lock(&self.calls).begin(target, &frames, self.clock.now_ms() + patience_ms);
+        let under_way = UnderWay { spill: Arc::clone(self), number };
         self.notifies.handed.notify_one();
         let (broker, topic) = (Arc::clone(&self.broker), Arc::clone(&target.name));
-        (number, Box::pin(async move { broker.produce(&topic, frames).await }))
+        (under_way, Box::pin(async move { broker.produce(&topic, frames).await }))
     }
 
     /// Offers what waits to the broker; nothing of it is kept anew. Says whether it was called back for taking longer
@@ -128,9 +166,9 @@ impl Spill {
         frames: Frames,
         patience_ms: u64,
     ) -> (Vec<Result<u64, ProduceError>>, bool) {
-        let (number, call) = self.call(target, frames, patience_ms);
+        let (under_way, call) = self.call(target, frames, patience_ms);
         let results = call.await;
-        let ended = self.close(number);
+        let ended = under_way.end().expect("a call ends once");
         let unknown = results.iter().find(|result| is_unknown(result)).cloned();
         if let (Some(Err(error)), false) = (unknown, ended.called_back) {
             self.away(&error.to_string());
@@ -140,7 +178,7 @@ impl Spill {
 
     fn ended(
         self: &Arc<Self>,
-        number: u64,
+        under_way: UnderWay,
         target: &Arc<Target>,
         frames: &Frames,
         results: Vec<Result<u64, ProduceError>>,
@@ -160,20 +198,12 @@ impl Spill {
             self.parts.read().expect("no holder panics").queued(target, &back);
             let answer = answer.of_some(stored(results), open);
             let job = Job { target: Arc::clone(target), frames: back, answer, way: Way::Kept };
-            lock(&self.calls).returned.insert(number, job);
+            lock(&self.calls).returned.insert(under_way.number, job);
         } else {
             answer.answer(stored(results));
         }
-        self.close(number);
-    }
-
-    /// A call has ended.
-    fn close(&self, number: u64) -> Open {
-        let open = lock(&self.calls).open.remove(&number).expect("a call ends once");
-        if open.called_back {
-            self.notifies.ended.notify_one();
-        }
-        open
+        // Last: a recall that has ended must find what came back.
+        drop(under_way);
     }
 
     /// The broker is away: all that is under way is called back, and its partitions wait from now on.
@@ -202,12 +232,15 @@ impl Spill {
         }
         drop((parts, calls));
         tracing::warn!(why, "the broker does not take messages; they are kept here until it does");
-        self.tasks.spawn(recall(Arc::clone(self)));
+        // Begun anew if it panics: nothing is written and nothing brought to the broker before it has ended.
+        let spill = Arc::downgrade(self);
+        self.tasks.keep(TaskKind::SpillRecall, move || recall(spill.clone()));
     }
 }
 
 /// Calls back what is under way, and returns once all of it has ended.
-async fn recall(spill: Arc<Spill>) {
+async fn recall(spill: Weak<Spill>) {
+    let Some(spill) = spill.upgrade() else { return };
     let mut done = 0;
     loop {
         let wanted = lock(&spill.calls).recalls;

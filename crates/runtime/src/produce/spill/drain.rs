@@ -20,6 +20,7 @@ use super::partitions::READ_BYTES;
 use super::store::{Kind, Place};
 use super::{Notifies, Spill, lock};
 use crate::produce::call::Target;
+use crate::tasks::TaskKind;
 
 /// How long after the broker did not answer it is asked again.
 const ASK_MS: u64 = 1_000;
@@ -53,12 +54,14 @@ pub(super) enum Stuck {
     Offering(String),
     /// It answered, and then nothing was heard of what was offered.
     Silent(String),
+    /// Who tried it ended as nobody asked.
+    Ended(String),
 }
 
 impl Stuck {
     pub(super) fn why(self) -> String {
         match self {
-            Stuck::Asking(why) | Stuck::Offering(why) | Stuck::Silent(why) => why,
+            Stuck::Asking(why) | Stuck::Offering(why) | Stuck::Silent(why) | Stuck::Ended(why) => why,
         }
     }
 }
@@ -107,14 +110,18 @@ impl Spill {
     }
 
     async fn drain_part(self: &Arc<Self>, part: &Arc<SpillPartition>) {
-        let stuck = self.try_part(part).await.err();
+        // Whatever happens in a try, the partition is tried again: what is below must run.
+        let tried = self.tasks.supervise(TaskKind::SpillPartition, self.try_part(part)).await;
+        let stuck = tried.unwrap_or_else(|why| Err(Stuck::Ended(why))).err();
         let now_ms = self.clock.now_ms();
         let mut tries = lock(&part.tries);
         tries.trying = false;
         let wait_ms = match &stuck {
             // Something more is on its way here, and rings when it is kept.
             None | Some(Stuck::Asking(_)) => ASK_MS,
-            Some(Stuck::Offering(_) | Stuck::Silent(_)) => self.options.drain_every.as_millis() as u64,
+            // One that ends again and again may offer the same messages each time.
+            Some(Stuck::Ended(_)) if tries.failed == 0 => ASK_MS,
+            Some(_) => self.options.drain_every.as_millis() as u64,
         };
         tries.again_ms = now_ms + wait_ms;
         let Some(stuck) = stuck else { return };

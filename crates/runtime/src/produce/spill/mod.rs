@@ -188,6 +188,11 @@ impl Spill {
         parts.waits_by_other(topic, partitions) || parts.refused_by_other(topic, partitions)
     }
 
+    /// The log on this machine.
+    pub(crate) fn log(&self) -> &dyn Broker {
+        self.store.log()
+    }
+
     /// Messages that wait.
     pub(crate) fn messages(&self) -> u64 {
         self.parts.read().expect("no holder panics").messages()

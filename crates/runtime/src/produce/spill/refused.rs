@@ -2,8 +2,8 @@
 //! topic and asks for a drain.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -14,6 +14,7 @@ use super::Spill;
 use super::drain::{Stuck, is_for_good, target_of, too_large};
 use super::partitions::READ_BYTES;
 use super::store::{Kind, Place};
+use crate::tasks::TaskKind;
 
 /// Says why a message was refused; only in the spill.
 const WHY: &str = "keylane-refused";
@@ -80,8 +81,9 @@ impl Spill {
                 // It may be past what is asked for.
                 true => retry.once_more = true,
                 false => {
-                    let spill = Arc::clone(self);
-                    self.tasks.spawn(async move { spill.drain_topic(&topic).await });
+                    // `trying` stays set if it panics, since it is begun anew a second later.
+                    let spill = Arc::downgrade(self);
+                    self.tasks.keep(TaskKind::SpillRefused, move || drain(spill.clone(), Arc::clone(&topic)));
                 }
             }
         }
@@ -234,6 +236,13 @@ impl Spill {
         taken.iter().for_each(|message| parts.unblock(&place.topic, message.key()));
         parts.refused.entry(place.clone()).or_default().drained = drained;
         Ok(())
+    }
+}
+
+/// Tries a topic again, if anybody produces still: while it waits to begin anew it holds nothing open.
+async fn drain(spill: Weak<Spill>, topic: Arc<str>) {
+    if let Some(spill) = spill.upgrade() {
+        spill.drain_topic(&topic).await;
     }
 }
 

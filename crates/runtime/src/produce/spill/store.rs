@@ -91,6 +91,11 @@ pub(crate) struct Kept {
 }
 
 impl Store {
+    /// What it stands on.
+    pub(crate) fn log(&self) -> &dyn Broker {
+        &*self.log
+    }
+
     pub(crate) async fn open(log: Arc<dyn Broker>, bytes_max: u64) -> Result<(Store, Vec<Kept>), Error> {
         let store = Store {
             log,
