@@ -32,6 +32,14 @@ async fn landed(keylane: &Keylane, topic: &str) -> Vec<String> {
     there.iter().map(|message| message.id().to_owned()).collect()
 }
 
+/// The same, with repeats left out that follow at once: a client that is replaced sends again what it had not heard of, so
+/// that a row may land twice under its id (PRD-5).
+async fn landed_once(keylane: &Keylane, topic: &str) -> Vec<String> {
+    let mut landed = landed(keylane, topic).await;
+    landed.dedup();
+    landed
+}
+
 /// Bytes that cannot be compressed.
 fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
@@ -128,12 +136,12 @@ async fn in_the_outbox_only_the_row_that_is_refused_stays() {
     while left(&mut database).await != ["b0", "b1", "none", "b2"] {
         tokio::task::yield_now().await;
     }
-    assert_eq!(landed(&keylane, "rows").await, ["known", "a0", "a1", "a2"]);
+    assert_eq!(landed_once(&keylane, "rows").await, ["known", "a0", "a1", "a2"]);
     cluster.set("rows", "max.message.bytes=1000000");
     while left(&mut database).await != ["none"] {
         tokio::task::yield_now().await;
     }
-    assert_eq!(landed(&keylane, "rows").await, ["known", "a0", "a1", "a2", "b0", "b1", "b2"]);
+    assert_eq!(landed_once(&keylane, "rows").await, ["known", "a0", "a1", "a2", "b0", "b1", "b2"]);
     stop.send(()).expect("it runs");
     relaying.await.expect("it does not panic").expect("its options are good");
 }

@@ -148,7 +148,7 @@ mod tests {
 
     const TABLE: (&str, &str) = (
         PAGE,
-        "| id | due | what |\n|---|---|---|\n| P1 | A | a |\n| ORD-1 | A | b |\n| ORD-2 | M2 | c |\n| PRF-1 | A | d |\n",
+        "| id | due | what |\n|---|---|---|\n| P1 | A | a |\n| ORD-1 | A | b |\n| ORD-2 | H | c |\n| PRF-1 | A | d |\n",
     );
 
     #[test]
