@@ -8,6 +8,7 @@ use std::io::{self, BufRead, BufReader, Read};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde::de::IgnoredAny;
 
 /// Lines of one batch: a thousand make the cost of a round trip small, and a refusal of the batch concerns few lines.
 const BATCH_LINES_MAX: usize = 1_000;
@@ -83,8 +84,11 @@ impl<R: Read> Lines<R> {
                 let key = key.as_ref().map_or_else(String::new, |key| {
                     format!("\"key\":{},", serde_json::Value::from(key.as_str()))
                 });
-                let payload = STANDARD.encode(&self.line);
-                batch.body.extend_from_slice(format!("{{{key}\"payload_base64\":\"{payload}\"}}").as_bytes());
+                let payload = match json(&self.line) {
+                    Some(json) => format!("\"payload\":{json}"),
+                    None => format!("\"payload_base64\":\"{}\"", STANDARD.encode(&self.line)),
+                };
+                batch.body.extend_from_slice(format!("{{{key}{payload}}}").as_bytes());
             }
             Format::Message if self.line.trim_ascii().is_empty() => return,
             Format::Message => batch.body.extend_from_slice(&self.line),
@@ -128,6 +132,13 @@ impl<R: Read> Lines<R> {
     }
 }
 
+/// The line, if it is JSON and nothing else: such a payload reaches a handler as JSON, as it would if it were sent over
+/// HTTP. `null` is left out, since a payload of that is none; so is JSON amid blanks, which the server would drop.
+fn json(line: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(line).ok().filter(|text| text.trim_ascii() == *text && *text != "null")?;
+    serde_json::from_str::<IgnoredAny>(text).is_ok().then_some(text)
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Length {
     Fits,
@@ -136,6 +147,10 @@ enum Length {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::value::RawValue;
+
     use super::*;
 
     fn all(input: &[u8], format: Format) -> Vec<LineBatch> {
@@ -148,9 +163,16 @@ mod tests {
         bodies
             .filter(|line| !line.is_empty())
             .map(|line| {
-                let message: serde_json::Value = serde_json::from_slice(line).expect("a message object");
-                let encoded = message["payload_base64"].as_str().expect("a payload").to_owned();
-                STANDARD.decode(encoded).expect("base64")
+                let message: BTreeMap<&str, &RawValue> =
+                    serde_json::from_slice(line).expect("a message object");
+                match message.get("payload") {
+                    Some(json) => json.get().as_bytes().to_vec(),
+                    None => {
+                        let encoded: String =
+                            serde_json::from_str(message["payload_base64"].get()).expect("text");
+                        STANDARD.decode(encoded).expect("base64")
+                    }
+                }
             })
             .collect()
     }
@@ -166,6 +188,19 @@ mod tests {
         assert_eq!(numbers, [1, 2, 3, 4, 5]);
         let read: u64 = batches.iter().map(|batch| batch.input_bytes).sum();
         assert_eq!(read, input.len() as u64);
+    }
+
+    /// ADM-8, ING-5: a line that is JSON is sent as JSON, or a handler would be told that it is bytes.
+    #[test]
+    fn a_line_of_json_is_sent_as_json_and_any_other_as_bytes() {
+        let input = b"{\"n\": [1, 2]}\n42\n\"text\"\nplain\n{\"n\":\n {}\nnull\n\"\xff\"\n";
+        let batches = all(input, Format::Payload { key: None });
+        let body = String::from_utf8(batches[0].body.clone()).expect("text");
+        let sent: Vec<&str> = body.lines().collect();
+        assert_eq!(sent[..3], [r#"{"payload":{"n": [1, 2]}}"#, r#"{"payload":42}"#, r#"{"payload":"text"}"#]);
+        assert!(sent[3..].iter().all(|line| line.contains("payload_base64")), "{sent:?}");
+        let lines: Vec<&[u8]> = input.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
+        assert_eq!(payloads(&batches), lines);
     }
 
     /// ADM-8.

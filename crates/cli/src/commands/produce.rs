@@ -29,7 +29,7 @@ pub struct Args {
     server: ServerArgs,
     /// Topic that receives the messages
     topic: String,
-    /// File with one payload on each line; `-` is standard input
+    /// File with one payload on each line, JSON or any other bytes; `-` is standard input
     #[arg(default_value = "-")]
     file: PathBuf,
     /// Key of all messages

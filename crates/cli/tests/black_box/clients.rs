@@ -222,7 +222,7 @@ fn produce_sends_the_bytes_of_each_line_under_the_key() {
     assert!(request.headers.contains("content-type: application/x-ndjson"));
     assert_eq!(
         request.body,
-        "{\"key\":\"user-1\",\"payload_base64\":\"aGk=\"}\n{\"key\":\"user-1\",\"payload_base64\":\"eyJuIjogMX0=\"}\n"
+        "{\"key\":\"user-1\",\"payload_base64\":\"aGk=\"}\n{\"key\":\"user-1\",\"payload\":{\"n\": 1}}\n"
     );
 }
 

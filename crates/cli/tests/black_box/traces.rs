@@ -64,6 +64,7 @@ fn a_rejected_message_leaves_a_trace_that_outlives_the_process() {
         "pipeline=\"orders\"",
         "partition=0",
         "offset=0",
+        "key=\"user-1\"",
         "attempt=1",
         "answered 422 Unprocessable Entity: {\\\"error\\\":\\\"total is missing",
     ] {

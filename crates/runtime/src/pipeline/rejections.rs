@@ -26,11 +26,13 @@ impl Rejections {
         tell_left_out(at, left_out);
         if may_tell {
             let delivery = &rejection.delivery;
+            let key = delivery.key().map(|key| beginning(&crate::percent::encode(key)));
             tracing::warn!(
                 pipeline = &*at.pipeline,
                 partition = delivery.partition(),
                 offset = delivery.position(),
                 id = delivery.id(),
+                key = key.as_deref().unwrap_or("(none)"),
                 attempt = rejection.attempt,
                 answer = beginning(&rejection.error),
                 "a message was rejected: it is kept as a dead letter, and the next one of its key is handled"
